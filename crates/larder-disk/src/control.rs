@@ -9,7 +9,6 @@ use larder_wire::disk::words::{
     AwaitWrittenHead, ClearHead, CopyHead, Done, EpochHead, GroupReplaceHead, Head, RefreshDone,
     RefreshHead, Refusal, Res, RevokeHead, StatusDone, StatusHead, Trust, WrittenDone,
 };
-use larder_wire::xdr::Array;
 
 use crate::device::{Device, TRUST_MAX};
 use crate::store::Store;
@@ -101,19 +100,6 @@ impl ControlHead for StatusHead {
     const IS_FOR_OBSERVERS: bool = true;
 
     async fn carry_out(self, device: &Device) -> Res<StatusDone> {
-        let store = device.store();
-        let standing = device.standing();
-        Ok(StatusDone {
-            setup: device.identity().setup,
-            size: store.size(),
-            written: store.written(),
-            clock_ms: device.now_ms(),
-            trusted_until_ms: standing.trusted_until_ms(),
-            key: standing.key(),
-            sessions: u32::try_from(device.sessions()).unwrap_or(u32::MAX),
-            poisoned: store.is_poisoned(),
-            groups: Array(standing.groups().status()),
-            refusals: Array(device.counts().all()),
-        })
+        Ok(device.status())
     }
 }

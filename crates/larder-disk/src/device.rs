@@ -11,9 +11,10 @@ use larder_wire::capability::{BootEpoch, Capability, Extent, Extents};
 use larder_wire::disk::sealed::{Sealed, SealedReply};
 use larder_wire::disk::words::{
     Done, Ending, FlushHead, HandshakeCall, HandshakeDone, Head, Hello, ReadHead, Refusal, Res,
-    SessionId, Shown, Welcome, WriteHead,
+    SessionId, Shown, StatusDone, Welcome, WriteHead,
 };
 use larder_wire::seal::{KEY_BYTES, MasterKey, RequestKeys, Secret, SessionKey, Setup};
+use larder_wire::xdr::Array;
 
 use tokio::sync::Notify;
 
@@ -124,6 +125,23 @@ impl Device {
     /// How many sessions there are.
     pub fn sessions(&self) -> usize {
         self.sessions.count()
+    }
+
+    /// How it does.
+    pub fn status(&self) -> StatusDone {
+        let (store, standing) = (&self.store, self.standing());
+        StatusDone {
+            setup: self.config.identity.setup,
+            size: store.size(),
+            written: store.written(),
+            clock_ms: self.now_ms(),
+            trusted_until_ms: standing.trusted_until_ms(),
+            key: standing.key(),
+            sessions: u32::try_from(self.sessions()).unwrap_or(u32::MAX),
+            poisoned: store.is_poisoned(),
+            groups: Array(standing.groups().status()),
+            refusals: Array(self.counts.all()),
+        }
     }
 
     /// Answers a handshake.
@@ -360,7 +378,7 @@ impl Device {
     }
 
     /// Which disk of which volume it is.
-    pub(crate) fn identity(&self) -> &Identity {
+    pub fn identity(&self) -> &Identity {
         &self.config.identity
     }
 

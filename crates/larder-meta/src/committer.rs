@@ -22,7 +22,7 @@
 mod resilvering;
 mod waiting;
 
-pub(crate) use resilvering::NextStale;
+pub(crate) use resilvering::{Enrolled, NextStale};
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
@@ -35,6 +35,7 @@ use larder_wire::meta::words::{DiskId, Sequence, SessionId, Time};
 use larder_wire::xdr::Opaque;
 use tokio::sync::{oneshot, watch};
 
+use crate::activity::Activity;
 use crate::change::{Bearer, Change, Reply};
 use crate::channels::Recaller;
 use crate::data::copies::Sets;
@@ -53,7 +54,7 @@ use crate::slots::{Slots, Verdict};
 use crate::store::records::Slot;
 use crate::store::txn::{Effects, Revoked};
 use crate::store::{Txn, key};
-use crate::volume::Owned;
+use crate::volume::{Enrolment, Owned};
 
 /// Most events of a group: what a commit may keep others waiting for.
 const GROUP_MAX: usize = 1024;
@@ -77,6 +78,10 @@ pub(crate) enum Event {
     NextStale(oneshot::Sender<NextStale>),
     /// What was to be done for this disk was done, or not.
     TaskEnded(DiskId, bool),
+    /// Another disk is to be used.
+    Enrol(Enrolment, Enrolled),
+    /// Somebody asks what goes on.
+    Activity(oneshot::Sender<Activity>),
     /// A session's client can be called by another connection.
     Reached(SessionId),
     /// Some time has passed.
@@ -151,6 +156,7 @@ struct Finished {
     sequence: Option<Sequence>,
     reply: Option<(Waiter, Reply)>,
     task: Option<(oneshot::Sender<NextStale>, NextStale)>,
+    enrolled: Option<(Enrolled, DiskId)>,
     ended: Ended,
 }
 
@@ -299,6 +305,8 @@ impl Committer {
             | Event::Flushed(_)
             | Event::NextStale(_)
             | Event::TaskEnded(..)
+            | Event::Enrol(..)
+            | Event::Activity(_)
             | Event::Reached(_)
             | Event::Tick => {}
         }
@@ -379,6 +387,10 @@ impl Committer {
             // Who has gone does nothing, and the blocks are stale as before.
             let _ = asked.send(next);
         }
+        if let Some((waiter, disk)) = finished.enrolled {
+            // Who has gone finds it among the disks.
+            let _ = waiter.send(Ok(disk));
+        }
         let Some((waiter, reply)) = finished.reply else { return };
         let others = finished.sequence.map(|call| match reply.is_not_yet() {
             true => self.slots.put_off(call),
@@ -405,6 +417,11 @@ impl Committer {
                 tracing::debug!(disk = disk.0, is_done, "resilvering has ended");
                 // What is not noted is stale, and found again.
                 self.internal(view, group, |live, txn| live.end_task(txn, disk, is_done));
+            }
+            Event::Enrol(enrolment, waiter) => self.enrol(view, group, &enrolment, waiter),
+            Event::Activity(asked) => {
+                // Who has gone does not wait.
+                let _ = asked.send(self.live.activity(self.clock.instant()));
             }
             Event::Reached(session) => {
                 self.live.session_is_reached(session);
@@ -498,7 +515,8 @@ impl Committer {
             self.ended(effects)
         };
         self.act();
-        let finished = Finished { sequence, reply: Some((waiter, reply)), task: None, ended };
+        let finished =
+            Finished { sequence, reply: Some((waiter, reply)), ..Finished::nobody_asked(ended) };
         if depends_on_nothing {
             // Nobody else's commit is waited for.
             self.settle(finished);
@@ -528,20 +546,6 @@ impl Committer {
             self.live.file_is_gone(file);
         }
         Ended { revoked, capabilities: self.live.end(untaken), draining, sessions, left }
-    }
-
-    /// Frees what the disks have cleared. What cannot be read now is tried again at the next tick.
-    fn free_cleared(&mut self, view: &dyn View, group: &mut Group) {
-        if self.cleared.is_empty() {
-            return;
-        }
-        let blocks = std::mem::take(&mut self.cleared);
-        let is_done = self.internal(view, group, |live, txn| {
-            blocks.iter().try_for_each(|cleared| live.free(txn, cleared))
-        });
-        if !is_done {
-            self.cleared = blocks;
-        }
     }
 
     /// A transaction that nobody asked for. Answers whether it was carried out.
@@ -586,13 +590,13 @@ impl Committer {
 
 impl Finished {
     fn nobody_asked(ended: Ended) -> Finished {
-        Finished { sequence: None, reply: None, task: None, ended }
+        Finished { sequence: None, reply: None, task: None, enrolled: None, ended }
     }
 
     /// It was not committed.
     fn spoil(&mut self, status: Status) {
         self.ended = Ended::default();
-        self.task = None;
+        (self.task, self.enrolled) = (None, None);
         if let Some((_, reply)) = &mut self.reply {
             *reply = Reply::refused(status);
         }

@@ -5,16 +5,19 @@ mod controlled;
 mod data;
 mod known;
 
-pub use controlled::{ControlledDisks, DiskAddress, DiskState};
+pub use controlled::ControlledDisks;
 
 use std::future::Future;
+use std::net::SocketAddr;
 use std::ops::Range;
 use std::pin::Pin;
 use std::time::Duration;
 
 use bytes::Bytes;
 use larder_wire::capability::{CapabilityId, GroupId};
+use larder_wire::disk::words::StatusDone;
 use larder_wire::meta::words::{DiskId, DiskInfo, Mode};
+use larder_wire::seal::MasterKey;
 
 /// What names a capability to its disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -81,4 +84,36 @@ pub trait Disks: Send + Sync + 'static {
     /// Voids every capability that was made before this process began. Ends as
     /// [`revoke`](Self::revoke) does.
     fn void_all(&self) -> Acknowledged;
+}
+
+/// A disk of the volume, and where it listens.
+#[derive(Clone, Debug)]
+pub struct DiskAddress {
+    /// Its number.
+    pub disk: DiskId,
+    /// How many bytes of it the volume uses.
+    pub bytes: u64,
+    /// Where this server reaches it.
+    pub address: SocketAddr,
+    /// Where clients do: `host:port`.
+    pub public: String,
+    /// What this server has in common with it.
+    pub master: MasterKey,
+}
+
+/// How a disk does.
+#[derive(Clone, Debug)]
+pub struct DiskState {
+    /// Its number.
+    pub disk: DiskId,
+    /// Where clients reach it.
+    pub public: String,
+    /// Whether it was reached when that was tried last: who looks for room takes others first.
+    pub is_there: bool,
+    /// Why not, when that was tried last.
+    pub problem: Option<String>,
+    /// Capabilities that may have been in use when they ended for want of numbers.
+    pub unwanted: u64,
+    /// What it says of itself; nothing if it does not answer.
+    pub status: Option<StatusDone>,
 }

@@ -91,6 +91,13 @@ impl Table {
         self.take_of(file, |issued| issued.disk == disk && issued.mode.writes())
     }
 
+    /// All on a disk end.
+    pub(crate) fn take_on(&mut self, disk: DiskId) -> Vec<Taken> {
+        let files: Vec<FileId> = self.0.keys().copied().collect();
+        let of = |file| self.take_of(file, |issued| issued.disk == disk);
+        files.into_iter().flat_map(of).collect()
+    }
+
     /// How many capabilities a session has on a file.
     pub(crate) fn count(&self, session: SessionId, file: FileId) -> usize {
         let list = self.0.get(&file).into_iter().flat_map(|list| &list.issued);

@@ -122,6 +122,11 @@ impl Leases {
         all.any(|other| *other != session)
     }
 
+    /// How many leases sessions have, and how many calls wait for some to be given back.
+    pub(crate) fn count(&self) -> (usize, usize) {
+        (self.held.values().map(BTreeSet::len).sum(), self.waiting.len())
+    }
+
     /// What follows from an event.
     pub(crate) fn apply(&mut self, event: Event) -> Vec<Action> {
         match event {

@@ -32,6 +32,7 @@
 )]
 #![forbid(unsafe_code)]
 
+mod activity;
 mod attributes;
 mod change;
 mod channels;
@@ -65,6 +66,7 @@ mod xattrs;
 #[cfg(test)]
 mod tests;
 
+pub use activity::{Activity, Progress};
 pub use check::{Fault, FaultKind, check, repair};
 pub use rights::Caller;
 pub use server::{Metadata, Options, PROGRAM};

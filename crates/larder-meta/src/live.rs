@@ -18,6 +18,7 @@ use larder_wire::meta::words::{
 use larder_wire::meta::{SLOTS_MAX, Status};
 use larder_wire::xdr::Array;
 
+use crate::activity::Activity;
 use crate::change::{Change, Reply};
 use crate::channels::Recaller;
 use crate::data;
@@ -155,6 +156,13 @@ impl Live {
     /// What is to be done about leases since this was asked last.
     pub(crate) fn take_actions(&mut self) -> Vec<Action> {
         std::mem::take(&mut self.actions)
+    }
+
+    /// What goes on.
+    pub(crate) fn activity(&self, now: Instant) -> Activity {
+        let (leases, calls_waiting) = self.leases.count();
+        let (sessions, resilvering) = (self.sessions.len(), self.resilver.progress(now));
+        Activity { sessions, leases, calls_waiting, resilvering }
     }
 
     /// Whether another session may have a lease on anything.

@@ -14,10 +14,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::time::Instant;
 
 use larder_wire::meta::Status;
 use larder_wire::meta::words::{DiskId, FileId};
 
+use crate::activity::Progress;
 use crate::data::blocks;
 use crate::data::copies::{self, Set, Sets};
 use crate::store::records::Extent;
@@ -65,6 +67,9 @@ pub(crate) struct Resilver {
     /// Disks that were gone through since there was nothing to do last.
     done: BTreeSet<DiskId>,
     running: BTreeMap<DiskId, Task>,
+    /// How many bytes of a disk were brought up to date since when, while it has some that are
+    /// stale.
+    brought: BTreeMap<DiskId, (u64, Instant)>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -90,7 +95,10 @@ impl Resilver {
                 }
                 let place = match self.places.get(&disk) {
                     Some(place) => *place,
-                    None if copies::first_stale(txn, disk, 0)?.is_none() => continue,
+                    None if copies::first_stale(txn, disk, 0)?.is_none() => {
+                        self.brought.remove(&disk);
+                        continue;
+                    }
                     None => Place::Free(0),
                 };
                 let is_source = |other: &DiskId| *other != disk && is_there(*other);
@@ -118,6 +126,27 @@ impl Resilver {
         // Each is gone through again some time later.
         self.done.clear();
         Ok(Step::Rest)
+    }
+
+    /// A task of a disk begins to be carried out.
+    pub(crate) fn begun(&mut self, to: DiskId, now: Instant) {
+        self.brought.entry(to).or_insert((0, now));
+    }
+
+    /// So many bytes of a disk are up to date now.
+    pub(crate) fn brought(&mut self, to: DiskId, bytes: u64) {
+        if let Some((all, _)) = self.brought.get_mut(&to) {
+            *all += bytes;
+        }
+    }
+
+    /// How far disks are that have something stale.
+    pub(crate) fn progress(&self, now: Instant) -> BTreeMap<DiskId, Progress> {
+        let progress = |(disk, (bytes, since)): (&DiskId, &(u64, Instant))| {
+            let elapsed = now.saturating_duration_since(*since);
+            (*disk, Progress { bytes: *bytes, elapsed })
+        };
+        self.brought.iter().map(progress).collect()
     }
 
     /// A task is not running any more. `None` if it was not.

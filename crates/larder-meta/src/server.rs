@@ -13,6 +13,7 @@ use larder_wire::rpc::{AUTH_TOOWEAK, CallHeader, Credential, Outcome};
 use larder_wire::xdr::{Encode, Encoder};
 use tokio::sync::{mpsc, oneshot, watch};
 
+use crate::activity::Activity;
 use crate::change::{Change, Reply};
 use crate::channels::{Channels, Recaller};
 use crate::committer::{Called, Committer, Event, Parts, Waiter};
@@ -29,7 +30,7 @@ use crate::sessions::{self, Sessions, Standing};
 use crate::slots::Slots;
 use crate::store::records::{self, Session, Slot};
 use crate::store::{Txn, key};
-use crate::volume::{Owned, VolumeError};
+use crate::volume::{Enrolment, NewDisk, Owned, VolumeError};
 
 /// Most events that wait for the committer. Beyond them, callers wait.
 const QUEUE_MAX: usize = 4096;
@@ -156,6 +157,35 @@ impl Metadata {
         }
         tokio::spawn(tick(Arc::clone(&metadata.clock), pause, metadata.queue.downgrade()));
         Ok(metadata)
+    }
+
+    /// What the server is doing. Waits for its turn among the calls.
+    pub async fn activity(&self) -> Activity {
+        let (asked, answer) = oneshot::channel();
+        // Of a committer that is gone nobody knows anything.
+        let _ = self.queue.send(Event::Activity(asked)).await;
+        answer.await.unwrap_or_default()
+    }
+
+    /// Adds a disk to the volume, in the place of another one if that is named. Returns when this
+    /// is durable, and no capability on the other one is good any more: 30 s later if it is away.
+    /// The disks that this server reaches are to have it before ([`ControlledDisks::add`]).
+    ///
+    /// [`ControlledDisks::add`]: crate::disks::ControlledDisks::add
+    ///
+    /// # Errors
+    /// As [`volume::add_disk`](crate::volume::add_disk) and
+    /// [`volume::replace_disk`](crate::volume::replace_disk)
+    pub async fn enrol(&self, new: NewDisk, old: Option<DiskId>) -> Result<DiskId, VolumeError> {
+        let (waiter, done) = oneshot::channel();
+        let sent = self.queue.send(Event::Enrol(Enrolment { new, old }, waiter)).await;
+        sent.map_err(|_| VolumeError::Ended)?;
+        done.await.unwrap_or(Err(VolumeError::Ended))
+    }
+
+    /// Which owner of the volume this server is: higher than all before it.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
     }
 
     /// Gives the volume up, so that the next server need not wait for the end of the term. Calls

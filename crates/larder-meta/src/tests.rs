@@ -5,6 +5,7 @@
 
 mod blocks;
 mod data;
+mod enrolment;
 mod in_place;
 mod leases;
 mod locks;

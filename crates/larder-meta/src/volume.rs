@@ -42,6 +42,9 @@ pub enum VolumeError {
     /// More copies than there may be, or none.
     #[error("{0} copies: use 1 to {COPIES_MAX}")]
     Copies(u32),
+    /// The server has ended, or could not commit it.
+    #[error("the metadata server could not do it; its log says why")]
+    Ended,
     /// A disk that is to be replaced is not there, or no other has what it has.
     #[error("{0}")]
     Replaced(String),
@@ -120,15 +123,37 @@ fn root(now: Time) -> Inode {
     inode::empty(FileId::ROOT, FileId::ROOT, Kind::Directory, 0o755, now)
 }
 
+/// What is asked of a server about the disks of its volume.
+#[derive(Clone, Debug)]
+pub(crate) struct Enrolment {
+    pub(crate) new: NewDisk,
+    /// The disk in whose place it is to be, if it replaces one.
+    pub(crate) old: Option<DiskId>,
+}
+
+impl Enrolment {
+    /// Adds the disk.
+    pub(crate) fn carry_out(&self, txn: &mut Txn<'_>) -> Result<DiskId, VolumeError> {
+        match self.old {
+            Some(old) => put_in_place_of(txn, old, &self.new),
+            None => put_disk(txn, &self.new),
+        }
+    }
+}
+
 /// Adds a disk to a volume that no server owns now. Once there are as many as each block has
 /// copies, all of them is free.
 ///
 /// # Errors
 /// [`VolumeError::None`], [`VolumeError::Disk`], [`VolumeError::Owned`], [`VolumeError::Engine`]
 pub fn add_disk(engine: &dyn Engine, new: &NewDisk) -> Result<DiskId, VolumeError> {
+    enrol(engine, &Enrolment { new: new.clone(), old: None })
+}
+
+fn enrol(engine: &dyn Engine, enrolment: &Enrolment) -> Result<DiskId, VolumeError> {
     let mut added = DiskId(0);
     let owned = take_and(engine, |txn| {
-        added = put_disk(txn, new)?;
+        added = enrolment.carry_out(txn)?;
         Ok(())
     })?;
     owned.release(engine);
@@ -145,13 +170,7 @@ pub fn replace_disk(
     old: DiskId,
     new: &NewDisk,
 ) -> Result<DiskId, VolumeError> {
-    let mut added = DiskId(0);
-    let owned = take_and(engine, |txn| {
-        added = put_in_place_of(txn, old, new)?;
-        Ok(())
-    })?;
-    owned.release(engine);
-    Ok(added)
+    enrol(engine, &Enrolment { new: new.clone(), old: Some(old) })
 }
 
 fn put_disk(txn: &mut Txn<'_>, new: &NewDisk) -> Result<DiskId, VolumeError> {
@@ -256,8 +275,11 @@ pub fn copies(engine: &dyn Engine) -> Result<Copies, VolumeError> {
     let txn = Txn::new(&*view, &none);
     let sets = Sets::load(&txn).map_err(unreadable)?;
     let disk = |(number, disk): (DiskId, Disk)| {
+        let (set, bytes) = (copies::set_of(number, &disk), disk.blocks * BLOCK_BYTES);
         let stale_bytes = copies::stale_bytes(&txn, number)?;
-        Ok((number, CopiesOn { set: copies::set_of(number, &disk), stale_bytes }))
+        let free = blocks::free_in(&txn, set, &(0..bytes))?;
+        let bytes_free = free.iter().map(|bytes| bytes.end - bytes.start).sum();
+        Ok((number, CopiesOn { set, bytes, bytes_free, stale_bytes }))
     };
     let all = copies::all(&txn).map_err(unreadable)?;
     let disks = all.into_iter().map(disk).collect::<Result<_, _>>().map_err(unreadable)?;
@@ -281,6 +303,10 @@ pub struct Copies {
 pub struct CopiesOn {
     /// Disks with the same number have the same blocks.
     pub set: DiskId,
+    /// Bytes of it that the volume uses.
+    pub bytes: u64,
+    /// What nobody has of these.
+    pub bytes_free: u64,
     /// Bytes that are not as the other disks have them, and are brought up to date.
     pub stale_bytes: u64,
 }

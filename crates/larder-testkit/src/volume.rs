@@ -219,7 +219,7 @@ impl Volume {
             let (disk, _) = volume::disks(&*engine).expect("a volume")[0];
             let owned = volume::take(&*engine).expect("a volume");
             let public = format!(":{}", shown.port());
-            let disks = vec![DiskAddress { disk, address, public, master: master() }];
+            let disks = vec![DiskAddress { disk, bytes: 0, address, public, master: master() }];
             let disks = ControlledDisks::start(disks, VOLUME, owned.epoch(), &clock);
             let disks = Arc::new(disks);
             let own = Arc::clone(&disks) as Arc<dyn Disks>;

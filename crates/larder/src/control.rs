@@ -9,6 +9,7 @@
 mod client;
 mod server;
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -73,6 +74,9 @@ pub(crate) enum Request {
     },
     /// Files of which the server has not all: answers a list of [`crate::report::Unsaved`].
     Unsaved,
+    /// Adds a disk to the volume that a metadata server serves: answers a
+    /// [`Enrolled`].
+    EnrolDisk(Wanted),
     /// Lists what the cache holds: an item per file.
     CacheLs {
         /// Only files of which the server has not all yet.
@@ -101,6 +105,29 @@ pub(crate) enum Request {
         /// Whether it is to be kept.
         pinned: bool,
     },
+}
+
+/// The disk that is wanted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Wanted {
+    /// Where the metadata server and clients reach it.
+    pub(crate) address: SocketAddr,
+    /// How many bytes it has.
+    pub(crate) size_bytes: u64,
+    /// The disk in whose place it is to be.
+    pub(crate) replace: Option<u32>,
+}
+
+/// A disk that was added, as the metadata server tells the command over a socket that only its user
+/// may use.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Enrolled {
+    /// Its number.
+    pub(crate) disk: u32,
+    /// The volume.
+    pub(crate) volume: String,
+    /// Its key file.
+    pub(crate) key: String,
 }
 
 impl Request {

@@ -11,9 +11,9 @@ use anyhow::{Context, Result, bail};
 use larder_nfsd::{ProcedureStats, Stats, StatsReader};
 use serde_json::Value;
 
-use crate::control::{self, CallError, Nowhere, Request, SILENCE_MAX, Sink, call, daemon_lives};
+use crate::control::{self, CallError, Nowhere, Request, SILENCE_MAX, Sink, call};
 use crate::report::{Behind, ExportStat, Served, Status};
-use crate::runtime_dir::RuntimeDir;
+use crate::runtime_dir::{Kind, RuntimeDir};
 
 /// What a directory of this machine is asked in vain.
 const NOTHING_BEHIND: &str = "this is an export of a directory: it tells its counts and no more";
@@ -52,8 +52,10 @@ pub(crate) fn answer(
     asked: impl Asked,
 ) -> Result<Answering> {
     let socket = runtime_dir.export_socket(address);
+    for other in runtime_dir.sockets(Kind::Export)? {
+        runtime_dir.remove_if_dead(&other)?;
+    }
     let locked = runtime_dir.lock()?;
-    remove_dead(runtime_dir)?;
     let server = control::Server::bind(&socket)?;
     drop(locked);
     let answering = Answering { socket };
@@ -104,7 +106,7 @@ pub(crate) fn all(runtime_dir: &RuntimeDir) -> Result<Vec<(PathBuf, Status)>> {
         let (value, _) = call(&socket, &Request::Status, SILENCE_MAX, &mut Nowhere).ok()?;
         Some((socket, serde_json::from_value(value).ok()?))
     };
-    Ok(runtime_dir.export_sockets()?.into_iter().filter_map(status).collect())
+    Ok(runtime_dir.sockets(Kind::Export)?.into_iter().filter_map(status).collect())
 }
 
 /// The export that a text names by its address, and the path behind that, if there is one:
@@ -112,15 +114,6 @@ pub(crate) fn all(runtime_dir: &RuntimeDir) -> Result<Vec<(PathBuf, Status)>> {
 pub(crate) fn named(text: &Path) -> Option<(SocketAddr, PathBuf)> {
     let (address, path) = text.to_str()?.split_once('/').unwrap_or((text.to_str()?, ""));
     Some((address.parse().ok()?, PathBuf::from(path)))
-}
-
-/// Removes the sockets of exports that are gone.
-fn remove_dead(runtime_dir: &RuntimeDir) -> Result<()> {
-    let sockets = runtime_dir.export_sockets()?;
-    for dead in sockets.iter().filter(|socket| !daemon_lives(socket)) {
-        let _ = std::fs::remove_file(dead);
-    }
-    Ok(())
 }
 
 fn export_stat(counted: &Stats) -> ExportStat {

@@ -4,7 +4,9 @@
 //! may be added, not renamed. All counts run since the mount was made or the export began.
 
 mod class;
+pub(crate) mod disk;
 mod export;
+mod server;
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
@@ -17,6 +19,7 @@ use larder_client::UnsentTotal;
 
 pub(crate) use class::{ClassShown, Durable, Explained, Unsaved};
 pub(crate) use export::{Behind, ExportStat, Served};
+pub(crate) use server::{DiskServed, DiskStatus, ServerStatus, Standby, VolumeStatus};
 
 /// A limit from which on it is none: the free space of the disk decides then.
 const BYTES_UNLIMITED: u64 = 1 << 50;

@@ -5,7 +5,7 @@
 //! and removed after it; a socket that refuses connections belongs to a daemon that died. If the
 //! mount is out of the name space, and its daemon still serves open files, the names include the
 //! process id too ([`RuntimeDir::detach`]), because the mountpoint is free for another mount. An
-//! export has only a socket, whose name begins with [`EXPORT`] and contains the address.
+//! export and a server of a volume have only a socket, whose name begins with its [`Kind`].
 
 use std::fs::{DirBuilder, File};
 use std::net::SocketAddr;
@@ -16,6 +16,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
+use crate::control::daemon_lives;
 use crate::mountpoint;
 
 /// Overrides the directory; for tests and containers.
@@ -30,8 +31,30 @@ const LOG_BYTES_MAX: u64 = 1 << 20;
 /// How long the log of a mount that is gone is kept.
 const LOG_KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// How the names of exports' sockets begin.
-const EXPORT: &str = "export-";
+/// Who leaves a socket alone here, and no record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// An export, by its address.
+    Export,
+    /// A metadata server, by its address.
+    Volume,
+    /// A metadata server that stands by, by its process.
+    Standby,
+    /// A disk, by its address.
+    Disk,
+}
+
+impl Kind {
+    /// How the names of the sockets begin.
+    fn prefix(self) -> &'static str {
+        match self {
+            Kind::Export => "export-",
+            Kind::Volume => "volume-",
+            Kind::Standby => "standby-",
+            Kind::Disk => "disk-",
+        }
+    }
+}
 
 /// The directory of this user's running mounts and exports.
 #[derive(Clone, Debug)]
@@ -131,27 +154,40 @@ impl RuntimeDir {
 
     /// Where the export that listens at `address` answers.
     pub(crate) fn export_socket(&self, address: SocketAddr) -> PathBuf {
-        let name = mountpoint::short_name(Path::new(&address.to_string()));
-        self.0.join(format!("{EXPORT}{name}.sock"))
+        self.socket_named(Kind::Export, &address.to_string())
     }
 
-    /// Where the metadata server that listens at `address` answers.
-    pub(crate) fn volume_socket(&self, address: SocketAddr) -> PathBuf {
-        let name = mountpoint::short_name(Path::new(&address.to_string()));
-        self.0.join(format!("volume-{name}.sock"))
+    /// Where the server of this kind and name answers.
+    pub(crate) fn socket_named(&self, kind: Kind, name: &str) -> PathBuf {
+        let name = mountpoint::short_name(Path::new(name));
+        self.0.join(format!("{}{name}.sock", kind.prefix()))
     }
 
-    /// The sockets of all exports, also of dead ones.
+    /// The sockets of all of a kind, also of dead ones.
     ///
     /// # Errors
     /// If the directory cannot be read.
-    pub(crate) fn export_sockets(&self) -> Result<Vec<PathBuf>> {
+    pub(crate) fn sockets(&self, kind: Kind) -> Result<Vec<PathBuf>> {
         let names = self.entries()?.into_iter();
         let is_one = |path: &PathBuf| {
             let name = path.file_name().unwrap_or_default().as_encoded_bytes();
-            name.starts_with(EXPORT.as_bytes()) && name.ends_with(b".sock")
+            name.starts_with(kind.prefix().as_bytes()) && name.ends_with(b".sock")
         };
-        Ok(names.filter(is_one).collect())
+        let mut sockets: Vec<PathBuf> = names.filter(is_one).collect();
+        sockets.sort_unstable();
+        Ok(sockets)
+    }
+
+    /// Removes the socket of a server that is gone.
+    ///
+    /// # Errors
+    /// If the directory cannot be locked.
+    pub(crate) fn remove_if_dead(&self, socket: &Path) -> Result<()> {
+        let _locked = self.lock()?;
+        if !daemon_lives(socket) {
+            let _ = std::fs::remove_file(socket);
+        }
+        Ok(())
     }
 
     /// Excludes other processes that ask for the same, until the answer is dropped: between finding

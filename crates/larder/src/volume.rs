@@ -3,16 +3,16 @@
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use larder_io::{Clock, Disk, RealClock, RealDisk, secret};
-use larder_meta::disks::{ControlledDisks, DiskAddress, DiskState, Disks};
+use larder_meta::disks::{ControlledDisks, DiskAddress, Disks};
 use larder_meta::engine::embedded::{Embedded, Sizes};
 use larder_meta::engine::postgres::{Postgres, Target, Waits};
 use larder_meta::engine::{Engine, EngineError};
-use larder_meta::volume::{self, Copies, CopiesOn, Owned};
+use larder_meta::volume::{self, Owned};
 use larder_meta::{Metadata, Options};
 use larder_nfsd::Network;
 use larder_rpc::server::{self, Server, Service, SourcePorts};
@@ -20,15 +20,11 @@ use larder_rpc::{Identity as Certificate, ServerTls};
 use larder_wire::capability::{DiskId, VolumeId};
 use larder_wire::disk::key_file::DiskKeyFile;
 use larder_wire::meta::words::Time;
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
-use tokio::runtime::Handle;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::command::disk::status;
-use crate::control;
 use crate::error::Usage;
-use crate::runtime_dir::{RuntimeDir, make_private};
+use crate::runtime_dir::make_private;
+use crate::servers::{self, Answering, Asked};
 
 /// How long calls in flight may take to end after a signal.
 pub(crate) const END_MAX: Duration = Duration::from_secs(10);
@@ -42,6 +38,8 @@ pub(crate) const TERM: Duration = Duration::from_secs(10);
 const CONNECTIONS_MAX: usize = 1024;
 /// A file of every store of the embedded engine.
 const TREE_FILE: &str = "tree.redb";
+/// Where that store is in the directory of a volume of `larder serve`.
+pub(crate) const META_DIR: &str = "meta";
 
 /// Where a volume's metadata is kept.
 #[derive(Clone, PartialEq, Eq)]
@@ -96,9 +94,13 @@ impl Kept {
         match &self.engine {
             EngineAt::Embedded(dir) => {
                 let about = || format!("cannot use the volume in {}", dir.display());
-                let is_there = dir.join(TREE_FILE).exists();
-                ensure!(is_there, "{}: it holds none: make one by larder volume create", about());
-                open_embedded(dir).with_context(about)
+                // In that of a volume of larder serve it is one of several things.
+                let holds = |dir: &PathBuf| dir.join(TREE_FILE).exists();
+                let held = [dir.clone(), dir.join(META_DIR)].into_iter().find(holds);
+                let held = held.with_context(|| {
+                    format!("{}: it holds none: make one by larder volume create", about())
+                })?;
+                open_embedded(&held).with_context(about)
             }
             EngineAt::Postgres(typed) => {
                 let target = target(typed)?;
@@ -110,6 +112,21 @@ impl Kept {
                     opened => Ok(Arc::new(opened.context(about)?)),
                 }
             }
+        }
+    }
+
+    /// Where that is, without a password, and the same whoever writes it: what a server says of
+    /// itself.
+    ///
+    /// # Errors
+    /// If it makes no sense.
+    pub(crate) fn shown(&self) -> Result<String> {
+        match &self.engine {
+            EngineAt::Embedded(dir) => {
+                let path = std::fs::canonicalize(dir).unwrap_or_else(|_| dir.clone());
+                Ok(format!("embedded:{}", path.display()))
+            }
+            EngineAt::Postgres(typed) => Ok(target(typed)?.to_string()),
         }
     }
 
@@ -167,7 +184,8 @@ impl Kept {
                 format!("disk {} is one of larder serve, not of larder disk", disk.0)
             })?;
             let key = read_key(&key_path(&keys, disk), id, disk)?;
-            Ok(DiskAddress { disk, address, public: about.address, master: key.master })
+            let volume::NewDisk { address: public, bytes, .. } = about;
+            Ok(DiskAddress { disk, bytes, address, public, master: key.master })
         };
         volume::disks(engine)?.into_iter().map(address).collect()
     }
@@ -343,6 +361,14 @@ pub(crate) struct MetaServer {
     _answering: Option<Answering>,
 }
 
+/// Where a metadata server has what, as commands are told.
+pub(crate) struct KeptAt {
+    /// The metadata ([`Kept::shown`]).
+    pub(crate) engine: String,
+    /// The disks' keys; none, if there is but one disk, of the same process.
+    pub(crate) keys: Option<PathBuf>,
+}
+
 /// Starts controlling the disks of a volume that was taken, and listens.
 ///
 /// # Errors
@@ -350,7 +376,7 @@ pub(crate) struct MetaServer {
 pub(crate) async fn begin_meta(
     (engine, owned): (Arc<dyn Engine>, Owned),
     disks: Vec<DiskAddress>,
-    config: server::Config,
+    (config, kept_at): (server::Config, KeptAt),
     (options, clock): (Options, &Arc<dyn Clock>),
 ) -> Result<MetaServer> {
     let id = owned.id();
@@ -362,108 +388,21 @@ pub(crate) async fn begin_meta(
         tracing::warn!("not all disks answer: what lies on the others can be used");
     }
     let server = bind(config, metadata.clone()).await?;
-    let asked = Asked { volume: id, address: server.addr(), engine: kept, disks };
-    let answering =
-        RuntimeDir::open().and_then(|runtime| asked.answer(&runtime, Handle::current()));
-    let answering =
-        answering.inspect_err(|error| tracing::warn!("larder volume status cannot ask: {error:#}"));
-    Ok(MetaServer { server, metadata, _answering: answering.ok() })
-}
-
-/// How a volume does.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct VolumeStatus {
-    pub(crate) volume: String,
-    pub(crate) address: String,
-    pub(crate) size_bytes: u64,
-    pub(crate) free_bytes: u64,
-    /// On how many disks each block is.
-    pub(crate) copies: u32,
-    /// How many more disks are needed to complete the sets that lack disks.
-    pub(crate) disks_missing: u32,
-    pub(crate) disks: Vec<DiskStatus>,
-}
-
-/// How one disk of it does.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct DiskStatus {
-    pub(crate) disk: u32,
-    pub(crate) address: String,
-    /// Whether the last attempt reached it. New bytes go to disks that were reached.
-    pub(crate) is_there: bool,
-    /// Disks of the same set have the same blocks.
-    pub(crate) set: u32,
-    /// Bytes that the disk lacks while others of the set have them, and that are being copied to
-    /// it.
-    pub(crate) stale_bytes: u64,
-    /// As in `larder disk status --json`; absent if the disk does not answer.
-    pub(crate) status: Option<Value>,
-    /// The same for people.
-    pub(crate) text: Option<String>,
-}
-
-impl DiskStatus {
-    fn of(state: &DiskState, copies: &Copies) -> DiskStatus {
-        let own = CopiesOn { set: state.disk, stale_bytes: 0 };
-        let CopiesOn { set, stale_bytes } = copies.disks.get(&state.disk).copied().unwrap_or(own);
-        DiskStatus {
-            set: set.0,
-            stale_bytes,
-            disk: state.disk.0,
-            address: state.public.clone(),
-            is_there: state.is_there,
-            status: state.status.as_ref().map(status::to_json),
-            text: state.status.as_ref().map(status::to_text),
-        }
-    }
-}
-
-/// What commands can ask of a metadata server.
-struct Asked {
-    volume: VolumeId,
-    address: SocketAddr,
-    engine: Arc<dyn Engine>,
-    disks: Arc<ControlledDisks>,
-}
-
-/// The socket that they ask at.
-struct Answering(PathBuf);
-
-impl Drop for Answering {
-    fn drop(&mut self) {
-        // What is gone already is as good.
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
-impl Asked {
-    /// Answers commands from now on. The process that listens at the address owns the socket of
-    /// that name.
-    fn answer(self, runtime_dir: &RuntimeDir, runtime: Handle) -> Result<Answering> {
-        let socket = runtime_dir.volume_socket(self.address);
-        let server = control::Server::bind(&socket)?;
-        server.serve(move |request, _| match request {
-            control::Request::Status => Ok(serde_json::to_value(runtime.block_on(self.status())?)?),
-            _ => bail!("a metadata server tells how it does, and no more"),
-        })?;
-        Ok(Answering(socket))
-    }
-
-    async fn status(&self) -> Result<VolumeStatus> {
-        let space = volume::space(&*self.engine)?;
-        let copies = volume::copies(&*self.engine)?;
-        let states = self.disks.status().await;
-        let count = |of: usize| u32::try_from(of).unwrap_or(u32::MAX);
-        Ok(VolumeStatus {
-            volume: self.volume.to_text(),
-            address: self.address.to_string(),
-            size_bytes: space.bytes,
-            free_bytes: space.bytes_free,
-            copies: count(copies.copies),
-            disks_missing: count(copies.missing),
-            disks: states.iter().map(|state| DiskStatus::of(state, &copies)).collect(),
-        })
-    }
+    let (address, own) = (server.addr(), metadata.clone());
+    let asked = Asked {
+        volume: id,
+        address,
+        kept_at,
+        engine: kept,
+        disks,
+        metadata: own,
+        enrolling: Mutex::default(),
+    };
+    Ok(MetaServer {
+        server,
+        metadata,
+        _answering: servers::answering(|runtime| asked.answer(runtime)),
+    })
 }
 
 /// Removes a file that may not exist.

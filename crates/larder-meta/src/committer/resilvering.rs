@@ -1,17 +1,23 @@
-//! The committer's part of bringing stale blocks of disks up to date.
+//! The committer's part of bringing stale blocks of disks up to date, and of adding and replacing
+//! disks.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use larder_wire::meta::Status;
 use larder_wire::meta::words::DiskId;
 use tokio::sync::oneshot;
 
 use super::{Committer, Ended, Event, Finished, Group};
-use crate::engine::View;
+use crate::engine::{EngineError, View};
 use crate::live::{Cleared, Doing};
 use crate::resilver::{Source, Step, Task};
 use crate::store::Txn;
 use crate::store::txn::Revoked;
+use crate::volume::{Enrolment, VolumeError};
+
+/// Who waits for a disk to be used.
+pub(crate) type Enrolled = oneshot::Sender<Result<DiskId, VolumeError>>;
 
 /// What is to be done for disks that have something stale.
 #[derive(Debug)]
@@ -88,5 +94,57 @@ impl Committer {
         let task = Some((asked, NextStale::Do(task.to, Box::new(doing))));
         // After what the group has written: it may give the blocks up.
         group.finished.push(Finished { task, ..Finished::nobody_asked(ended) });
+    }
+
+    /// Frees what the disks have cleared. What cannot be read now is tried again at the next tick.
+    pub(super) fn free_cleared(&mut self, view: &dyn View, group: &mut Group) {
+        if self.cleared.is_empty() {
+            return;
+        }
+        let blocks = std::mem::take(&mut self.cleared);
+        let is_done = self.internal(view, group, |live, txn| {
+            blocks.iter().try_for_each(|cleared| live.free(txn, cleared))
+        });
+        if !is_done {
+            self.cleared = blocks;
+        }
+    }
+
+    /// Adds a disk, which is answered when that is durable; if it replaces another one, when no
+    /// capability on that is good any more.
+    pub(super) fn enrol(
+        &mut self,
+        view: &dyn View,
+        group: &mut Group,
+        enrolment: &Enrolment,
+        waiter: Enrolled,
+    ) {
+        let mut txn = Txn::new(view, &group.writes);
+        let done = match self.failed {
+            Some(status) => Err(EngineError::Failed(format!("{status:?}")).into()),
+            None => enrolment.carry_out(&mut txn),
+        };
+        let done = done.and_then(|disk| {
+            let ended = self.live.disks_changed(&txn, enrolment.old);
+            Ok((disk, ended.map_err(|_: Status| VolumeError::Unreadable)?))
+        });
+        let (disk, capabilities) = match done {
+            Ok(done) => done,
+            Err(error) => {
+                // Who has gone does not wait.
+                let _ = waiter.send(Err(error));
+                return;
+            }
+        };
+        let (mut writes, _) = txn.finish();
+        group.writes.append(&mut writes);
+        let mut ended = Ended::default();
+        for taken in &capabilities {
+            let (session, file) = taken.on;
+            ended.revoked.insert(Revoked::Session(session, file));
+        }
+        ended.capabilities = capabilities;
+        let enrolled = Some((waiter, disk));
+        group.finished.push(Finished { enrolled, ..Finished::nobody_asked(ended) });
     }
 }

@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
 use larder_disk_client::{Control, DISK_PROGRAM, DiskControl, DiskError};
@@ -23,14 +23,16 @@ use larder_wire::disk::REVOKED_MAX;
 use larder_wire::disk::session::Granted;
 use larder_wire::disk::words::{Refusal, StatusDone};
 use larder_wire::meta::words::DiskInfo;
-use larder_wire::seal::{MasterKey, Secret};
+use larder_wire::seal::Secret;
 use larder_wire::xdr::{Decode, Opaque};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
 use super::data::{self, Data};
 use super::known::{Identity, Known};
-use super::{Acknowledged, CapabilityName, Copied, Disks, Minted, Witnessed};
+use super::{
+    Acknowledged, CapabilityName, Copied, DiskAddress, DiskState, Disks, Minted, Witnessed,
+};
 
 /// How long a disk trusts what it knows: what a revocation may be delayed by a disk that is away.
 const TRUST: Duration = Duration::from_secs(30);
@@ -43,49 +45,40 @@ const STATUS_MAX: Duration = Duration::from_secs(3);
 /// Most orders to a disk that wait.
 const ORDERS_MAX: usize = 4096;
 
-/// A disk of the volume, and where it listens.
-#[derive(Clone, Debug)]
-pub struct DiskAddress {
-    /// Its number.
-    pub disk: DiskId,
-    /// Where this server reaches it.
-    pub address: SocketAddr,
-    /// Where clients do: `host:port`.
-    pub public: String,
-    /// What this server has in common with it.
-    pub master: MasterKey,
-}
-
-/// How a disk does.
-#[derive(Clone, Debug)]
-pub struct DiskState {
-    /// Its number.
-    pub disk: DiskId,
-    /// Where clients reach it.
-    pub public: String,
-    /// Whether it was reached when that was tried last: who looks for room takes others first.
-    pub is_there: bool,
-    /// What it says of itself; nothing if it does not answer.
-    pub status: Option<StatusDone>,
-}
-
 /// Disks that are controlled over the network. The tasks end with it.
 #[derive(Debug)]
 pub struct ControlledDisks {
-    disks: BTreeMap<DiskId, Keeper>,
+    disks: RwLock<BTreeMap<DiskId, Keeper>>,
+    volume: VolumeId,
+    owner: u64,
     clock: Arc<dyn Clock>,
 }
 
 /// What is told to one disk.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Keeper {
     public: String,
     /// For bytes that are copied.
     data: Arc<Data>,
     known: Arc<Mutex<Known>>,
     orders: mpsc::Sender<Order>,
-    /// Whether it was refreshed when that was tried last, so capabilities can be made for it.
-    is_ready: watch::Receiver<bool>,
+    reach: watch::Receiver<Reach>,
+}
+
+/// Whether a disk was refreshed when that was tried last, so capabilities can be made for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Reach {
+    /// That was not tried yet.
+    Unknown,
+    Ready,
+    /// Why it was not.
+    Away(String),
+}
+
+impl Reach {
+    fn is_ready(&self) -> bool {
+        *self == Reach::Ready
+    }
 }
 
 #[derive(Debug)]
@@ -95,6 +88,8 @@ enum Order {
     Flush(oneshot::Sender<()>),
     Void(oneshot::Sender<()>),
     Status(oneshot::Sender<Option<StatusDone>>),
+    /// It is not the volume's any more.
+    Retire,
 }
 
 impl ControlledDisks {
@@ -106,40 +101,63 @@ impl ControlledDisks {
         owner: u64,
         clock: &Arc<dyn Clock>,
     ) -> ControlledDisks {
-        let keeper = |disk: DiskAddress| {
-            let master = disk.master;
-            let identity = Identity { master: master.clone(), volume, disk: disk.disk, owner };
-            let known = Arc::new(Mutex::new(Known::new(identity)));
-            let (orders, taken) = mpsc::channel(ORDERS_MAX);
-            let (ready, is_ready) = watch::channel(false);
-            let whose = Control { master, volume, disk: disk.disk, owner };
-            let data = Arc::new(Data::new(disk.address, whose.clone(), clock));
-            let keep = Keep {
-                address: disk.address,
-                whose,
-                known: Arc::clone(&known),
-                clock: Arc::clone(clock),
-                ready,
-                control: None,
-                // By a server before us.
-                trusted_until: clock.instant() + TRUST,
-                must_void: true,
-                unclear: Vec::new(),
-                unflushed: Vec::new(),
-                data: Arc::clone(&data),
-            };
-            tokio::spawn(keep.run(taken));
-            (disk.disk, Keeper { public: disk.public, data, known, orders, is_ready })
+        let clock = Arc::clone(clock);
+        let all = ControlledDisks { disks: RwLock::default(), volume, owner, clock };
+        disks.into_iter().for_each(|disk| all.add(disk));
+        all
+    }
+
+    /// Begins to control another disk. To be called within a tokio runtime.
+    pub fn add(&self, disk: DiskAddress) {
+        let (volume, owner, clock) = (self.volume, self.owner, &self.clock);
+        let DiskAddress { disk, bytes, address, public, master } = disk;
+        let identity = Identity { master: master.clone(), volume, disk, owner };
+        let known = Arc::new(Mutex::new(Known::new(identity)));
+        let (orders, taken) = mpsc::channel(ORDERS_MAX);
+        let (told, reach) = watch::channel(Reach::Unknown);
+        let whose = Control { master, volume, disk, owner };
+        let data = Arc::new(Data::new(address, whose.clone(), clock));
+        let keep = Keep {
+            address,
+            whose,
+            known: Arc::clone(&known),
+            clock: Arc::clone(clock),
+            bytes,
+            reach: told,
+            control: None,
+            // By a server before us.
+            trusted_until: clock.instant() + TRUST,
+            must_void: true,
+            unclear: Vec::new(),
+            unflushed: Vec::new(),
+            data: Arc::clone(&data),
         };
-        let disks = disks.into_iter().map(keeper).collect();
-        ControlledDisks { disks, clock: Arc::clone(clock) }
+        tokio::spawn(keep.run(taken));
+        let keeper = Keeper { public, data, known, orders, reach };
+        self.disks.write().unwrap_or_else(PoisonError::into_inner).insert(disk, keeper);
+    }
+
+    /// Controls a disk no more, which is none of the volume's any more: no capability on it is
+    /// good. What it has been ordered before it does, or has nothing to do with any more.
+    pub async fn retire(&self, disk: DiskId) {
+        let gone = self.disks.write().unwrap_or_else(PoisonError::into_inner).remove(&disk);
+        if let Some(keeper) = gone {
+            // One that has ended keeps nobody waiting.
+            let _ = keeper.orders.send(Order::Retire).await;
+        }
+    }
+
+    /// The disks as they are now.
+    fn all(&self) -> RwLockReadGuard<'_, BTreeMap<DiskId, Keeper>> {
+        self.disks.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Resolves when capabilities can be made for every disk.
     pub async fn ready(&self) {
-        for keeper in self.disks.values() {
+        let all: Vec<Keeper> = self.all().values().cloned().collect();
+        for keeper in all {
             // A keeper that is gone will never be ready: whoever asks finds out by what it refuses.
-            let _ = keeper.is_ready.clone().wait_for(|is_ready| *is_ready).await;
+            let _ = keeper.reach.clone().wait_for(Reach::is_ready).await;
         }
     }
 
@@ -147,14 +165,14 @@ impl ControlledDisks {
     pub async fn status(&self) -> Vec<DiskState> {
         let until = self.clock.instant() + STATUS_MAX;
         let mut asked = Vec::new();
-        for (disk, keeper) in &self.disks {
+        for (disk, keeper) in &*self.all() {
             let (done, is_done) = oneshot::channel();
             // One that has no room for more orders does not answer either.
             let is_asked = keeper.orders.try_send(Order::Status(done)).is_ok();
-            asked.push((*disk, keeper.public.clone(), is_asked.then_some(is_done)));
+            asked.push((*disk, keeper.clone(), is_asked.then_some(is_done)));
         }
         let mut states = Vec::new();
-        for (disk, public, is_done) in asked {
+        for (disk, keeper, is_done) in asked {
             let status = match is_done {
                 Some(is_done) => {
                     let left = until.saturating_duration_since(self.clock.instant());
@@ -163,14 +181,19 @@ impl ControlledDisks {
                 }
                 None => None,
             };
-            let is_there = self.is_there(disk);
-            states.push(DiskState { disk, public, is_there, status });
+            let (is_there, problem) = match &*keeper.reach.borrow() {
+                Reach::Ready => (true, None),
+                Reach::Unknown => (false, None),
+                Reach::Away(why) => (false, Some(why.clone())),
+            };
+            let (unwanted, public) = (lock(&keeper.known).unwanted(), keeper.public);
+            states.push(DiskState { disk, public, is_there, problem, unwanted, status });
         }
         states
     }
 
     fn data(&self, disk: DiskId) -> Option<Arc<Data>> {
-        self.disks.get(&disk).map(|keeper| Arc::clone(&keeper.data))
+        self.all().get(&disk).map(|keeper| Arc::clone(&keeper.data))
     }
 
     /// Gives an order to each of these disks; ends when all are carried out. A disk that is not
@@ -181,8 +204,9 @@ impl ControlledDisks {
         order: impl Fn(T, oneshot::Sender<()>) -> Order,
     ) -> Acknowledged {
         let mut sent = Vec::new();
+        let all = self.all();
         for (disk, part) in parts {
-            if let Some(keeper) = self.disks.get(&disk) {
+            if let Some(keeper) = all.get(&disk) {
                 let (done, is_done) = oneshot::channel();
                 sent.push((keeper.orders.clone(), order(part, done), is_done));
             }
@@ -210,15 +234,16 @@ impl Disks for ControlledDisks {
             address: Opaque::copy_from_slice(keeper.public.as_bytes()),
             epoch: lock(&keeper.known).boot().map_or(0, |boot| boot.0),
         };
-        self.disks.iter().map(info).collect()
+        self.all().iter().map(info).collect()
     }
 
     fn is_there(&self, disk: DiskId) -> bool {
-        self.disks.get(&disk).is_some_and(|keeper| *keeper.is_ready.borrow())
+        self.all().get(&disk).is_some_and(|keeper| keeper.reach.borrow().is_ready())
     }
 
     fn mint(&self, disk: DiskId, mode: Mode, bytes: &[Range<u64>]) -> Option<Minted> {
-        let keeper = self.disks.get(&disk)?;
+        let all = self.all();
+        let keeper = all.get(&disk)?;
         lock(&keeper.known).mint(mode, bytes, self.clock.instant())
     }
 
@@ -271,7 +296,7 @@ impl Disks for ControlledDisks {
     }
 
     fn void_all(&self) -> Acknowledged {
-        let all = self.disks.keys().map(|disk| (*disk, ())).collect();
+        let all = self.all().keys().map(|disk| (*disk, ())).collect();
         self.order(all, |(), done| Order::Void(done))
     }
 }
@@ -303,7 +328,9 @@ struct Keep {
     whose: Control,
     known: Arc<Mutex<Known>>,
     clock: Arc<dyn Clock>,
-    ready: watch::Sender<bool>,
+    reach: watch::Sender<Reach>,
+    /// How many bytes it is to have.
+    bytes: u64,
     control: Option<DiskControl>,
     /// Until when the disk may trust what it knows, as far as we have let it.
     trusted_until: Instant,
@@ -332,13 +359,13 @@ impl Keep {
             };
             match order {
                 None => return,
+                Some(Some(Order::Retire)) => return self.retire(),
                 Some(Some(order)) => self.carry_out(order).await,
                 Some(None) => {
                     let pause = match self.refresh().await {
                         Ok(()) => REFRESH,
                         Err(error) => {
-                            tracing::debug!(disk = self.whose.disk.0, "not refreshed: {error}");
-                            self.ready.send_replace(false);
+                            self.is_away(&error);
                             PAUSE
                         }
                     };
@@ -363,11 +390,11 @@ impl Keep {
                 let _ = done.send(());
             }
             Order::Status(done) => {
-                let status = self.status().await.ok();
-                if status.is_none() {
-                    self.ready.send_replace(false);
+                let status = self.status().await;
+                if let Err(error) = &status {
+                    self.is_away(error);
                 }
-                let _ = done.send(status);
+                let _ = done.send(status.ok());
             }
             Order::Flush(done) => {
                 self.unflushed.push(done);
@@ -377,7 +404,14 @@ impl Keep {
                 self.unclear.push((blocks, done));
                 self.clear().await;
             }
+            Order::Retire => self.retire(),
         }
+    }
+
+    /// Nobody waits for the disk any more: what it has is of no use to anybody.
+    fn retire(&mut self) {
+        self.unclear.drain(..).for_each(|(_, done)| _ = done.send(()));
+        self.unflushed.drain(..).for_each(|done| _ = done.send(()));
     }
 
     /// Whether the disk refuses everything by now.
@@ -416,9 +450,9 @@ impl Keep {
                 match self.try_revoke(group, &ids).await {
                     Ok(()) => break,
                     Err(_) if self.trusts_nothing() => self.distrust(),
-                    Err(_) => {
+                    Err(error) => {
                         // Others need not wait for it meanwhile.
-                        self.ready.send_replace(false);
+                        self.is_away(&error);
                         self.pause().await;
                     }
                 }
@@ -441,7 +475,14 @@ impl Keep {
     fn distrust(&mut self) {
         self.must_void = true;
         lock(&self.known).forget();
-        self.ready.send_replace(false);
+        let why = "it could not be told in time what it is to refuse".to_owned();
+        self.reach.send_replace(Reach::Away(why));
+    }
+
+    /// The disk was not reached.
+    fn is_away(&self, why: &Unreached) {
+        tracing::debug!(disk = self.whose.disk.0, "not reached: {why}");
+        self.reach.send_replace(Reach::Away(why.to_string()));
     }
 
     /// Ends every group that the disk takes. Others begin in their place.
@@ -458,7 +499,7 @@ impl Keep {
         for victim in victims {
             let group = lock(&self.known).next_group();
             self.control().await?.replace_group(victim, group).await?;
-            lock(&self.known).began(None, group);
+            lock(&self.known).began(None, group, self.clock.instant());
         }
         self.must_void = false;
         Ok(())
@@ -489,9 +530,9 @@ impl Keep {
         while let Some(victim) = { lock(&self.known).wants_group() } {
             let group = lock(&self.known).next_group();
             self.control().await?.replace_group(victim, group).await?;
-            lock(&self.known).began(victim, group);
+            lock(&self.known).began(victim, group, self.clock.instant());
         }
-        self.ready.send_replace(true);
+        self.reach.send_replace(Reach::Ready);
         self.clear().await;
         self.flush().await;
         Ok(())
@@ -501,6 +542,10 @@ impl Keep {
     async fn ask_clock(&mut self) -> Result<(), Unreached> {
         let (done, boot) = self.control().await?.refresh(None).await?;
         let now = self.clock.instant();
+        let size = self.status().await?.size;
+        if size < self.bytes {
+            return Err(Unreached::Small { size, wanted: self.bytes });
+        }
         if lock(&self.known).booted(boot) {
             tracing::info!(disk = self.whose.disk.0, "the disk has started anew");
         }
@@ -563,6 +608,10 @@ enum Unreached {
     Disk(#[from] DiskError),
     #[error(transparent)]
     Extents(ExtentsError),
+    #[error(
+        "it has {size} bytes, and was enrolled with {wanted}: start it with --size {wanted} and an empty store"
+    )]
+    Small { size: u64, wanted: u64 },
     #[error("there is no connection")]
     Never,
 }

@@ -6,7 +6,7 @@
 //!
 //! Invariant: a number of a group is used once, and a group is used by one life of the server.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -56,6 +56,10 @@ pub(super) struct Known {
     /// Groups that the disk takes and that no number was given of.
     spare: VecDeque<GroupId>,
     next_group: u64,
+    /// How many numbers were given of a group, and when the last of them.
+    given: BTreeMap<GroupId, (u32, Instant)>,
+    /// Capabilities that may have been in use when their group ended for want of numbers.
+    unwanted: u64,
 }
 
 impl Known {
@@ -71,7 +75,15 @@ impl Known {
             used: 0,
             spare: VecDeque::new(),
             next_group,
+            given: BTreeMap::new(),
+            unwanted: 0,
         }
+    }
+
+    /// How many capabilities may have been in use when their group ended, since the disk takes so
+    /// many groups at a time and no more. Those that were revoked before are among them.
+    pub(super) fn unwanted(&self) -> u64 {
+        self.unwanted
     }
 
     /// The key epoch of capabilities: each owner of the volume has its own.
@@ -120,6 +132,7 @@ impl Known {
     /// No capability is made until a group begins.
     pub(super) fn forget(&mut self) {
         self.groups.clear();
+        self.given.clear();
         self.spare.clear();
         self.current = None;
     }
@@ -139,7 +152,10 @@ impl Known {
     }
 
     /// The disk takes `group` now, and `victim` no longer.
-    pub(super) fn began(&mut self, victim: Option<GroupId>, group: GroupId) {
+    pub(super) fn began(&mut self, victim: Option<GroupId>, group: GroupId, now: Instant) {
+        let given = victim.and_then(|victim| self.given.remove(&victim));
+        let may_be_used = |(_, last): &(u32, Instant)| now < *last + LASTS;
+        self.unwanted += given.filter(may_be_used).map_or(0, |(count, _)| u64::from(count));
         self.groups.retain(|other| Some(*other) != victim);
         if self.current == victim {
             self.current = None;
@@ -167,6 +183,7 @@ impl Known {
         let extents = Extents::new(extents).ok()?;
         let id = CapabilityId(self.used);
         self.used += 1;
+        self.given.insert(group, (self.used, now));
         let passed = now.saturating_duration_since(at) + LASTS;
         let passed_ms = u64::try_from(passed.as_millis()).unwrap_or(u64::MAX);
         let Identity { master, volume, disk, .. } = &self.identity;
@@ -210,10 +227,10 @@ mod tests {
         known.mint(Mode::Read, std::slice::from_ref(&(0..4096)), now)
     }
 
-    fn begin(known: &mut Known) -> Option<GroupId> {
+    fn begin(known: &mut Known, now: Instant) -> Option<GroupId> {
         let victim = known.wants_group()?;
         let group = known.next_group();
-        known.began(victim, group);
+        known.began(victim, group, now);
         Some(group)
     }
 
@@ -224,7 +241,7 @@ mod tests {
         assert!(!known.booted(BootEpoch(9)), "it is the first that we know");
         known.refreshed(1000, now);
         assert!(mint(&mut known, now).is_none());
-        begin(&mut known).unwrap();
+        begin(&mut known, now).unwrap();
         let later = now + Duration::from_secs(5);
         let minted = mint(&mut known, later).unwrap();
         let capability = Capability::decode(&mut minted.capability.clone()).unwrap();
@@ -271,7 +288,7 @@ mod tests {
         let mut taken = HashSet::new();
         let mut begun = Vec::new();
         for _ in 0..GROUP_CAPABILITIES * (GROUPS_MAX as u32 + 3) {
-            begun.extend(begin(&mut known));
+            begun.extend(begin(&mut known, now));
             let minted = mint(&mut known, now).unwrap();
             assert!(taken.insert(minted.name));
             assert!(known.groups.len() <= GROUPS_MAX);
@@ -280,5 +297,22 @@ mod tests {
         assert!(begun.is_sorted_by(|one, next| one < next));
         let kept: Vec<GroupId> = known.groups.iter().copied().collect();
         assert!(begun.ends_with(&kept));
+        let ended = begun.len() - kept.len();
+        assert_eq!(known.unwanted(), ended as u64 * u64::from(GROUP_CAPABILITIES));
+    }
+
+    /// What has expired may end.
+    #[test]
+    fn a_group_that_nobody_can_use_any_more_is_no_loss() {
+        for (passed, unwanted) in [(LASTS - Duration::from_millis(1), 2), (LASTS, 0)] {
+            let (mut known, now) = (known(), Instant::now());
+            known.booted(BootEpoch(9));
+            known.refreshed(1000, now);
+            let first = begin(&mut known, now);
+            (0..2).for_each(|_| drop(mint(&mut known, now).unwrap()));
+            let next = known.next_group();
+            known.began(first, next, now + passed);
+            assert_eq!(known.unwanted(), unwanted);
+        }
     }
 }

@@ -112,6 +112,17 @@ impl Live {
         Ok(())
     }
 
+    /// The volume has other disks from now on. Capabilities on one that is not among them end.
+    pub(crate) fn disks_changed(
+        &mut self,
+        txn: &Txn<'_>,
+        gone: Option<DiskId>,
+    ) -> Result<Vec<Taken>, Status> {
+        self.sets = copies::Sets::load(txn)?;
+        self.cursor = blocks::Cursor::default();
+        Ok(gone.map(|disk| self.issued.take_on(disk)).unwrap_or_default())
+    }
+
     /// The disks of a set.
     pub(crate) fn disks_of(&self, set: DiskId) -> &[DiskId] {
         self.sets.disks(set)
@@ -162,6 +173,7 @@ impl Live {
     /// if none can be made for it now.
     pub(crate) fn begin_task(&mut self, task: &Task, now: Instant) -> Option<(Doing, Vec<Taken>)> {
         let (to, bytes) = (task.to, task.bytes.clone());
+        self.resilver.begun(to, now);
         let Source::Copy(from, file) = task.source else {
             return Some((Doing::Clear { bytes }, Vec::new()));
         };
@@ -195,6 +207,7 @@ impl Live {
         };
         for bytes in bytes.iter().filter(|_| is_done) {
             copies::remove_stale(txn, to, bytes)?;
+            self.resilver.brought(to, bytes.end - bytes.start);
         }
         Ok(())
     }

@@ -15,7 +15,7 @@ use larder_wire::Procedure;
 use larder_wire::meta::calls::{self, SessionGiven};
 use larder_wire::meta::recall::{LockFree, Recall};
 use larder_wire::meta::words::{
-    ByteRange, FileId, IfExists, LeaseKind, Mode, Name, OpenId, Place, Sequence, SessionId,
+    ByteRange, DiskId, FileId, IfExists, LeaseKind, Mode, Name, OpenId, Place, Sequence, SessionId,
     SetAttributes, Time, VolumeId, Written,
 };
 use larder_wire::meta::{BLOCK_BYTES, Res, Status};
@@ -33,7 +33,7 @@ use crate::reads::Read;
 use crate::rights::Caller;
 use crate::sessions::Sessions;
 use crate::store::{Record, Txn};
-use crate::volume::{self, NewDisk};
+use crate::volume::{self, Enrolment, NewDisk, VolumeError};
 
 pub(crate) const LEASE: Duration = Duration::from_secs(30);
 
@@ -242,6 +242,17 @@ impl Rig {
         if self.is_quick {
             self.acknowledge_all();
         }
+    }
+
+    /// A disk is added, in the place of another one if that is named.
+    pub(crate) fn enrol(
+        &mut self,
+        new: NewDisk,
+        old: Option<DiskId>,
+    ) -> Result<DiskId, VolumeError> {
+        let (waiter, mut done) = oneshot::channel();
+        self.event(Event::Enrol(Enrolment { new, old }, waiter));
+        done.try_recv().expect("an answer at once")
     }
 
     /// Some time passes.

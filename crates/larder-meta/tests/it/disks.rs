@@ -94,7 +94,7 @@ async fn begin_by(
     }
     let owned = volume::take(engine).unwrap();
     let public = served.address.to_string();
-    let disks = vec![DiskAddress { disk: DISK, address, public, master: master() }];
+    let disks = vec![DiskAddress { disk: DISK, bytes: 0, address, public, master: master() }];
     let disks = ControlledDisks::start(disks, owned.id(), owned.epoch(), clock);
     let disks = Arc::new(disks);
     let (own, engine) = (Arc::clone(&disks) as Arc<dyn Disks>, Arc::new(engine.clone()));

@@ -303,7 +303,20 @@ impl Disks {
 
     /// The disk with this number, connected to.
     async fn disk(&self, number: DiskId) -> Result<Arc<Disk>> {
-        let address = self.address(number)?;
+        let address = match self.address(number) {
+            Some(address) => address,
+            None => {
+                // It may have been enrolled just now.
+                self.session.learn_disks().await?;
+                self.address(number).ok_or_else(|| {
+                    tracing::warn!(
+                        disk = number.0,
+                        "the metadata server does not say where a disk is"
+                    );
+                    Error::Io
+                })?
+            }
+        };
         let there = |known: &Disks| {
             let disk = known.connected().get(&number).cloned();
             disk.filter(|disk| disk.address == address)
@@ -325,15 +338,11 @@ impl Disks {
         Ok(disk)
     }
 
-    /// Where a disk is, as the metadata server says.
-    fn address(&self, number: DiskId) -> Result<SocketAddr> {
+    /// Where a disk is, as the metadata server said last.
+    fn address(&self, number: DiskId) -> Option<SocketAddr> {
         let begun = self.session.now();
-        let info = begun.given.disks.0.iter().find(|info| info.disk == number);
-        let address = info.and_then(|info| address(&info.address, self.session.server()));
-        address.ok_or_else(|| {
-            tracing::warn!(disk = number.0, "the metadata server does not say where a disk is");
-            Error::Io
-        })
+        let info = begun.given.disks.0.iter().find(|info| info.disk == number)?;
+        address(&info.address, self.session.server())
     }
 
     /// As the metadata server is called.

@@ -344,6 +344,16 @@ impl Session {
         Ok(())
     }
 
+    /// Asks the metadata server where the disks are now.
+    ///
+    /// # Errors
+    /// As a call.
+    pub(super) async fn learn_disks(&self) -> Result<()> {
+        let renewed = self.ask(&Cred::root(), |session| Renew { session }).await?;
+        self.note_disks(&self.now(), renewed.disks);
+        Ok(())
+    }
+
     /// Notes where the disks are now.
     fn note_disks(&self, old: &Arc<Begun>, disks: Disks) {
         let mut begun = lock(&self.begun);

@@ -3,7 +3,7 @@
 mod enrol;
 mod key;
 mod serve;
-pub(crate) mod status;
+mod status;
 
 use std::path::Path;
 

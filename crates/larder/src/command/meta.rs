@@ -12,7 +12,8 @@ use larder_meta::volume::{self, Owned, VolumeError};
 use crate::error::Usage;
 use crate::log;
 use crate::options::{parse_rate, parse_span};
-use crate::volume::{END_MAX, Ends, Kept, Listening, begin_meta};
+use crate::servers;
+use crate::volume::{END_MAX, Ends, Kept, KeptAt, Listening, begin_meta};
 
 /// How often a standby checks whether the volume is free.
 const LOOK: Duration = Duration::from_millis(500);
@@ -82,10 +83,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
                 copies.disks.len()
             );
         }
+        let standing_by = args.standby.then(|| {
+            servers::answering(|runtime| servers::answer_for_standby(runtime, args.listening.listen))
+        });
         let owned = tokio::select! {
             taken = take(&*engine, args.standby, &*clock) => taken?,
             () = ends.come() => return Ok(()),
         };
+        drop(standing_by);
         let served = serve(args, (&engine, &owned), &clock, &mut ends).await;
         if served.is_err() {
             owned.release(&*engine);
@@ -128,7 +133,8 @@ async fn serve(
     let config = args.listening.meta_config()?;
     let volume = (Arc::clone(engine), owned.clone());
     let options = Options { resilver_rate: args.resilver, ..Options::default() };
-    let meta = begin_meta(volume, disks, config, (options, clock)).await?;
+    let at = KeptAt { engine: args.kept.shown()?, keys: Some(args.kept.keys()?) };
+    let meta = begin_meta(volume, disks, (config, at), (options, clock)).await?;
     tracing::info!(disks = count, address = %meta.server.addr(), "serving a volume's metadata");
     let (end, metadata) = (meta.server.shutdown(), meta.metadata.clone());
     let mut served = std::pin::pin!(meta.server.run());

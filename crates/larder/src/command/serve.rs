@@ -21,15 +21,15 @@ use crate::log;
 use crate::options::{Bytes, parse_size};
 use crate::runtime_dir::make_private;
 use crate::volume::{
-    END_MAX, Ends, Listening, begin_meta, bind, now, open_embedded, reached_at, remove_if_there,
+    END_MAX, Ends, KeptAt, Listening, META_DIR, begin_meta, bind, now, open_embedded, reached_at,
+    remove_if_there,
 };
 
 /// The disk of a volume that has one.
 const DISK: DiskId = DiskId(1);
-/// Names in the directory: the disk's key, which makes the directory a volume; the metadata; the
-/// disk.
+/// Names in the directory, beside that of the metadata: the disk's key, which makes the directory a
+/// volume; the disk.
 const KEY_FILE: &str = "disk1.key";
-const META_DIR: &str = "meta";
 const STORE_FILE: &str = "disk1";
 /// Percentage of the free room that the disk of a new volume gets.
 const FREE_PERCENT: u64 = 90;
@@ -93,12 +93,17 @@ async fn serve(args: &Args) -> Result<()> {
     let disk = bind(args.listening.disk_config()?, service).await?;
     let public = format!(":{}", disk.addr().port());
     let (address, master) = (reached_at(disk.addr()), key.master.clone());
-    let disks = vec![DiskAddress { disk: key.disk, address, public, master }];
+    let bytes = device.store().size();
+    let disks = vec![DiskAddress { disk: key.disk, bytes, address, public, master }];
     let disk_end = disk.shutdown();
     let disk = tokio::spawn(disk.run());
 
     let owned = volume::take(&*engine).with_context(|| args.cannot())?;
-    let meta = begin_meta((engine, owned), disks, meta_config, (Options::default(), &clock)).await;
+    let meta = args.dir.join(META_DIR);
+    let shown = std::fs::canonicalize(&meta).unwrap_or(meta);
+    let at = KeptAt { engine: format!("embedded:{}", shown.display()), keys: None };
+    let options = (Options::default(), &clock);
+    let meta = begin_meta((engine, owned), disks, (meta_config, at), options).await;
     let meta = meta.with_context(|| args.cannot())?;
     let (volume, address) = (key.volume.to_text(), meta.server.addr());
     tracing::info!(dir = %args.dir.display(), volume, %address, "serving a volume");

@@ -1,5 +1,5 @@
-//! `larder status`: the state of mounts, and of exports of cached servers. It asks their daemons
-//! and never touches a mount.
+//! `larder status`: the state of mounts, of exports of cached servers, and of servers of volumes.
+//! It asks their daemons and never touches a mount.
 
 use std::path::{Path, PathBuf};
 
@@ -9,21 +9,25 @@ use super::{Target, print, print_json};
 use crate::control::{CallError, Request};
 use crate::exported;
 use crate::mountpoint;
-use crate::report::{State, Status, Unsaved};
+use crate::report::{ServerStatus, State, Status, Unsaved};
 use crate::runtime_dir::{Record, RuntimeDir};
+use crate::servers;
 
 /// Arguments of `larder status`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  larder status /mnt")]
+#[command(
+    after_help = "Servers of volumes are listed after mounts and exports: metadata servers with their disks, standbys, and disks.\n\nExample:\n  larder status /mnt\n  larder status 127.0.0.1:2050 --json"
+)]
 pub(crate) struct Args {
-    /// The mount, or a path in it, or the address of an export [default: all of this user]
+    /// The mount, or a path in it, or the address of an export or of a server of a volume [default:
+    /// all of this user]
     #[arg(value_name = "MNT|IP:PORT")]
     mountpoint: Option<PathBuf>,
     /// List the files that the server does not have completely, open files included, and when it
     /// gets the rest
     #[arg(long)]
     unsaved: bool,
-    /// Print JSON: an object for MNT, otherwise an array
+    /// Print JSON: an object for MNT, otherwise an array; servers of volumes have a field "server"
     #[arg(long)]
     json: bool,
 }
@@ -38,6 +42,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if args.unsaved {
         return unsaved(&runtime, args);
     }
+    if let Some(server) = server(&runtime, args)? {
+        return if args.json { print_json(&server) } else { print(&server.to_string()) };
+    }
     if let Some(typed) = &args.mountpoint {
         let target = target(&runtime, typed)?;
         let status: Status = target
@@ -50,12 +57,25 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         all.extend(status_of(&runtime, &record)?);
     }
     all.extend(exported::all(&runtime)?.into_iter().map(|(_, status)| status));
+    let servers = servers::all(&runtime)?;
     if args.json {
-        return print_json(&all);
+        let all = all.iter().map(serde_json::to_value);
+        let all = all.chain(servers.iter().map(serde_json::to_value));
+        return print_json(&all.collect::<Result<Vec<_>, _>>()?);
     }
+    let all = all.iter().map(ToString::to_string);
+    let all: Vec<String> = all.chain(servers.iter().map(ToString::to_string)).collect();
     match all.as_slice() {
         [] => print("nothing is mounted\n"),
-        all => print(&all.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")),
+        all => print(&all.join("\n")),
+    }
+}
+
+/// The server of a volume that is asked for by its address.
+fn server(runtime: &RuntimeDir, args: &Args) -> Result<Option<ServerStatus>> {
+    match args.mountpoint.as_deref().and_then(exported::named) {
+        Some((address, _)) => servers::at(runtime, address),
+        None => Ok(None),
     }
 }
 

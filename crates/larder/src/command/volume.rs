@@ -1,6 +1,5 @@
 //! `larder volume`: makes a volume, shows its state, checks it.
 
-use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 
@@ -10,17 +9,16 @@ use larder_wire::meta::COPIES_MAX;
 use serde::Serialize;
 
 use crate::command::{print, print_json};
-use crate::control::{CallError, Nowhere, Request, SILENCE_MAX, call};
 use crate::error::NotChecked;
-use crate::options::Bytes;
+use crate::report::ServerStatus;
 use crate::runtime_dir::RuntimeDir;
-use crate::volume::{Kept, TERM, VolumeStatus, now};
+use crate::servers;
+use crate::volume::{Kept, TERM, now};
 
 /// Arguments of `larder volume`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Name a volume that larder serve made by its address for status, and as embedded:DIR/meta for \
-check.\n\nExample:\n  larder volume create --engine embedded:/srv/meta\n  larder volume status 192.0.2.1:2050\n  larder volume check --engine embedded:/srv/meta"
+    after_help = "Name a volume that larder serve made by its address for status, and by its directory for check.\n\nExample:\n  larder volume create --engine embedded:/srv/meta\n  larder volume status 192.0.2.1:2050\n  larder volume check --engine embedded:/srv/meta"
 )]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -189,60 +187,19 @@ impl Checked {
 
 fn status(args: &Status) -> Result<()> {
     let address = args.address;
-    let socket = RuntimeDir::open()?.volume_socket(address);
-    let value = match call(&socket, &Request::Status, SILENCE_MAX, &mut Nowhere) {
-        Ok((value, _)) => value,
-        Err(CallError::Dead) => bail!("no metadata server of this user listens at {address}"),
-        Err(error) => {
-            return Err(error).with_context(|| format!("the metadata server at {address}"));
-        }
+    let found = servers::at(&RuntimeDir::open()?, address)?;
+    let Some(ServerStatus::Volume(status)) = found else {
+        bail!("no metadata server of this user listens at {address}");
     };
-    let status: VolumeStatus = serde_json::from_value(value)?;
     match args.json {
         true => print_json(&status),
-        false => print(&to_text(&status)),
+        false => print(&status.to_string()),
     }
-}
-
-fn to_text(status: &VolumeStatus) -> String {
-    let mut text = String::new();
-    let mut line = |name: &str, value: &str| {
-        // Writing to a string does not fail.
-        let _ = writeln!(text, "{name:<9} {value}");
-    };
-    line("volume", &status.volume);
-    line("address", &status.address);
-    let (size, free) = (Bytes(status.size_bytes), Bytes(status.free_bytes));
-    line("size", &format!("{size}, {free} free"));
-    if status.copies > 1 {
-        let missing = match status.disks_missing {
-            0 => String::new(),
-            1 => "; one more disk is needed to use those that are left".to_owned(),
-            more => format!("; {more} more disks are needed to use those that are left"),
-        };
-        line("copies", &format!("{}{missing}", status.copies));
-    }
-    for disk in &status.disks {
-        let state = if disk.status.is_some() { "" } else { ": does not answer" };
-        line(&format!("disk {}", disk.disk), &format!("{}{state}", disk.address));
-        if status.copies > 1 {
-            let stale = match disk.stale_bytes {
-                0 => "up to date".to_owned(),
-                bytes => format!("{} are not up to date", Bytes(bytes)),
-            };
-            line("", &format!("copy      of set {}: {stale}", disk.set));
-        }
-        for about in disk.text.iter().flat_map(|text| text.lines()) {
-            line("", about);
-        }
-    }
-    text
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::volume::DiskStatus;
 
     #[test]
     fn a_check_reads_well_and_ends_as_fsck_does() {
@@ -284,40 +241,5 @@ mod tests {
             let checked = Checked { faults, left };
             assert_eq!((checked.code(), &checked.to_text(is_repaired)[..]), (code, text));
         }
-    }
-
-    #[test]
-    fn a_status_reads_well() {
-        let (status, said) = (Some(serde_json::json!({})), Some("setup     secure\n".to_owned()));
-        let disk = |disk, address: &str, status: Option<_>, text| DiskStatus {
-            disk,
-            address: address.to_owned(),
-            is_there: status.is_some(),
-            set: 1,
-            stale_bytes: if disk == 1 { 0 } else { 1 << 20 },
-            status,
-            text,
-        };
-        let there = disk(1, "192.0.2.2:2051", status, said);
-        let away = disk(2, "192.0.2.3:2051", None, None);
-        let status = VolumeStatus {
-            volume: "a0".into(),
-            address: "192.0.2.1:2050".into(),
-            size_bytes: 2 << 30,
-            free_bytes: 1 << 30,
-            copies: 1,
-            disks_missing: 0,
-            disks: vec![there, away],
-        };
-        let text = "volume    a0\naddress   192.0.2.1:2050\nsize      2.00 GiB, 1.00 GiB free\n\
-                    disk 1    192.0.2.2:2051\n          setup     secure\n\
-                    disk 2    192.0.2.3:2051: does not answer\n";
-        assert_eq!(to_text(&status), text);
-        let text = "volume    a0\naddress   192.0.2.1:2050\nsize      2.00 GiB, 1.00 GiB free\n\
-                    copies    2; one more disk is needed to use those that are left\n\
-                    disk 1    192.0.2.2:2051\n          copy      of set 1: up to date\n          setup     secure\n\
-                    disk 2    192.0.2.3:2051: does not answer\n          \
-                    copy      of set 1: 1.00 MiB are not up to date\n";
-        assert_eq!(to_text(&VolumeStatus { copies: 2, disks_missing: 1, ..status }), text);
     }
 }

@@ -92,6 +92,42 @@ fn a_disk_may_be_lost_and_replaced_while_work_goes_on() {
     assert_eq!(succeed(&mut volume.check()).stdout, b"nothing is wrong\n");
 }
 
+/// A disk is thrown out of a served volume, as one that was stolen: it runs still, and nobody is
+/// sent to it any more. The new one gets everything from the other.
+#[test]
+fn a_disk_is_thrown_out_of_a_served_volume_and_replaced() {
+    let mut volume = Volume::with_copies(2, 2);
+    volume.disks.iter_mut().for_each(Disk::start);
+    let mut server = Server::meta(&["--engine", &volume.engine()]);
+    let one = Mount::new(&server, &["hard"]);
+    fs::write(one.path("large"), pattern(1, 6 << 20)).unwrap();
+    let mut open = fs::File::create(one.path("open")).unwrap();
+    open.write_all(&pattern(2, 1 << 20)).unwrap();
+    volume.enrol_at(&server, &["--replace", "1"]).start();
+    open.write_all(&pattern(3, 1 << 20)).unwrap();
+    open.sync_all().unwrap();
+    drop(open);
+    fs::write(one.path("after"), pattern(4, 2 << 20)).unwrap();
+    let told = status(&server);
+    let numbers: Vec<u64> = told["disks"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|disk| disk["disk"].as_u64().unwrap())
+        .collect();
+    assert_eq!(numbers, [2, 3]);
+    assert!(!volume.dir.path().join("meta/keys/disk1.key").exists());
+    eventually("the new disk is up to date", || stale(&server) == 0);
+    let before = tree(&one.path(""));
+    drop(one);
+    volume.disks[1].kill();
+    let other = Mount::plain(&server, &["hard"]);
+    assert_same(&before, &tree(&other.path("")));
+    drop(other);
+    server.kill();
+    assert_eq!(succeed(&mut volume.check()).stdout, b"nothing is wrong\n");
+}
+
 fn assert_same(
     one: &std::collections::BTreeMap<std::path::PathBuf, Vec<u8>>,
     other: &std::collections::BTreeMap<std::path::PathBuf, Vec<u8>>,

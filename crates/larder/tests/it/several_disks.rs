@@ -97,6 +97,20 @@ impl Volume {
         command
     }
 
+    /// Adds a disk that does not run, by the metadata server.
+    pub(crate) fn enrol_at(&mut self, server: &Server, options: &[&str]) -> &mut Disk {
+        let number = self.disks.len();
+        let path = |what: &str| self.dir.path().join(format!("{what}{number}"));
+        let (key, store) = (path("key"), path("store"));
+        let disk = Disk { address: free_address().to_string(), key, store, process: None };
+        let mut enrolling = server.larder_here();
+        enrolling.args(["disk", "enrol", "--size", "64M", "--address", &disk.address]);
+        enrolling.arg(&disk.key).args(["--engine", &self.engine()]);
+        succeed(enrolling.args(options));
+        self.disks.push(disk);
+        &mut self.disks[number]
+    }
+
     pub(crate) fn check(&self) -> Command {
         let mut command = larder();
         command.args(["volume", "check", "--engine", &self.engine()]);
@@ -183,6 +197,91 @@ fn a_disk_that_is_away_holds_up_what_lies_on_it_and_nothing_else() {
         let lengths = (bytes.len(), after[path].len());
         assert!(differs.is_none() && lengths.0 == lengths.1, "{path:?}: {differs:?} {lengths:?}");
     }
+}
+
+/// A disk is added while a mount works, and takes what is written from then on; `larder status`
+/// tells of the servers, who uses them, and why a disk is away.
+#[test]
+fn a_disk_is_added_while_the_volume_is_served_and_status_tells() {
+    let mut volume = Volume::new(1);
+    volume.disks.iter_mut().for_each(Disk::start);
+    let mut server = Server::meta(&["--engine", &volume.engine()]);
+    let mount = Mount::new(&server, &[]);
+    fs::write(mount.path("before"), pattern(1, 3 << 20)).unwrap();
+    volume.enrol_at(&server, &[]);
+    let key = fs::read(&volume.disks[1].key).unwrap();
+    assert_eq!(fs::read(volume.dir.path().join("meta/keys/disk2.key")).unwrap(), key);
+
+    let of = |servers: &serde_json::Value, kind: &str| -> Vec<serde_json::Value> {
+        let all = servers.as_array().unwrap().iter();
+        all.filter(|one| one["server"] == kind).cloned().collect()
+    };
+    let told = || {
+        let mut command = server.larder_here();
+        let done = succeed(command.args(["status", "--json"]));
+        let all = serde_json::from_slice(&done.stdout).unwrap();
+        of(&all, "volume").pop().unwrap()
+    };
+    eventually("it is known that the disk is away", || {
+        told()["disks"][1]["problem"].as_str().is_some_and(|why| why.contains("refused"))
+    });
+    let about = told();
+    assert_eq!(
+        (&about["disks"][0]["state"], &about["disks"][1]["state"]),
+        (&"up".into(), &"away".into())
+    );
+    assert!(about["sessions"].as_u64().unwrap() >= 1 && about["leases"].as_u64().unwrap() >= 1);
+    assert_eq!(about["size_bytes"].as_u64().unwrap(), 2 * 64 * MIB);
+
+    volume.disks[1].start();
+    eventually("the disk is used", || told()["disks"][1]["state"] == "up");
+    fs::write(mount.path("after"), pattern(2, 6 << 20)).unwrap();
+    let about = told();
+    let written = about["disks"][1]["status"]["written_bytes"].as_u64().unwrap();
+    assert!(
+        written >= 3 * MIB && about["disks"][1]["free_bytes"].as_u64().unwrap() < 64 * MIB,
+        "{about}"
+    );
+    let mut command = server.larder_here();
+    let shown = succeed(command.args(["status", &server.address().to_string()]));
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    assert!(shown.contains("setup     secure") && shown.contains("disk 2    "), "{shown}");
+
+    // Another one's key.
+    let other = Volume::new(1);
+    volume.disks[1].kill();
+    let own = fs::read(&volume.disks[1].key).unwrap();
+    fs::copy(&other.disks[0].key, &volume.disks[1].key).unwrap();
+    let strange_store = refusal(&mut volume.disks[1].command());
+    assert!(strange_store.contains("its volume is"), "{strange_store}");
+    fs::write(&volume.disks[1].key, own).unwrap();
+    volume.disks[1].start();
+
+    let before = tree(&mount.path(""));
+    drop(mount);
+    server.kill();
+    volume.disks.iter_mut().for_each(Disk::kill);
+    assert_eq!(succeed(&mut volume.check()).stdout, b"nothing is wrong\n");
+    volume.disks.iter_mut().for_each(Disk::start);
+    server.restart();
+    let mount = Mount::plain(&server, &[]);
+    assert!(tree(&mount.path("")) == before);
+}
+
+/// A disk with less room than it was enrolled with is not used, and `larder status` says so.
+#[test]
+fn a_disk_that_is_smaller_than_enrolled_is_not_used() {
+    let mut volume = Volume::new(1);
+    let disk = &mut volume.disks[0];
+    let mut command = larder();
+    command.args(["disk", "--size", "32M", "--store", "memory", "--listen", &disk.address]);
+    disk.process = Some(command.arg("--key").arg(&disk.key).stdin(Stdio::null()).spawn().unwrap());
+    let server = Server::meta(&["--engine", &volume.engine()]);
+    eventually("it is told", || {
+        let told = status(&server);
+        let problem = told["disks"][0]["problem"].as_str().unwrap_or_default();
+        problem.contains("was enrolled with 67108864")
+    });
 }
 
 /// What makes no sense is refused in one line, and changes nothing.

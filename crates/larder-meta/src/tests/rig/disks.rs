@@ -105,6 +105,11 @@ impl FakeDisks {
         is_taken
     }
 
+    /// Whether there is a capability that a disk takes.
+    pub(crate) fn takes_any(&self, disk: DiskId) -> bool {
+        self.0.lock().unwrap().good.values().any(|(on, ..)| *on == disk)
+    }
+
     /// Whether a disk lets a block be read under a capability.
     pub(crate) fn takes(&self, name: CapabilityName, at: u64) -> bool {
         let out = self.0.lock().unwrap();

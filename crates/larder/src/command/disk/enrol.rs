@@ -1,29 +1,35 @@
 //! `larder disk enrol`: adds a disk to a volume.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use larder_io::secret;
-use larder_meta::volume::{self, NewDisk};
+use larder_meta::volume;
 use larder_wire::capability::DiskId;
-use larder_wire::disk::key_file::DiskKeyFile;
-use larder_wire::seal::MasterKey;
 
 use crate::command::print;
+use crate::control::{Enrolled, Nowhere, Request, Wanted, call};
+use crate::enrolment::prepare;
 use crate::options::parse_size;
-use crate::runtime_dir::make_private;
-use crate::volume::{Kept, TERM, key_path, read_key, remove_if_there};
+use crate::runtime_dir::RuntimeDir;
+use crate::servers;
+use crate::volume::{Kept, TERM, key_path};
+
+/// How long a metadata server may take: a disk that is replaced and away may trust what it knows
+/// for 30 s.
+const REPLACED_MAX: Duration = Duration::from_secs(60);
 
 /// Arguments of `larder disk enrol`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "The metadata server must not be running. It keeps the disk's key beside the volume's \
-metadata; the same key is written to FILE, with mode 0600, for the disk: carry it there in a \
-way that cannot be overheard. Start the disk before or after this command.\n\nA volume with \
-copies uses disks in sets of as many as it has copies, limited by the room of the smallest \
-disk of a set. Replace a lost disk by a new one with --replace; the new disk is brought up \
-to date while work goes on. The lost disk must not come back.\n\nExample:\n  larder disk enrol /etc/larder/disk2.key --engine embedded:/srv/meta --address 192.0.2.2:2051 --size 1T\n  larder disk --store /srv/disk2 --size 1T --key /etc/larder/disk2.key --listen 192.0.2.2:2051"
+    after_help = "If a metadata server serves the volume, run this command on its machine as its user: the server adds \
+the disk, and uses it as soon as it runs. The disk's key is kept beside the volume's metadata; the same key is written to FILE, with \
+mode 0600, for the disk: carry it there in a way that cannot be overheard. Start the disk before or after this command.\n\nA volume \
+with copies uses disks in sets of as many as it has copies, limited by the room of the smallest disk of a set. Replace a lost or \
+stolen disk by a new one with --replace; the new disk is brought up to date while work goes on. When the command returns, no \
+capability on the old disk is valid any more, and its key is of no use; without a metadata server that takes up to 30 s more.\n\nExample:\n  larder disk enrol /etc/larder/disk2.key --engine embedded:/srv/meta --address 192.0.2.2:2051 --size 1T\n  larder disk --store /srv/disk2 --size 1T --key /etc/larder/disk2.key --listen 192.0.2.2:2051"
 )]
 pub(super) struct Args {
     /// Where the key for the disk is written; it must not exist
@@ -43,47 +49,54 @@ pub(super) struct Args {
     replace: Option<u32>,
 }
 
-/// Adds the disk. Continues what an earlier attempt has left.
+/// Adds the disk, by the metadata server if one serves the volume.
 pub(super) fn run(args: &Args) -> Result<()> {
-    let engine = args.kept.open(TERM)?;
-    let id = volume::id(&*engine)?;
-    let there = volume::disks(&*engine)?;
-    for (disk, about) in &there {
-        let is_one = about.address.parse::<SocketAddr>().is_ok();
-        ensure!(is_one, "the volume is one of larder serve, and has one disk");
-        let (shown, address) = (disk.0, args.address);
-        let is_free = about.address != address.to_string() || args.replace == Some(shown);
-        ensure!(is_free, "disk {shown} is at {address}");
+    let wanted = Wanted { address: args.address, size_bytes: args.size, replace: args.replace };
+    let runtime = RuntimeDir::open()?;
+    let (number, volume) = match servers::of_engine(&runtime, &args.kept.shown()?)? {
+        Some(socket) => args.ask(&socket, wanted)?,
+        None => args.add(&wanted)?,
+    };
+    print(&format!("disk {number} of volume {volume}\n"))
+}
+
+impl Args {
+    /// Has the metadata server add the disk.
+    fn ask(&self, socket: &Path, wanted: Wanted) -> Result<(u32, String)> {
+        ensure!(!self.file.exists(), "cannot make {}: it exists", self.file.display());
+        let request = Request::EnrolDisk(wanted);
+        let (value, _) = call(socket, &request, REPLACED_MAX, &mut Nowhere)
+            .context("the metadata server that serves the volume")?;
+        let Enrolled { disk, volume, key } = serde_json::from_value(value)?;
+        secret::write_new(&self.file, &key).with_context(|| {
+            let keys = self.kept.keys().unwrap_or_default();
+            let kept = key_path(&keys, DiskId(disk));
+            format!(
+                "disk {disk} was added, and its key is in {}: cannot make {}",
+                kept.display(),
+                self.file.display()
+            )
+        })?;
+        Ok((disk, volume))
     }
-    let disk = DiskId(there.last().map_or(1, |(last, _)| last.0 + 1));
-    let keys = args.kept.keys()?;
-    make_private(&keys, "directory of the keys")?;
-    let path = key_path(&keys, disk);
-    let key = match path.exists() {
-        true => read_key(&path, id, disk)?,
-        false => {
-            let master = MasterKey::new(secret::random());
-            let key = DiskKeyFile { volume: id, disk, master };
-            secret::write_new(&path, &key.to_text())
-                .with_context(|| format!("cannot make {}", path.display()))?;
-            key
+
+    /// Adds the disk to a volume that nobody serves.
+    fn add(&self, wanted: &Wanted) -> Result<(u32, String)> {
+        let engine = self.kept.open(TERM)?;
+        let keys = self.kept.keys()?;
+        let prepared = prepare(wanted, &*engine, &keys)?;
+        secret::write_new(&self.file, &prepared.key.to_text())
+            .with_context(|| format!("cannot make {}", self.file.display()))?;
+        let added = match prepared.old {
+            Some(old) => volume::replace_disk(&*engine, old, &prepared.new),
+            None => volume::add_disk(&*engine, &prepared.new),
+        };
+        if added.is_err() {
+            // Of no use by itself; that of the volume is, to the next try.
+            let _ = std::fs::remove_file(&self.file);
         }
-    };
-    secret::write_new(&args.file, &key.to_text())
-        .with_context(|| format!("cannot make {}", args.file.display()))?;
-    let new = NewDisk { id: secret::random(), address: args.address.to_string(), bytes: args.size };
-    let added = match args.replace {
-        Some(old) => volume::replace_disk(&*engine, DiskId(old), &new),
-        None => volume::add_disk(&*engine, &new),
-    };
-    if added.is_err() {
-        // This copy of the key is of no use alone; the volume's copy is, to the next attempt.
-        let _ = std::fs::remove_file(&args.file);
+        let number = added.context("cannot add the disk")?.0;
+        prepared.done(&keys)?;
+        Ok((number, prepared.key.volume.to_text()))
     }
-    let number = added.context("cannot add the disk")?.0;
-    if let Some(old) = args.replace {
-        // The old key is of no use any more.
-        remove_if_there(&key_path(&keys, DiskId(old)))?;
-    }
-    print(&format!("disk {number} of volume {}\n", id.to_text()))
 }

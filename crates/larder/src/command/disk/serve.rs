@@ -17,6 +17,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::error::Usage;
 use crate::log;
 use crate::options::{parse_rate, parse_size};
+use crate::report::disk::setup_name;
+use crate::servers;
 
 /// How long requests in flight may take to end after a signal.
 const END_MAX: Duration = Duration::from_secs(10);
@@ -86,6 +88,9 @@ async fn serve(args: &Serve) -> Result<()> {
     if args.setup == Setup::Off {
         tracing::warn!("whoever can connect may read and write everything (setup off)");
     }
+    let about = (server.addr(), store.to_string());
+    let own = Arc::clone(&device);
+    let _answering = servers::answering(|runtime| servers::answer_for_disk(runtime, about, own));
     let shutdown = server.shutdown();
     let mut served = std::pin::pin!(server.run());
     tokio::select! {
@@ -106,7 +111,7 @@ struct Shown(Setup);
 
 impl fmt::Display for Shown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(super::status::setup_name(self.0))
+        f.write_str(setup_name(self.0))
     }
 }
 

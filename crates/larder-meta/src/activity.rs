@@ -1,0 +1,50 @@
+//! What a metadata server is doing, as it tells who asks.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use larder_wire::meta::words::DiskId;
+
+/// What a metadata server is doing now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Activity {
+    /// Clients that have a session.
+    pub sessions: usize,
+    /// Leases that these have.
+    pub leases: usize,
+    /// Calls that wait until a lease is given back.
+    pub calls_waiting: usize,
+    /// What was brought up to date of disks that have something stale.
+    pub resilvering: BTreeMap<DiskId, Progress>,
+}
+
+/// How far a disk has been brought up to date.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Bytes that were copied or cleared since this began.
+    pub bytes: u64,
+    /// For how long it has been going on.
+    pub elapsed: Duration,
+}
+
+impl Progress {
+    /// How long so many more bytes take at the rate so far. `None` while that is not known.
+    pub fn time_left(&self, bytes: u64) -> Option<Duration> {
+        let per_byte = (self.bytes > 0).then(|| self.elapsed.as_secs_f64() / self.bytes as f64)?;
+        Duration::try_from_secs_f64(per_byte * bytes as f64).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_takes_as_long_as_what_was_done() {
+        let second = Duration::from_secs(1);
+        let left = |bytes, elapsed, left| Progress { bytes, elapsed }.time_left(left);
+        assert_eq!(left(100, 10 * second, 50), Some(5 * second));
+        assert_eq!(left(100, 10 * second, 0), Some(Duration::ZERO));
+        assert_eq!(left(0, 10 * second, 50), None);
+    }
+}

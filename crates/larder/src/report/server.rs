@@ -1,0 +1,337 @@
+//! What servers of volumes tell of themselves.
+
+use std::fmt::{self, Write as _};
+use std::net::SocketAddr;
+
+use larder_disk::Device;
+use larder_meta::Activity;
+use larder_meta::disks::DiskState;
+use larder_meta::volume::{Copies, CopiesOn};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::disk;
+use crate::options::Bytes;
+
+/// How a server does that runs on this machine.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "server", rename_all = "snake_case")]
+pub(crate) enum ServerStatus {
+    /// A metadata server, and what it knows of its disks.
+    Volume(VolumeStatus),
+    /// A metadata server that waits to take a volume over.
+    Standby(Standby),
+    /// A disk.
+    Disk(DiskServed),
+}
+
+/// How a volume does.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct VolumeStatus {
+    pub(crate) volume: String,
+    pub(crate) address: String,
+    /// Where the metadata is kept.
+    pub(crate) engine: String,
+    /// Process of the metadata server.
+    pub(crate) pid: u32,
+    /// Which owner of the volume that is, counted from the first.
+    pub(crate) owner: u64,
+    pub(crate) size_bytes: u64,
+    pub(crate) free_bytes: u64,
+    /// On how many disks each block is.
+    pub(crate) copies: u32,
+    /// How many more disks it takes to use those that lack others to have copies with.
+    pub(crate) disks_missing: u32,
+    /// Clients that have a session.
+    pub(crate) sessions: usize,
+    /// Leases that these have.
+    pub(crate) leases: usize,
+    /// Calls that wait until a lease is given back.
+    pub(crate) calls_waiting: usize,
+    pub(crate) disks: Vec<DiskStatus>,
+}
+
+/// How one disk of it does.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct DiskStatus {
+    pub(crate) disk: u32,
+    pub(crate) address: String,
+    pub(crate) state: DiskIs,
+    /// Whether it was reached when that was tried last. New bytes go to such disks.
+    pub(crate) is_there: bool,
+    /// Why it was not.
+    pub(crate) problem: Option<String>,
+    /// What of it the volume uses.
+    pub(crate) size_bytes: u64,
+    /// What nobody has of that.
+    pub(crate) free_bytes: u64,
+    /// Disks of the same set have the same blocks.
+    pub(crate) set: u32,
+    /// What is not as the others of the set have it, and is brought up to date.
+    pub(crate) stale_bytes: u64,
+    /// What was brought up to date since this began.
+    pub(crate) resilvered_bytes: u64,
+    /// How long the rest takes, if that goes on as so far.
+    pub(crate) resilver_left_s: Option<u64>,
+    /// Capabilities that may have been in use when they ended for want of numbers.
+    pub(crate) unwanted_revocations: u64,
+    /// As `larder disk status --json` has it; nothing if the disk does not answer.
+    pub(crate) status: Option<Value>,
+    /// The same for people.
+    pub(crate) text: Option<String>,
+}
+
+/// In a word how a disk is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum DiskIs {
+    Up,
+    Away,
+    /// It is there, and lacks something that is being brought to it.
+    Resilvering,
+    /// It lacks something, and nothing is being brought to it.
+    Stale,
+}
+
+impl DiskStatus {
+    pub(crate) fn of(state: &DiskState, copies: &Copies, activity: &Activity) -> DiskStatus {
+        let own = CopiesOn { set: state.disk, bytes: 0, bytes_free: 0, stale_bytes: 0 };
+        let CopiesOn { set, bytes, bytes_free, stale_bytes } =
+            copies.disks.get(&state.disk).copied().unwrap_or(own);
+        let progress = activity.resilvering.get(&state.disk).filter(|_| stale_bytes > 0);
+        let left = progress.and_then(|progress| progress.time_left(stale_bytes));
+        DiskStatus {
+            state: match (state.is_there, stale_bytes, progress) {
+                (false, ..) => DiskIs::Away,
+                (true, 0, _) => DiskIs::Up,
+                (true, _, Some(_)) => DiskIs::Resilvering,
+                (true, _, None) => DiskIs::Stale,
+            },
+            set: set.0,
+            size_bytes: bytes,
+            free_bytes: bytes_free,
+            stale_bytes,
+            resilvered_bytes: progress.map_or(0, |progress| progress.bytes),
+            resilver_left_s: left.map(|left| left.as_secs_f64().ceil() as u64),
+            unwanted_revocations: state.unwanted,
+            disk: state.disk.0,
+            address: state.public.clone(),
+            is_there: state.is_there,
+            problem: state.problem.clone(),
+            status: state.status.as_ref().map(disk::to_json),
+            text: state.status.as_ref().map(disk::to_text),
+        }
+    }
+
+    fn copy(&self) -> String {
+        let stale = Bytes(self.stale_bytes);
+        match (self.state, self.resilver_left_s) {
+            _ if self.stale_bytes == 0 => "up to date".to_owned(),
+            (DiskIs::Resilvering, Some(left)) => format!(
+                "{stale} are not up to date: {} were brought, about {left} s are left",
+                Bytes(self.resilvered_bytes)
+            ),
+            _ => format!("{stale} are not up to date"),
+        }
+    }
+}
+
+/// A metadata server that stands by.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Standby {
+    /// Where it will listen.
+    pub(crate) address: String,
+    /// Its process.
+    pub(crate) pid: u32,
+}
+
+/// How a disk does, by its own word.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct DiskServed {
+    pub(crate) address: String,
+    /// Its process.
+    pub(crate) pid: u32,
+    pub(crate) volume: String,
+    pub(crate) disk: u32,
+    /// Where its bytes are.
+    pub(crate) store: String,
+    /// As `larder disk status --json` has it.
+    pub(crate) status: Value,
+    /// The same for people.
+    pub(crate) text: String,
+}
+
+impl DiskServed {
+    pub(crate) fn of(address: SocketAddr, store: &str, device: &Device) -> DiskServed {
+        let (told, identity) = (device.status(), device.identity());
+        DiskServed {
+            address: address.to_string(),
+            pid: std::process::id(),
+            volume: identity.volume.to_text(),
+            disk: identity.disk.0,
+            store: store.to_owned(),
+            status: disk::to_json(&told),
+            text: disk::to_text(&told),
+        }
+    }
+}
+
+/// A line of a report: a name, and what it is.
+fn line(text: &mut String, name: &str, value: &str) {
+    // Writing to a string does not fail.
+    let _ = writeln!(text, "{name:<9} {value}");
+}
+
+impl fmt::Display for ServerStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ServerStatus::Volume(volume) => volume.fmt(f),
+            ServerStatus::Standby(Standby { address, pid }) => {
+                writeln!(f, "standby   process {pid}, waits to serve a volume at {address}")
+            }
+            ServerStatus::Disk(disk) => disk.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for DiskServed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = String::new();
+        line(&mut text, "disk", &format!("{} of volume {}", self.disk, self.volume));
+        line(&mut text, "address", &self.address);
+        line(&mut text, "served", &format!("by process {}, from {}", self.pid, self.store));
+        write!(f, "{text}{}", self.text)
+    }
+}
+
+impl fmt::Display for VolumeStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = String::new();
+        let mut line = |name: &str, value: &str| line(&mut text, name, value);
+        line("volume", &self.volume);
+        line("address", &self.address);
+        let (pid, engine, owner) = (self.pid, &self.engine, self.owner);
+        line("served", &format!("by process {pid} from {engine}, its owner number {owner}"));
+        line("setup", &self.setup());
+        let (size, free) = (Bytes(self.size_bytes), Bytes(self.free_bytes));
+        line("size", &format!("{size}, {free} free"));
+        if self.copies > 1 {
+            let missing = match self.disks_missing {
+                0 => String::new(),
+                1 => "; one more disk is needed to use those that are left".to_owned(),
+                more => format!("; {more} more disks are needed to use those that are left"),
+            };
+            line("copies", &format!("{}{missing}", self.copies));
+        }
+        let waiting = match self.calls_waiting {
+            0 => String::new(),
+            waiting => format!("; {waiting} calls wait until some are given back"),
+        };
+        line("clients", &format!("{}, with {} leases{waiting}", self.sessions, self.leases));
+        for disk in &self.disks {
+            let state = match (disk.state, &disk.problem) {
+                (DiskIs::Away, Some(why)) => format!("away: {why}"),
+                (DiskIs::Away, None) => "away".to_owned(),
+                _ => format!("up, {} free", Bytes(disk.free_bytes)),
+            };
+            line(&format!("disk {}", disk.disk), &format!("{}: {state}", disk.address));
+            if self.copies > 1 {
+                line("", &format!("copy      of set {}: {}", disk.set, disk.copy()));
+            }
+            if disk.unwanted_revocations > 0 {
+                let unwanted = disk.unwanted_revocations;
+                line("", &format!("unwanted  {unwanted} capabilities ended for want of numbers"));
+            }
+            for about in disk.text.iter().flat_map(|text| text.lines()) {
+                line("", about);
+            }
+        }
+        f.write_str(&text)
+    }
+}
+
+impl VolumeStatus {
+    /// What protects requests to the disks, as far as they say it.
+    fn setup(&self) -> String {
+        let of = |disk: &DiskStatus| {
+            let setup = disk.status.as_ref()?.get("setup")?.as_str()?;
+            Some(setup.to_owned())
+        };
+        let mut setups: Vec<String> = self.disks.iter().filter_map(of).collect();
+        setups.sort_unstable();
+        setups.dedup();
+        match setups.as_slice() {
+            [] => "not known: no disk answers".to_owned(),
+            [one] => one.clone(),
+            several => format!("differs from disk to disk: {}", several.join(", ")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one(disk: u32, address: &str, state: DiskIs) -> DiskStatus {
+        let is_there = state != DiskIs::Away;
+        DiskStatus {
+            disk,
+            address: address.to_owned(),
+            state,
+            is_there,
+            problem: (!is_there).then(|| "connection refused".to_owned()),
+            size_bytes: 1 << 30,
+            free_bytes: 1 << 29,
+            set: 1,
+            stale_bytes: if disk == 1 { 0 } else { 1 << 20 },
+            resilvered_bytes: 3 << 20,
+            resilver_left_s: (state == DiskIs::Resilvering).then_some(2),
+            unwanted_revocations: 0,
+            status: is_there.then(|| serde_json::json!({ "setup": "secure" })),
+            text: is_there.then(|| "setup     secure\n".to_owned()),
+        }
+    }
+
+    #[test]
+    fn a_status_reads_well() {
+        let disks =
+            vec![one(1, "192.0.2.2:2051", DiskIs::Up), one(2, "192.0.2.3:2051", DiskIs::Away)];
+        let status = VolumeStatus {
+            volume: "a0".into(),
+            address: "192.0.2.1:2050".into(),
+            engine: "embedded:/srv/meta".into(),
+            pid: 7,
+            owner: 3,
+            size_bytes: 2 << 30,
+            free_bytes: 1 << 30,
+            copies: 1,
+            disks_missing: 0,
+            sessions: 2,
+            leases: 40,
+            calls_waiting: 0,
+            disks,
+        };
+        let head = "volume    a0\naddress   192.0.2.1:2050\nserved    by process 7 from embedded:/srv/meta, its owner number 3\n\
+                    setup     secure\nsize      2.00 GiB, 1.00 GiB free\n";
+        let text = format!(
+            "{head}clients   2, with 40 leases\n\
+             disk 1    192.0.2.2:2051: up, 512 MiB free\n          setup     secure\n\
+             disk 2    192.0.2.3:2051: away: connection refused\n"
+        );
+        assert_eq!(status.to_string(), text);
+        let mut disks = status.disks;
+        disks[1] = one(2, "192.0.2.3:2051", DiskIs::Resilvering);
+        disks[1].unwanted_revocations = 9;
+        let text = format!(
+            "{head}copies    2; one more disk is needed to use those that are left\n\
+             clients   2, with 40 leases; 1 calls wait until some are given back\n\
+             disk 1    192.0.2.2:2051: up, 512 MiB free\n          copy      of set 1: up to date\n          setup     secure\n\
+             disk 2    192.0.2.3:2051: up, 512 MiB free\n          \
+             copy      of set 1: 1.00 MiB are not up to date: 3.00 MiB were brought, about 2 s are left\n          \
+             unwanted  9 capabilities ended for want of numbers\n          setup     secure\n"
+        );
+        let status =
+            VolumeStatus { copies: 2, disks_missing: 1, calls_waiting: 1, disks, ..status };
+        assert_eq!(status.to_string(), text);
+    }
+}

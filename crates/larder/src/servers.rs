@@ -1,0 +1,222 @@
+//! The control sockets of servers of volumes: what each answers, and how they are found.
+//!
+//! The address is what is locked: whoever listens there over TCP owns the socket of that name. A
+//! server serves without one, too, if the runtime directory cannot be used.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::{Context, Result, bail};
+use larder_disk::Device;
+use larder_meta::Metadata;
+use larder_meta::disks::{ControlledDisks, DiskAddress};
+use larder_meta::engine::Engine;
+use larder_meta::volume;
+use larder_wire::capability::VolumeId;
+use tokio::runtime::Handle;
+
+use crate::control::{self, CallError, Enrolled, Nowhere, Request, SILENCE_MAX, Wanted, call};
+use crate::enrolment::prepare;
+use crate::report::{DiskServed, DiskStatus, ServerStatus, Standby, VolumeStatus};
+use crate::runtime_dir::{Kind, RuntimeDir};
+use crate::volume::KeptAt;
+
+/// A server that answers; its socket goes when this is dropped.
+pub(crate) struct Answering(PathBuf);
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        // What is gone already is as good.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Has a server answer commands, if it can.
+pub(crate) fn answering(begin: impl FnOnce(&RuntimeDir) -> Result<Answering>) -> Option<Answering> {
+    let begun = RuntimeDir::open().and_then(|runtime| begin(&runtime));
+    begun.inspect_err(|error| tracing::warn!("larder status cannot ask: {error:#}")).ok()
+}
+
+fn answer<F>(runtime_dir: &RuntimeDir, (kind, name): (Kind, &str), answer: F) -> Result<Answering>
+where
+    F: Fn(Request) -> Result<serde_json::Value> + Send + Sync + 'static,
+{
+    let socket = runtime_dir.socket_named(kind, name);
+    // Between finding a dead one's socket and removing it, no living one may come in its place.
+    let locked = runtime_dir.lock()?;
+    let server = control::Server::bind(&socket)?;
+    drop(locked);
+    server.serve(move |request, _| answer(request))?;
+    Ok(Answering(socket))
+}
+
+/// What commands ask a metadata server.
+pub(crate) struct Asked {
+    pub(crate) volume: VolumeId,
+    pub(crate) address: SocketAddr,
+    pub(crate) kept_at: KeptAt,
+    pub(crate) engine: Arc<dyn Engine>,
+    pub(crate) disks: Arc<ControlledDisks>,
+    pub(crate) metadata: Metadata,
+    /// Held while a disk is added: the next one gets the next number.
+    pub(crate) enrolling: Mutex<()>,
+}
+
+impl Asked {
+    /// Answers commands from now on. To be called within the runtime that serves.
+    ///
+    /// # Errors
+    /// If there can be no socket.
+    pub(crate) fn answer(self, runtime_dir: &RuntimeDir) -> Result<Answering> {
+        let (name, runtime) = (self.address.to_string(), Handle::current());
+        answer(runtime_dir, (Kind::Volume, &name), move |request| match request {
+            Request::Status => {
+                let status = runtime.block_on(self.status())?;
+                Ok(serde_json::to_value(ServerStatus::Volume(status))?)
+            }
+            Request::EnrolDisk(wanted) => Ok(serde_json::to_value(self.enrol(&runtime, &wanted)?)?),
+            _ => bail!("a metadata server tells how it does, and adds disks, and no more"),
+        })
+    }
+
+    /// Adds a disk. Blocks, for half a minute if it replaces one that is away.
+    fn enrol(&self, runtime: &Handle, wanted: &Wanted) -> Result<Enrolled> {
+        let _one = self.enrolling.lock().unwrap_or_else(PoisonError::into_inner);
+        let keys = self.kept_at.keys.as_ref();
+        let keys = keys.context("the volume is one of larder serve, and has one disk")?;
+        let prepared = prepare(wanted, &*self.engine, keys)?;
+        let (key, new) = (&prepared.key, &prepared.new);
+        let disk = key.disk;
+        runtime.block_on(async {
+            // Whoever is told of the disk can use it.
+            self.disks.add(DiskAddress {
+                disk,
+                bytes: new.bytes,
+                address: wanted.address,
+                public: new.address.clone(),
+                master: key.master.clone(),
+            });
+            let added = self.metadata.enrol(new.clone(), prepared.old).await;
+            let gone = if added.is_ok() { prepared.old } else { Some(disk) };
+            if let Some(gone) = gone {
+                self.disks.retire(gone).await;
+            }
+            added
+        })?;
+        prepared.done(keys)?;
+        tracing::info!(disk = disk.0, address = %wanted.address, "a disk was added");
+        Ok(Enrolled { disk: disk.0, volume: self.volume.to_text(), key: key.to_text() })
+    }
+
+    async fn status(&self) -> Result<VolumeStatus> {
+        let space = volume::space(&*self.engine)?;
+        let copies = volume::copies(&*self.engine)?;
+        let activity = self.metadata.activity().await;
+        let states = self.disks.status().await;
+        let count = |of: usize| u32::try_from(of).unwrap_or(u32::MAX);
+        Ok(VolumeStatus {
+            volume: self.volume.to_text(),
+            address: self.address.to_string(),
+            engine: self.kept_at.engine.clone(),
+            pid: std::process::id(),
+            owner: self.metadata.epoch(),
+            size_bytes: space.bytes,
+            free_bytes: space.bytes_free,
+            copies: count(copies.copies),
+            disks_missing: count(copies.missing),
+            sessions: activity.sessions,
+            leases: activity.leases,
+            calls_waiting: activity.calls_waiting,
+            disks: states.iter().map(|state| DiskStatus::of(state, &copies, &activity)).collect(),
+        })
+    }
+}
+
+/// Has a disk answer commands from now on.
+///
+/// # Errors
+/// If there can be no socket.
+pub(crate) fn answer_for_disk(
+    runtime_dir: &RuntimeDir,
+    (address, store): (SocketAddr, String),
+    device: Arc<Device>,
+) -> Result<Answering> {
+    answer(runtime_dir, (Kind::Disk, &address.to_string()), move |request| match request {
+        Request::Status => {
+            let served = DiskServed::of(address, &store, &device);
+            Ok(serde_json::to_value(ServerStatus::Disk(served))?)
+        }
+        _ => bail!("a disk tells how it does, and no more"),
+    })
+}
+
+/// Has a metadata server answer commands that stands by, and will listen at `address`.
+///
+/// # Errors
+/// If there can be no socket.
+pub(crate) fn answer_for_standby(
+    runtime_dir: &RuntimeDir,
+    address: SocketAddr,
+) -> Result<Answering> {
+    let pid = std::process::id();
+    answer(runtime_dir, (Kind::Standby, &pid.to_string()), move |request| match request {
+        Request::Status => {
+            let standby = Standby { address: address.to_string(), pid };
+            Ok(serde_json::to_value(ServerStatus::Standby(standby))?)
+        }
+        _ => bail!("a metadata server that stands by tells how it does, and no more"),
+    })
+}
+
+/// How each server of this user does on this machine. One that does not answer is left out.
+///
+/// # Errors
+/// If the runtime directory cannot be read.
+pub(crate) fn all(runtime_dir: &RuntimeDir) -> Result<Vec<ServerStatus>> {
+    let mut all = Vec::new();
+    for kind in [Kind::Volume, Kind::Standby, Kind::Disk] {
+        for socket in runtime_dir.sockets(kind)? {
+            match call(&socket, &Request::Status, SILENCE_MAX, &mut Nowhere) {
+                Ok((value, _)) => all.push(serde_json::from_value(value)?),
+                Err(CallError::Dead) => runtime_dir.remove_if_dead(&socket)?,
+                Err(error) => tracing::debug!("{}: {error}", socket.display()),
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// The socket of the metadata server of this user that serves the volume in an engine.
+///
+/// # Errors
+/// If the runtime directory cannot be read.
+pub(crate) fn of_engine(runtime_dir: &RuntimeDir, shown: &str) -> Result<Option<PathBuf>> {
+    for socket in runtime_dir.sockets(Kind::Volume)? {
+        let Ok((value, _)) = call(&socket, &Request::Status, SILENCE_MAX, &mut Nowhere) else {
+            continue;
+        };
+        if let ServerStatus::Volume(volume) = serde_json::from_value(value)?
+            && volume.engine == shown
+        {
+            return Ok(Some(socket));
+        }
+    }
+    Ok(None)
+}
+
+/// How the server of this user does that listens at `address`; `None` if there is none.
+///
+/// # Errors
+/// If it does not answer.
+pub(crate) fn at(runtime_dir: &RuntimeDir, address: SocketAddr) -> Result<Option<ServerStatus>> {
+    for kind in [Kind::Volume, Kind::Disk] {
+        let socket = runtime_dir.socket_named(kind, &address.to_string());
+        match call(&socket, &Request::Status, SILENCE_MAX, &mut Nowhere) {
+            Ok((value, _)) => return Ok(Some(serde_json::from_value(value)?)),
+            Err(CallError::Dead) => {}
+            Err(error) => return Err(error).with_context(|| format!("the server at {address}")),
+        }
+    }
+    Ok(None)
+}
