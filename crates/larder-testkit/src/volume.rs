@@ -1,4 +1,4 @@
-//! Volumes of larder's own servers, served by this process: a metadata server and a disk, each
+//! Volumes of larder's own servers, served by this process: a metadata server and its disks, each
 //! behind its sockets, each on a runtime of its own, so that it can be ended as by a signal.
 
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use larder_meta::engine::{Engine, EngineError};
 use larder_meta::volume::{self, NewDisk};
 use larder_meta::{Metadata, Options};
 use larder_rpc::server::{Config, Server, Service, SourcePorts};
-use larder_wire::capability::VolumeId;
+use larder_wire::capability::{DiskId, VolumeId};
 use larder_wire::meta::words::Time;
 use larder_wire::seal::{MasterKey, Setup};
 use tempfile::TempDir;
@@ -26,7 +26,7 @@ const VOLUME: VolumeId = VolumeId([9; 16]);
 /// Where a server keeps what it has.
 #[derive(Debug)]
 enum Medium {
-    Real(Arc<TempDir>, &'static str),
+    Real(Arc<TempDir>, String),
     Simulated(SimDisk),
 }
 
@@ -58,8 +58,9 @@ pub struct Volume {
     disk_bytes: u64,
     clock: Arc<dyn Clock>,
     meta: Host,
-    disk: Host,
-    /// Where clients are told that the disk is, if that is elsewhere.
+    /// As many as the volume has copies.
+    disks: Vec<Host>,
+    /// Where clients are told that the first disk is, if that is elsewhere.
     disk_shown: Option<SocketAddr>,
 }
 
@@ -134,31 +135,50 @@ impl Volume {
 
     /// The same with options of the metadata server.
     pub fn with_options(setup: Setup, options: Options) -> Volume {
-        let dir = Arc::new(tempfile::tempdir().expect("a temporary directory"));
-        let (meta, disk) =
-            (Medium::Real(Arc::clone(&dir), "meta"), Medium::Real(Arc::clone(&dir), "disk"));
-        Volume::on([meta, disk], (setup, options), 256 << 20, Arc::new(RealClock))
+        Volume::on_real(1, setup, options)
     }
 
-    /// The same with both servers on simulated disks, by a clock of the caller's.
-    pub fn simulated(setup: Setup, disk_bytes: u64, clock: Arc<dyn Clock>) -> Volume {
-        let media = [(); 2].map(|()| Medium::Simulated(SimDisk::new()));
+    /// The same with so many copies of each block, on as many disks.
+    pub fn with_copies(setup: Setup, copies: u32) -> Volume {
+        Volume::on_real(copies, setup, Options::default())
+    }
+
+    fn on_real(copies: u32, setup: Setup, options: Options) -> Volume {
+        let dir = Arc::new(tempfile::tempdir().expect("a temporary directory"));
+        let medium = |name: String| Medium::Real(Arc::clone(&dir), name);
+        let disks = (1..=copies).map(|number| medium(format!("disk{number}"))).collect();
+        let media = (medium("meta".to_owned()), disks);
+        Volume::on(media, (setup, options), 256 << 20, Arc::new(RealClock))
+    }
+
+    /// The same with all servers on simulated disks, by a clock of the caller's.
+    pub fn simulated(
+        setup: Setup,
+        (copies, disk_bytes): (u32, u64),
+        clock: Arc<dyn Clock>,
+    ) -> Volume {
+        let medium = || Medium::Simulated(SimDisk::new());
+        let media = (medium(), (0..copies).map(|_| medium()).collect());
         Volume::on(media, (setup, Options::default()), disk_bytes, clock)
     }
 
     fn on(
-        [meta, disk]: [Medium; 2],
+        (meta, disks): (Medium, Vec<Medium>),
         (setup, options): (Setup, Options),
         disk_bytes: u64,
         clock: Arc<dyn Clock>,
     ) -> Volume {
         let engine = engine(&meta.open());
-        volume::create(&*engine, VOLUME, 1, Time::default()).expect("an empty engine");
-        let new = NewDisk { id: [1; 16], address: "disk".into(), bytes: disk_bytes };
-        volume::add_disk(&*engine, &new).expect("a new disk");
+        let copies = u32::try_from(disks.len()).expect("a few");
+        volume::create(&*engine, VOLUME, copies, Time::default()).expect("an empty engine");
+        for _ in &disks {
+            let new = NewDisk { id: [1; 16], address: "disk".into(), bytes: disk_bytes };
+            volume::add_disk(&*engine, &new).expect("a new disk");
+        }
         drop(engine);
-        let (meta, disk) = (Host::new(meta), Host::new(disk));
-        let mut volume = Volume { setup, options, disk_bytes, clock, meta, disk, disk_shown: None };
+        let (meta, disks) = (Host::new(meta), disks.into_iter().map(Host::new).collect());
+        let mut volume =
+            Volume { setup, options, disk_bytes, clock, meta, disks, disk_shown: None };
         volume.start();
         volume
     }
@@ -168,21 +188,23 @@ impl Volume {
         self.meta.at
     }
 
-    /// Where the disk listens.
+    /// Where the first disk listens.
     pub fn disk_address(&self) -> SocketAddr {
-        self.disk.at
+        self.disks[0].at
     }
 
-    /// From the next start of the metadata server on, clients are told that the disk is there.
+    /// From the next start of the metadata server on, clients are told that the first disk is there.
     pub fn show_disk_at(&mut self, address: SocketAddr) {
         self.disk_shown = Some(address);
     }
 
     /// Starts the servers that do not run, where they were before. Blocks until they serve.
     pub fn start(&mut self) {
-        // The metadata server is told where the disk is.
-        if self.disk.running.is_none() {
-            self.start_disk(master());
+        // The metadata server is told where the disks are.
+        for at in 0..self.disks.len() {
+            if self.disks[at].running.is_none() {
+                self.start_disk(at, master());
+            }
         }
         if self.meta.running.is_none() {
             self.start_meta();
@@ -192,16 +214,16 @@ impl Volume {
     /// Starts the disk, which does not run, so that it believes no metadata server: it refuses all
     /// requests, as one does that was not refreshed in time. Blocks until it serves.
     pub fn start_distrustful_disk(&mut self) {
-        self.start_disk(MasterKey::new([4; 32]));
+        self.start_disk(0, MasterKey::new([4; 32]));
     }
 
-    fn start_disk(&mut self, master: MasterKey) {
-        let (setup, bytes, medium) = (self.setup, self.disk_bytes, self.disk.medium.open());
+    fn start_disk(&mut self, at: usize, master: MasterKey) {
+        let (setup, bytes, medium) = (self.setup, self.disk_bytes, self.disks[at].medium.open());
         let clock = Arc::clone(&self.clock);
-        self.disk.run(async move {
-            // It is the volume's first.
-            let identity =
-                Identity { volume: VOLUME, disk: larder_wire::capability::DiskId(1), setup };
+        self.disks[at].run(async move {
+            // They are numbered from 1.
+            let disk = DiskId(u32::try_from(at).expect("a few") + 1);
+            let identity = Identity { volume: VOLUME, disk, setup };
             let store = once_free(|| match Store::open(&*medium, "disk", &identity, bytes) {
                 Err(OpenError::InUse) => None,
                 opened => Some(opened.expect("the disk's own store")),
@@ -212,14 +234,20 @@ impl Volume {
     }
 
     fn start_meta(&mut self) {
-        let (options, medium, address) = (self.options, self.meta.medium.open(), self.disk.at);
-        let (clock, shown) = (Arc::clone(&self.clock), self.disk_shown.unwrap_or(address));
+        let (options, medium) = (self.options, self.meta.medium.open());
+        let addresses: Vec<SocketAddr> = self.disks.iter().map(|disk| disk.at).collect();
+        let mut shown = addresses.clone();
+        shown[0] = self.disk_shown.unwrap_or(shown[0]);
+        let clock = Arc::clone(&self.clock);
         self.meta.run(async move {
             let engine = engine(&medium);
-            let (disk, _) = volume::disks(&*engine).expect("a volume")[0];
+            let disks = volume::disks(&*engine).expect("a volume").into_iter().zip(addresses);
             let owned = volume::take(&*engine).expect("a volume");
-            let public = format!(":{}", shown.port());
-            let disks = vec![DiskAddress { disk, bytes: 0, address, public, master: master() }];
+            let disks = disks.zip(shown).map(|(((disk, about), address), shown)| {
+                let (bytes, public) = (about.bytes, format!(":{}", shown.port()));
+                DiskAddress { disk, bytes, address, public, master: master() }
+            });
+            let disks = disks.collect();
             let disks = ControlledDisks::start(disks, VOLUME, owned.epoch(), &clock);
             let disks = Arc::new(disks);
             let own = Arc::clone(&disks) as Arc<dyn Disks>;
@@ -236,10 +264,10 @@ impl Volume {
         faults.iter().map(|fault| format!("{fault:?}")).collect()
     }
 
-    /// Ends both servers in the middle of what they do. What they have written is there.
+    /// Ends all servers in the middle of what they do. What they have written is there.
     pub fn kill(&mut self) {
         self.kill_meta(Image::Written);
-        self.kill_disk(Image::Written);
+        self.kill_disks(Image::Written);
     }
 
     /// Ends the metadata server so. Of a simulated disk `image` is left.
@@ -247,9 +275,19 @@ impl Volume {
         self.meta.kill(image);
     }
 
-    /// Ends the disk so.
-    pub fn kill_disk(&mut self, image: Image) {
-        self.disk.kill(image);
+    /// Ends all disks so.
+    pub fn kill_disks(&mut self, image: Image) {
+        self.disks.iter_mut().for_each(|disk| disk.kill(image));
+    }
+
+    /// Ends one of the disks so; they are counted from 0.
+    pub fn kill_disk(&mut self, at: usize, image: Image) {
+        self.disks[at].kill(image);
+    }
+
+    /// How many disks there are.
+    pub fn disks(&self) -> usize {
+        self.disks.len()
     }
 }
 
@@ -288,7 +326,7 @@ mod tests {
     #[test]
     fn servers_keep_their_ports_over_kills() {
         let mut volume = Volume::new(Setup::Off);
-        let ports = [volume.meta.at, volume.disk.at];
+        let ports = [volume.meta.at, volume.disks[0].at];
         for _ in 0..20 {
             volume.kill();
             for at in ports {
@@ -299,7 +337,7 @@ mod tests {
                 assert_eq!(taken, Err(ErrorKind::AddrInUse));
             }
             volume.start();
-            assert_eq!([volume.meta.at, volume.disk.at], ports);
+            assert_eq!([volume.meta.at, volume.disks[0].at], ports);
             assert!(ports.iter().all(|at| TcpStream::connect(at).is_ok()));
         }
     }

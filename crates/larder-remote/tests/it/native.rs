@@ -21,8 +21,7 @@ async fn mount(volume: &Volume) -> Native {
 }
 
 /// The suite of `larder-vfs`, all cases on one mount.
-async fn conforms(setup: Setup) {
-    let volume = Volume::new(setup);
+async fn conforms(volume: Volume) {
     let native: Arc<dyn Remote> = Arc::new(mount(&volume).await);
     let root = native.root().await.unwrap().handle;
     let traits = Traits::default()
@@ -41,12 +40,17 @@ async fn conforms(setup: Setup) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn larders_own_servers_conform() {
-    conforms(Setup::Secure).await;
+    conforms(Volume::new(Setup::Secure)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn larders_own_servers_conform_with_encrypted_data() {
-    conforms(Setup::Private).await;
+    conforms(Volume::new(Setup::Private)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn larders_own_servers_conform_with_copies() {
+    conforms(Volume::with_copies(Setup::Secure, 2)).await;
 }
 
 async fn make(native: &Native, name: &str) -> Handle {

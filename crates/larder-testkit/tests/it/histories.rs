@@ -18,6 +18,9 @@ const HISTORIES: u64 = 1000;
 /// As many go on at once, on one volume, so that a kill hits all of them.
 const AT_ONCE: u64 = 125;
 
+/// Of so many games one is on a volume that keeps two copies.
+const COPIES_EVERY: u64 = 4;
+
 const CLIENTS: usize = 3;
 const PLAYERS: u64 = 3;
 const STEPS: u64 = 10;
@@ -112,7 +115,11 @@ fn kill(world: &mut World, histories: &[Arc<History>], random: &mut Random, coun
         counts.kills[1] += 1;
     }
     if victim != 2 {
-        world.volume.kill_disk(images[1]);
+        // One of several, or all.
+        match random.below(world.volume.disks() as u64 + 1) {
+            0 => world.volume.kill_disks(images[1]),
+            one => world.volume.kill_disk(usize::try_from(one).unwrap() - 1, images[1]),
+        }
         counts.kills[2] += 1;
     }
     world.volume.start();
@@ -121,7 +128,8 @@ fn kill(world: &mut World, histories: &[Arc<History>], random: &mut Random, coun
 /// Plays so many histories at once.
 fn game(seed: u64, count: u64) -> (Counts, Vec<String>) {
     let mut random = Random(seed);
-    let mut world = World::new(CLIENTS);
+    let copies = if seed.is_multiple_of(COPIES_EVERY) { 2 } else { 1 };
+    let mut world = World::with_copies(CLIENTS, copies);
     let runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = { runtime }.worker_threads(1).build().unwrap();
     let first = world.lives(0).borrow().clone().unwrap();
@@ -161,7 +169,7 @@ fn game(seed: u64, count: u64) -> (Counts, Vec<String>) {
     runtime.block_on(world.all_is_sent());
     // What is acknowledged is there after a failure of power.
     world.volume.kill_meta(Image::Synced);
-    world.volume.kill_disk(Image::Synced);
+    world.volume.kill_disks(Image::Synced);
     assert_eq!(world.volume.check(), Vec::<String>::new());
     world.volume.start();
     let new = world.add();

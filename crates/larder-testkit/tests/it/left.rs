@@ -57,7 +57,7 @@ fn readers_agree_about_what_a_dead_writer_left() {
             world.volume.kill_meta(Image::Synced);
         }
         if let Some(image) = disk {
-            world.volume.kill_disk(image);
+            world.volume.kill_disks(image);
         }
         world.volume.start();
         // Its next life ends what is left of this one.

@@ -24,7 +24,7 @@ fn what_a_disk_refuses_for_long_is_kept_and_tried_again() {
         let made = writer.create(&root, Ino::ROOT, name, set, FLAGS).wait().await.unwrap();
         (made.0.ino, made.1.id)
     });
-    world.volume.kill_disk(Image::Written);
+    world.volume.kill_disks(Image::Written);
     world.volume.start_distrustful_disk();
     runtime.block_on(async {
         let write = writer.write(&root, ino, Some(open), 0, &bytes, Stability::Unstable);
@@ -32,7 +32,7 @@ fn what_a_disk_refuses_for_long_is_kept_and_tried_again() {
         let closed = writer.flush(&root, ino, open, None).wait().await;
         assert_eq!(closed, Err(Error::TimedOut));
     });
-    world.volume.kill_disk(Image::Written);
+    world.volume.kill_disks(Image::Written);
     world.volume.start();
     runtime.block_on(async {
         writer.fsync(&root, ino).wait().await.unwrap();

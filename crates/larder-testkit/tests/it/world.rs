@@ -147,6 +147,11 @@ impl Life {
 
 impl World {
     pub(crate) fn new(clients: usize) -> World {
+        World::with_copies(clients, 1)
+    }
+
+    /// The same, of a volume with so many copies of each block.
+    pub(crate) fn with_copies(clients: usize, copies: u32) -> World {
         let clock = Arc::new(SimClock::ticking());
         clock.advance(Duration::from_secs(1000));
         let ends = Arc::new(AtomicBool::new(false));
@@ -159,7 +164,7 @@ impl World {
                 moved.advance(STEP * SPEED);
             }
         });
-        let volume = Volume::simulated(Setup::Secure, 256 << 20, Arc::clone(&clock) as _);
+        let volume = Volume::simulated(Setup::Secure, (copies, 256 << 20), Arc::clone(&clock) as _);
         let ticks = Ticks(Arc::new(watch::Sender::new(0)));
         let mut world = World { volume, seats: Vec::new(), clock, ends, lives: 0, ticks };
         for _ in 0..clients {
