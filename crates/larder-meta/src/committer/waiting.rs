@@ -112,7 +112,8 @@ impl Committer {
         let Some(Aside::Call(pending)) = self.aside.remove(&number) else { return };
         let Pending { called, sequence } = *pending;
         let reply = Some((called.waiter, Reply::refused(Status::NotWritten)));
-        self.finish(Finished { sequence, reply, task: None, ended: Ended::default() });
+        let finished = Finished { sequence, reply, ..Finished::nobody_asked(Ended::default()) };
+        self.finish(finished);
     }
 
     /// Has the disks make durable what was left.
