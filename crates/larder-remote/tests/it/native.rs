@@ -179,7 +179,7 @@ async fn a_new_file_is_written_without_asking_for_blocks() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_small_new_file_is_committed_while_it_is_written() {
     let clock = Arc::new(SimClock::new());
-    let mut volume = Volume::simulated(Setup::Secure, 64 << 20, clock);
+    let mut volume = Volume::simulated(Setup::Secure, (1, 64 << 20), clock);
     let mut relay = Relay::to(volume.disk_address()).await;
     volume.kill_meta(Image::Written);
     volume.show_disk_at(relay.address);
@@ -242,7 +242,7 @@ async fn a_new_file_is_written_over_a_restart_of_the_disk() {
     let data = Bytes::from(pattern(40_000));
     let first = make(&native, "first").await;
     native.write(&root, &first, None, 0, data.clone(), Stability::FileSync).await.unwrap();
-    volume.kill_disk(Image::Written);
+    volume.kill_disk(0, Image::Written);
     let (own, bytes, to) = (Arc::clone(&native), data.clone(), file.clone());
     let cred = root.clone();
     let writing = tokio::spawn(async move {
