@@ -190,6 +190,16 @@ impl Journal {
         self.objects.get(&no)
     }
 
+    /// The name of an object; `None` if it has gone from its last known one.
+    pub(crate) fn place_of(&self, no: ObjectNo) -> Option<&Place> {
+        let Object { place, stage, .. } = self.objects.get(&no)?;
+        let is_there = match stage {
+            Stage::Waiting(_) => true,
+            Stage::Named(_) => self.by_place.get(place) == Some(&no),
+        };
+        is_there.then_some(place)
+    }
+
     /// What waits, and is such an object.
     pub(crate) fn waiting(&self, no: ObjectNo) -> Option<(&Place, &Waiting)> {
         match self.objects.get(&no)? {

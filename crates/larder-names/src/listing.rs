@@ -1,6 +1,6 @@
 //! Lists directories: the server's entries, and the waiting ones.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ffi::OsString;
 use std::sync::Arc;
 
@@ -17,23 +17,19 @@ const WAITING_POSITION: u64 = 0x7ffe_ffff << 32;
 const POSITION_BITS: u64 = 0xffff_ffff << 32;
 
 impl Shared {
-    /// What waits is listed here: entries of a directory from a position on. A listing that goes on
-    /// has what waited when it began and is at the server now, where that is not listed any more.
+    /// The entries of a directory that are listed here, after the server's: what waits, and what
+    /// waited in an earlier listing. A name keeps its position when the server gets the object, so
+    /// that a reader who is in the middle of the directory neither misses it nor sees it twice.
     fn listed_here(&self, dir: &Dir, after: Option<ObjectNo>) -> Vec<Listed> {
         let mut state = self.state();
         let waiting = state.journal().waiting_in(dir).map(|(_, no)| no);
-        let mut all: BTreeSet<ObjectNo> = waiting.collect();
-        match after {
-            None => state.begin_listing(dir, &all),
-            Some(after) => {
-                all.extend(state.listed(dir));
-                all.retain(|no| *no > after);
-            }
-        }
+        let now: BTreeSet<ObjectNo> = waiting.collect();
+        let mut all = state.list(dir, now);
+        all.retain(|no| after.is_none_or(|after| *no > after));
         let is_here = |place: &Place| place.dir == *dir;
         all.into_iter()
             .filter_map(|no| {
-                let place = &state.journal().get(no).filter(|object| is_here(&object.place))?.place;
+                let place = state.journal().place_of(no).filter(|place| is_here(place))?;
                 Some(Listed {
                     name: place.name.clone(),
                     fileid: no.fileid(),
@@ -80,7 +76,7 @@ impl Shared {
     ) -> Result<Listing> {
         let (key, begin) = (self.state().journal().dir(dir), cookie);
         // What is made at the server from now on is in one of both.
-        let waiting = self.listed_here(&key, None);
+        let mut waiting = self.listed_here(&key, None);
         let mut all = Listing { entries: Vec::new(), eof: true, verifier: 0, dir: None };
         loop {
             let page = self.remote.readdir(cred, server, cookie, bytes_max).await?;
@@ -100,7 +96,10 @@ impl Shared {
         }
         // What waits is what its name stands for, whatever the server has under that.
         let names: HashSet<OsString> = waiting.iter().map(|entry| entry.name.clone()).collect();
-        all.entries.retain(|entry| !names.contains(&entry.name));
+        let (replaced, rest) =
+            all.entries.into_iter().partition(|entry| names.contains(&entry.name));
+        all.entries = rest;
+        described(&mut waiting, replaced);
         all.entries.extend(waiting);
         Ok(all)
     }
@@ -117,7 +116,7 @@ impl Shared {
         let (key, waits) = {
             let state = self.state();
             let key = state.journal().dir(dir);
-            let waits = state.journal().waiting_in(&key).next().is_some();
+            let waits = state.journal().waiting_in(&key).next().is_some() || state.has_listed(&key);
             (key, waits)
         };
         let server = match self.target(dir)? {
@@ -143,6 +142,17 @@ impl Shared {
         }
         let listing = self.remote.readdir(cred, &server, cookie, bytes_max).await?;
         Ok(self.show_listing(dir, listing))
+    }
+}
+
+/// Takes what the server says of those entries of `waiting` that it has by now.
+fn described(waiting: &mut [Listed], server: Vec<Listed>) {
+    let mut server: HashMap<u64, Listed> =
+        server.into_iter().map(|entry| (entry.fileid, entry)).collect();
+    for entry in waiting.iter_mut().filter(|entry| entry.attr.is_none()) {
+        if let Some(there) = server.remove(&entry.fileid).filter(|there| there.name == entry.name) {
+            *entry = Listed { position: entry.position, ..there };
+        }
     }
 }
 

@@ -25,7 +25,7 @@ const SECOND_NS: i64 = 1_000_000_000;
 pub(crate) struct State {
     journal: Journal,
     known: HashMap<Dir, Known>,
-    /// What waited in directories when they were last listed from the beginning.
+    /// What waited in directories when they were listed; it keeps its positions there.
     listed: HashMap<Dir, BTreeSet<ObjectNo>>,
     /// Which owner and group the server gives what these make.
     owners: HashMap<(u32, u32), (u32, u32)>,
@@ -157,21 +157,24 @@ impl State {
         self.known.entry(dir).insert_entry(known).into_mut()
     }
 
-    /// A directory is listed from the beginning, in which this waits.
-    pub(crate) fn begin_listing(&mut self, dir: &Dir, waiting: &BTreeSet<ObjectNo>) {
+    /// What is listed here of a directory, in which this waits `now`: that, and what waited there in
+    /// an earlier listing and still exists.
+    pub(crate) fn list(&mut self, dir: &Dir, now: BTreeSet<ObjectNo>) -> BTreeSet<ObjectNo> {
+        let mut all = self.listed.remove(dir).unwrap_or_default();
+        all.retain(|no| self.journal.get(*no).is_some());
+        all.extend(now);
         if self.listed.len() >= KNOWN_MAX {
             self.listed.clear();
         }
-        if waiting.is_empty() {
-            self.listed.remove(dir);
-        } else {
-            self.listed.insert(dir.clone(), waiting.clone());
+        if !all.is_empty() {
+            self.listed.insert(dir.clone(), all.clone());
         }
+        all
     }
 
-    /// What waited in a directory when it was last listed from the beginning.
-    pub(crate) fn listed(&self, dir: &Dir) -> impl Iterator<Item = ObjectNo> {
-        self.listed.get(dir).into_iter().flatten().copied()
+    /// Whether something waited in a directory when it was listed.
+    pub(crate) fn has_listed(&self, dir: &Dir) -> bool {
+        self.listed.contains_key(dir)
     }
 
     /// The server is to have this object soon, unless somebody promises otherwise.

@@ -169,6 +169,39 @@ async fn a_listing_goes_on_while_what_it_tells_is_made_at_the_server() {
     }
 }
 
+/// The same for a reader who is among the server's entries: the server puts new ones where it
+/// likes, also before that reader's place, so they keep the positions that they had.
+#[tokio::test]
+async fn a_name_keeps_its_position_in_a_listing_when_it_is_made_at_the_server() {
+    let rig = Rig::new().await;
+    let top = &rig.top().await;
+    for name in ["m", "z"] {
+        rig.made(top, name, New::File).await.unwrap();
+    }
+    rig.deferring().settle(None).await.unwrap();
+    for name in ["a", "n"] {
+        rig.made(top, name, New::File).await.unwrap();
+    }
+    let user = user();
+    let list = async |cookie| rig.remote().readdir(&user, top, cookie, 1 << 16).await.unwrap();
+    let first = list(Cookie::default()).await;
+    let positions = |listing: &Listing| -> Vec<_> {
+        listing.entries.iter().map(|entry| (entry.name.clone(), entry.position)).collect()
+    };
+    let told = positions(&first);
+    assert_eq!(told.iter().map(|(name, _)| name).collect::<Vec<_>>(), ["m", "z", "a", "n"]);
+    rig.deferring().settle(None).await.unwrap();
+    let again = list(Cookie::default()).await;
+    assert_eq!(positions(&again), told);
+    assert!(again.entries.iter().all(|entry| entry.attr.is_some() && entry.handle.is_some()));
+    for at in 0..told.len() {
+        let cookie = Cookie { position: told[at].1, verifier: first.verifier };
+        assert_eq!(positions(&list(cookie).await), told[at + 1..]);
+    }
+    rig.remove(top, "n", Removal::File).await.unwrap();
+    assert_eq!(positions(&list(Cookie::default()).await), told[..3]);
+}
+
 /// Handles, inode numbers, attributes and versions are the same before and after.
 #[tokio::test]
 async fn nothing_shows_that_the_server_has_an_object_now() {
