@@ -7,9 +7,8 @@
 //! most.
 //!
 //! A call that conflicts with leases of other sessions is set aside until they are returned
-//! ([`crate::leases`]), and carried out then.
-//!
-//! So is a commit whose bytes may still be on their way, until the disks report them durable.
+//! ([`crate::leases`]), and carried out then. So is a commit whose bytes may still be on their way,
+//! until the disks report them durable.
 //!
 //! A call that ends capabilities is answered when the disks have acknowledged their revocation
 //! ([`crate::held`]); its blocks are freed after that. Other calls do not wait for it.
@@ -19,9 +18,11 @@
 //! - After a commit that failed nothing is changed any more.
 //! - Blocks that the disks have cleared become free sooner or later, whatever fails meanwhile.
 
+mod ended;
 mod resilvering;
 mod waiting;
 
+use ended::Ended;
 pub(crate) use resilvering::{Enrolled, NextStale};
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -43,7 +44,6 @@ use crate::disks::{Acknowledged, Disks, Witnessed};
 use crate::engine::{Engine, View, Writes};
 use crate::held::{Held, Revoking, Ticket};
 use crate::in_place::{InPlace, Mark};
-use crate::issued::Taken;
 use crate::leases::{Action, CallNumber};
 use crate::live::{Cleared, Live, Moment};
 use crate::ownership::Ownership;
@@ -158,21 +158,6 @@ struct Finished {
     task: Option<(oneshot::Sender<NextStale>, NextStale)>,
     enrolled: Option<(Enrolled, DiskId)>,
     ended: Ended,
-}
-
-/// What a transaction ends.
-#[derive(Default)]
-struct Ended {
-    /// Whose capabilities end, be there some now or not.
-    revoked: BTreeSet<Revoked>,
-    /// Those that are to be revoked.
-    capabilities: Vec<Taken>,
-    /// Blocks that are free after that.
-    draining: Vec<(DiskId, Range<u64>)>,
-    /// Sessions whose leases end after that.
-    sessions: Vec<SessionId>,
-    /// What was written in place under them, and will not be committed.
-    left: Vec<Mark>,
 }
 
 /// What a group has so far.

@@ -4,6 +4,7 @@
 mod controlled;
 mod data;
 mod known;
+mod reach;
 
 pub use controlled::ControlledDisks;
 

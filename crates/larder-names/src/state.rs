@@ -157,8 +157,8 @@ impl State {
         self.known.entry(dir).insert_entry(known).into_mut()
     }
 
-    /// What is listed here of a directory, in which this waits `now`: that, and what waited there in
-    /// an earlier listing and still exists.
+    /// What is listed here of a directory, in which this waits `now`: that, and what waited there
+    /// in an earlier listing and still exists.
     pub(crate) fn list(&mut self, dir: &Dir, now: BTreeSet<ObjectNo>) -> BTreeSet<ObjectNo> {
         let mut all = self.listed.remove(dir).unwrap_or_default();
         all.retain(|no| self.journal.get(*no).is_some());

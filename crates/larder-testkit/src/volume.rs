@@ -193,7 +193,8 @@ impl Volume {
         self.disks[0].at
     }
 
-    /// From the next start of the metadata server on, clients are told that the first disk is there.
+    /// From the next start of the metadata server on, clients are told that the first disk is at
+    /// this address.
     pub fn show_disk_at(&mut self, address: SocketAddr) {
         self.disk_shown = Some(address);
     }

@@ -151,7 +151,7 @@ impl Fuzzed {
             let waits_in_vain = async {
                 self.clock.asleep(1).await;
                 self.clock.advance(WAIT_MAX);
-                std::future::pending().await
+                std::future::pending::<()>().await;
             };
             tokio::select! { reply = answer => reply, () = waits_in_vain => None }
         });

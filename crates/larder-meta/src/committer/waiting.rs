@@ -1,7 +1,7 @@
-//! Work that waits. Commits, until the disks report the bytes on their way as durable. Calls, until
-//! leases of other sessions are returned; and so do new data versions of files that a writer changed
-//! in place and will no longer commit ([`crate::in_place`]), after its capabilities are revoked and
-//! the disks have made durable what it wrote.
+//! Work that waits. Commits wait until the disks report the bytes on their way as durable, calls
+//! until leases of other sessions are returned. So do new data versions of files that a writer
+//! changed in place and will no longer commit ([`crate::in_place`]), after its capabilities are
+//! revoked and the disks have made durable what it wrote.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

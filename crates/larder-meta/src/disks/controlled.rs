@@ -14,10 +14,9 @@ use std::time::{Duration, Instant};
 
 use larder_disk_client::{Control, DISK_PROGRAM, DiskControl, DiskError};
 use larder_io::Clock;
-use larder_rpc::{Config, ConnectError, RpcClient, Transport};
+use larder_rpc::{Config, RpcClient, Transport};
 use larder_wire::capability::{
-    Capability, CapabilityId, DiskId, EXTENTS_MAX, Extent, Extents, ExtentsError, GroupId, Mode,
-    VolumeId,
+    Capability, CapabilityId, DiskId, EXTENTS_MAX, Extent, Extents, GroupId, Mode, VolumeId,
 };
 use larder_wire::disk::REVOKED_MAX;
 use larder_wire::disk::session::Granted;
@@ -30,6 +29,7 @@ use tokio::task::JoinSet;
 
 use super::data::{self, Data};
 use super::known::{Identity, Known};
+use super::reach::{Reach, Unreached};
 use super::{
     Acknowledged, CapabilityName, Copied, DiskAddress, DiskState, Disks, Minted, Witnessed,
 };
@@ -63,22 +63,6 @@ struct Keeper {
     known: Arc<Mutex<Known>>,
     orders: mpsc::Sender<Order>,
     reach: watch::Receiver<Reach>,
-}
-
-/// Whether a disk was refreshed when that was tried last, so capabilities can be made for it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Reach {
-    /// That was not tried yet.
-    Unknown,
-    Ready,
-    /// Why it was not.
-    Away(String),
-}
-
-impl Reach {
-    fn is_ready(&self) -> bool {
-        *self == Reach::Ready
-    }
 }
 
 #[derive(Debug)]
@@ -597,21 +581,4 @@ impl Keep {
         }
         Ok(())
     }
-}
-
-/// Why an order was not carried out.
-#[derive(Debug, thiserror::Error)]
-enum Unreached {
-    #[error(transparent)]
-    Connect(ConnectError),
-    #[error(transparent)]
-    Disk(#[from] DiskError),
-    #[error(transparent)]
-    Extents(ExtentsError),
-    #[error(
-        "it has {size} bytes, and was enrolled with {wanted}: start it with --size {wanted} and an empty store"
-    )]
-    Small { size: u64, wanted: u64 },
-    #[error("there is no connection")]
-    Never,
 }

@@ -26,12 +26,10 @@ use super::disks::NotDone;
 use super::opens::Open;
 use super::plan::block_of;
 use super::read::GRANTS_MAX;
+use super::uncommitted::Merged;
 
 /// So many blocks are merged before they are committed: what a commit can name.
 const MERGED_MAX: usize = larder_wire::meta::RANGES_MAX / 2;
-
-/// Blocks that are written whole although only a part was asked for, and where the rest is from.
-pub(super) type Merged = BTreeMap<u64, Option<MergedFrom>>;
 
 /// What is written in place of what was asked for.
 #[derive(Debug, PartialEq, Eq)]

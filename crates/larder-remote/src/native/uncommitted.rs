@@ -10,14 +10,16 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use larder_vfs::Cred;
 use larder_wire::meta::BLOCK_BYTES;
-use larder_wire::meta::words::{self, DiskId, FileId, Written};
+use larder_wire::meta::words::{self, DiskId, FileId, MergedFrom, Written};
 
-use super::anew::Merged;
 use super::disks;
 use super::plan::block_of;
 
 /// Disks that may lose written bytes, with the last write to each.
 pub(super) type Unflushed = BTreeMap<DiskId, disks::Unflushed>;
+
+/// Blocks that are written whole although only a part was asked for, and where the rest is from.
+pub(super) type Merged = BTreeMap<u64, Option<MergedFrom>>;
 
 /// Which disks have all that was written where they have copies: by sets of disks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,0 +1,38 @@
+//! Whether a disk is within reach, and why an order did not get there.
+
+use larder_disk_client::DiskError;
+use larder_rpc::ConnectError;
+use larder_wire::capability::ExtentsError;
+
+/// Whether a disk was refreshed when that was tried last, so capabilities can be made for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Reach {
+    /// That was not tried yet.
+    Unknown,
+    Ready,
+    /// Why it was not.
+    Away(String),
+}
+
+impl Reach {
+    pub(super) fn is_ready(&self) -> bool {
+        *self == Reach::Ready
+    }
+}
+
+/// Why an order was not carried out.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Unreached {
+    #[error(transparent)]
+    Connect(ConnectError),
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+    #[error(transparent)]
+    Extents(ExtentsError),
+    #[error(
+        "it has {size} bytes, and was enrolled with {wanted}: start it with --size {wanted} and an empty store"
+    )]
+    Small { size: u64, wanted: u64 },
+    #[error("there is no connection")]
+    Never,
+}
