@@ -369,6 +369,7 @@ impl State {
         } else if self.hidden.name().is_some() {
             attr.nlink = attr.nlink.saturating_sub(1);
         }
+        attr.mtime = self.unsent.time_on_way().unwrap_or(attr.mtime);
         if let Some(local) = self.unsent.end() {
             attr.size = local.size;
             attr.used = attr.used.max(local.size);

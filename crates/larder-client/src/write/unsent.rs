@@ -30,6 +30,8 @@ pub(crate) struct Unsent {
     writer: Option<Cred>,
     /// A time that was given over what is unsent. The server gets it after the bytes.
     given: Option<Given>,
+    /// The time that the server gets after bytes that are on their way to it.
+    time_on_way: Option<Time>,
     /// A failed write-back that no fsync or close has reported yet.
     failure: Option<Error>,
     /// Somebody else changed the file while it had changes of ours: once those are sent, what is
@@ -148,6 +150,16 @@ impl Unsent {
     pub(crate) fn given_time(&self) -> Option<Time> {
         let time = self.given?.time;
         (self.end?.mtime == time).then_some(time)
+    }
+
+    /// The modification time of what is being sent: the server's is that of the WRITE until then.
+    pub(crate) fn time_on_way(&self) -> Option<Time> {
+        self.time_on_way
+    }
+
+    /// Bytes are sent, and this time after them; `None`: no more.
+    pub(super) fn set_time_on_way(&mut self, time: Option<Time>) {
+        self.time_on_way = time;
     }
 
     /// Whether there may be bytes that the server lacks.

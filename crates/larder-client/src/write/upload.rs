@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use larder_cache::{CachedFile, Keeping};
-use larder_vfs::{Change, Cred, Deadline, Error, Result};
+use larder_vfs::{Change, Cred, Deadline, Error, Result, Time};
 
 use super::local_end::LocalEnd;
 use super::send::Sent;
@@ -88,6 +88,7 @@ impl Core {
         };
         self.begin_sending_kept(node, &cred).await?;
         self.lease_many_requests(node, &cred, &dirty).await;
+        let _shown = TimeOnWay::show(node, written_at);
         self.begin_change(node);
         let sent = self.send_until_stable(node, transfer, &file, &cred, &dirty).await;
         let held = node.state().version();
@@ -274,4 +275,21 @@ pub(crate) fn set_aside(file: &CachedFile, path: &Path, error: Error) -> bool {
         }
     }
     true
+}
+
+/// As long as this lives, applications see the time that the server gets after the bytes, and not
+/// that of the WRITE.
+struct TimeOnWay<'a>(&'a Node);
+
+impl TimeOnWay<'_> {
+    fn show(node: &Node, time: Option<Time>) -> TimeOnWay<'_> {
+        node.state().unsent_mut().set_time_on_way(time);
+        TimeOnWay(node)
+    }
+}
+
+impl Drop for TimeOnWay<'_> {
+    fn drop(&mut self) {
+        self.0.state().unsent_mut().set_time_on_way(None);
+    }
 }
