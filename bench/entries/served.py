@@ -16,8 +16,8 @@ def run(*command):
 class Server:
     """A volume and its server."""
 
-    def __init__(self, larder, top, size="1G"):
-        self.larder, self.dir, self.size = larder, top / "volume", size
+    def __init__(self, larder, top, size="1G", more=()):
+        self.larder, self.dir, self.size, self.more = larder, top / "volume", size, more
         self.metadata = self.dir / "meta"
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -27,7 +27,7 @@ class Server:
     def start(self):
         """Answers how long it takes until it takes calls."""
         begin = time.monotonic()
-        self.process = subprocess.Popen([self.larder, "serve", self.dir, "--listen", self.address, "--size", self.size],
+        self.process = subprocess.Popen([self.larder, "serve", self.dir, "--listen", self.address, "--size", self.size, *self.more],
                                         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         host, port = self.address.split(":")
         while True:

@@ -31,6 +31,15 @@ fn privileged_runner() -> Result<Option<(String, &'static str)>> {
     Ok(Some((format!("CARGO_TARGET_{host}_RUNNER"), "sudo --preserve-env")))
 }
 
+/// Many tests wait more than they compute: for servers, syncs and times of protocols. So two of
+/// them run on each processor, if `RUST_TEST_THREADS` does not say otherwise. Answers that
+/// variable.
+fn test_threads() -> Option<(&'static str, String)> {
+    const VARIABLE: &str = "RUST_TEST_THREADS";
+    let processors = std::thread::available_parallelism().map_or(1, Into::into);
+    std::env::var_os(VARIABLE).is_none().then(|| (VARIABLE, (2 * processors).to_string()))
+}
+
 fn cargo(root: &Path, args: &[&str]) -> Result<()> {
     let shown = args.join(" ");
     eprintln!("== cargo {shown}");
@@ -38,6 +47,9 @@ fn cargo(root: &Path, args: &[&str]) -> Result<()> {
     let status = Command::new(env!("CARGO"))
         .args(args)
         .envs(privileged_runner()?)
+        .envs(test_threads())
+        // The last lines of a log should show what failed: for more, run that test by itself.
+        .env("RUST_BACKTRACE", "0")
         .current_dir(root)
         .status()
         .with_context(|| format!("cannot run cargo {shown}"))?;

@@ -28,8 +28,7 @@ const ALLOWED: [&str; 11] = [
 /// Where packages may come from.
 const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
-/// Libraries that are not to be linked, by whatever way they come in: what they do is done without
-/// C here.
+/// Libraries that must not be linked, directly or indirectly: their work is done without C here.
 const BANNED: [&str; 3] = ["native-tls", "openssl", "openssl-sys"];
 
 /// Checks all that is linked.
@@ -60,7 +59,7 @@ pub(crate) fn host() -> Result<String> {
     Ok(host.context("rustc does not tell its host")?.to_owned())
 }
 
-/// What is wrong with a package, if anything is.
+/// The complaint about a package, if there is one.
 fn complaint(package: &Value) -> Option<String> {
     let name = package["name"].as_str().unwrap_or("?");
     if BANNED.contains(&name) {

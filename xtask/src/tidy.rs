@@ -24,10 +24,10 @@ use anyhow::{Context, Result, ensure};
 /// Where the ratchets are kept, from the top of the repository.
 const RATCHET_PATH: &str = "xtask/ratchet.toml";
 
-/// What holds no sources of ours. In a worktree `.git` is a file.
+/// Directories without sources of ours. In a worktree `.git` is a file.
 const SKIPPED: [&str; 2] = [".git", "target"];
 
-/// Longest file that is looked at, in bytes; longer ones are data.
+/// Longest file that is checked, in bytes; longer ones are data.
 const TEXT_BYTES_MAX: u64 = 1 << 20;
 
 /// What to do with the ratchets.
@@ -75,7 +75,7 @@ pub(crate) fn print_lines(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Prints the circles of files of each crate, and what ties them.
+/// Prints the cycles of files of each crate, and the names that cause them.
 ///
 /// # Errors
 /// If the repository cannot be read.
@@ -155,7 +155,7 @@ impl Tree {
         Tree { files }
     }
 
-    /// Reads every text below `root`. What is not UTF-8 is no text.
+    /// Reads every text below `root`. A file that is not UTF-8 is not a text.
     fn read(root: &Path) -> Result<Tree> {
         let mut found = Vec::new();
         let mut folders = vec![root.to_owned()];

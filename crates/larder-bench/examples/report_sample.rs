@@ -1,6 +1,6 @@
-//! Writes reports of made-up runs, to look at: `report_sample DIRECTORY`. Nothing in them was
-//! measured. The one in `odd` has names as no program should choose them, the one in `empty` is of
-//! no run.
+//! Writes reports of made-up runs, to see how they look: `report_sample DIRECTORY`. Nothing in them
+//! was measured. The report in `odd` has names that no program should choose, the one in `empty` is
+//! of no run.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-//! The RPC budget: a cached work never costs more calls than a plain one (as Badros reported of all
-//! 26 runs).
+//! The RPC budget: a cached work never costs more calls than a plain one (as Badros reported for
+//! all 26 runs).
 
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -14,7 +14,7 @@ use crate::runner::{self, Limits};
 use crate::stand::{Contestant, Door, LARDER, PLAIN, Stand, Wants};
 use crate::suite::{self, Size};
 
-/// What one work cost.
+/// The cost of one work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cost {
     /// The work, as in `ls x4`.
@@ -26,8 +26,8 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// Whether the cached client called no more often, and neither failed. `excused` are calls of
-    /// the cached one that are explained otherwise: what [`expiry`] found.
+    /// Whether the cached client made no more calls, and neither failed. `excused` are calls of the
+    /// cached one with another explanation: those that [`expiry`] found.
     pub fn is_within(&self, excused: &Calls) -> bool {
         let excused: u64 = excused
             .iter()
@@ -40,8 +40,8 @@ impl Cost {
         }
     }
 
-    /// The cheaper of two rounds, for each client. Whatever else happens on the machine only adds
-    /// calls: a release or an open that comes late, readahead that was overtaken.
+    /// The cheaper of two rounds, for each client. Other activity on the machine only adds calls: a
+    /// late release or open, readahead that was overtaken.
     fn least(self, other: Cost) -> Cost {
         let least = |one: Result<Calls, String>, other: Result<Calls, String>| match (one, other) {
             (Ok(one), Ok(other)) if total(&other) < total(&one) => Ok(other),
@@ -53,7 +53,7 @@ impl Cost {
     }
 }
 
-/// What asks whether something is still as it was.
+/// Procedures that check whether something has changed.
 const REVALIDATIONS: [&str; 3] = ["GETATTR", "LOOKUP", "ACCESS"];
 
 /// Calls of all procedures.
@@ -64,11 +64,11 @@ pub fn total(calls: &Calls) -> u64 {
 /// How long attributes are trusted while calls are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Timeouts {
-    /// A day: nothing runs out, so the same work costs the same calls on a slow machine and on a
-    /// fast one.
+    /// A day: no attribute expires, so the same work costs the same calls on a slow machine and on
+    /// a fast one.
     Day,
-    /// 5 s for files and 30 s for directories, as published. They run out in the middle of some
-    /// work, on either mount, sooner or later as the machine is slow or fast.
+    /// 5 s for files and 30 s for directories, as published. They expire in the middle of some
+    /// work, on either mount, at a point that depends on the speed of the machine.
     Published,
 }
 
@@ -81,9 +81,9 @@ impl Timeouts {
     }
 }
 
-/// Runs the badros works on a plain and a cached mount of an export of its own, and counts; of some
-/// rounds, each with mounts of its own, the least counts, work by work. Every open asks the server
-/// (close-to-open), whatever the `timeouts`.
+/// Runs the badros works on a plain and a cached mount of an export of its own, and counts; of
+/// several rounds, each with mounts of its own, the smallest count is used, work by work. Every
+/// open asks the server (close-to-open), whatever the `timeouts`.
 ///
 /// # Errors
 /// If the mounts cannot be made.
@@ -126,8 +126,8 @@ fn round(
     done.tests.iter().map(cost).collect()
 }
 
-/// What running out adds to a work: calls by procedure of `published` beyond those of `day`. Where
-/// one of them failed, nothing.
+/// The calls that expired attributes add to a work: calls by procedure of `published` beyond those
+/// of `day`. If one of them failed, none.
 pub fn expiry(day: &Result<Calls, String>, published: &Result<Calls, String>) -> Calls {
     match (day, published) {
         (Ok(day), Ok(published)) => crate::rpc::since(day, published),

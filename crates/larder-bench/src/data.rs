@@ -34,7 +34,7 @@ impl Pattern {
     /// Checks bytes that were read from `offset`.
     ///
     /// # Errors
-    /// Where the first wrong byte is.
+    /// The offset of the first wrong byte.
     pub fn check(self, offset: u64, read: &[u8]) -> Result<()> {
         let mut expected = vec![0; read.len()];
         self.fill(offset, &mut expected);
@@ -43,7 +43,7 @@ impl Pattern {
         Ok(())
     }
 
-    /// `len` bytes of lines of words, for what is searched and compiled rather than stored.
+    /// `len` bytes of lines of words, for files that are searched and compiled.
     pub fn text(self, len: usize) -> Vec<u8> {
         const WORDS: [&str; 16] = [
             "file", "handle", "server", "client", "cache", "block", "extent", "lease", "write",
@@ -71,7 +71,7 @@ pub const PAGE_BYTES: usize = 4096;
 pub struct Stamped(Vec<u8>);
 
 impl Stamped {
-    /// After this many bytes it repeats, but for the stamps; no piece is longer.
+    /// The pattern repeats after this many bytes, except for the stamps; no piece is longer.
     pub const BYTES: usize = 64 << 10;
 
     /// The memory, filled.
@@ -111,18 +111,18 @@ impl Stamped {
     }
 }
 
-/// The stamps of pages that were read: gathered while a clock runs, which takes no time to speak
-/// of, and compared when it is stopped.
+/// The stamps of pages that were read: collected while the time is measured, at hardly any cost,
+/// and compared afterwards.
 #[derive(Clone, Debug, Default)]
 pub struct Stamps(Vec<(Pattern, u64, [u8; 8])>);
 
 impl Stamps {
-    /// With room for those of so many bytes.
+    /// With room for the stamps of this many bytes.
     pub fn with_room_for(bytes: u64) -> Stamps {
         Stamps(Vec::with_capacity((bytes / PAGE_BYTES as u64) as usize))
     }
 
-    /// Keeps those of a piece that was read from `offset` of the file of a pattern.
+    /// Keeps the stamps of a piece that was read from `offset` of the file of a pattern.
     ///
     /// # Panics
     /// If the piece ends within the first word of a page.

@@ -11,9 +11,9 @@
 //! | delay, loss | none: `tc netem` is not in every kernel | delay; loss of datagrams |
 //!
 //! They compose: a proxy with a delay and no rate, before a server in a namespace. [`measure`]
-//! measures what a connection really gets over either, for the record of a run.
+//! measures the rate and delay of a connection over either, for the record of a run.
 //!
-//! A *shape* is what a link is asked to be. A *wire* is one direction of it.
+//! A *shape* is the requested rate, delay and loss of a link. A *wire* is one direction of it.
 
 mod background;
 mod line;
@@ -29,15 +29,15 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-/// The longest delay that makes sense: nobody waits longer for a reply.
+/// The longest delay that makes sense: no client waits longer for a reply.
 const DELAY_MAX: Duration = Duration::from_secs(60);
 
-/// What a link is asked to be, the same in both directions. The default changes nothing.
+/// The requested properties of a link, the same in both directions. The default changes nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Shape {
     /// Bits per second, above zero; `None` is as fast as the machine.
     pub rate_bits_per_s: Option<u64>,
-    /// How long everything takes from one end to the other: half of what is added to a round trip.
+    /// The delay of everything in one direction: half of what is added to a round trip.
     pub delay: Duration,
     /// Which share of the datagrams never arrives, from 0 to 1.
     pub loss: f64,
@@ -50,7 +50,7 @@ impl Shape {
     }
 
     /// # Errors
-    /// If it is no link: a rate of nothing, a delay without end, or a loss that is no share.
+    /// If it is invalid: a rate of zero, an excessive delay, or a loss that is not a share.
     fn check(&self) -> Result<()> {
         ensure!(self.delay <= DELAY_MAX, "the delay of a link is at most {DELAY_MAX:?}");
         ensure!(self.rate_bits_per_s != Some(0), "the rate of a link must be above zero");

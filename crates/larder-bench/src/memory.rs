@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
-/// Bytes that may stay resident of what was dropped: pages of directories and indices that a
-/// running server touches again at once. Far below any file that a test reads for its speed.
+/// Bytes that may stay resident after caches were dropped: pages of directories and indices that a
+/// running server uses again at once. Far less than any file that a test reads to measure speed.
 const RESIDENT_BYTES_MAX: u64 = 256 << 10;
 
-/// Writes everything back and makes the kernel forget clean pages, names and inodes. Returns
-/// `false` if that is not ours to do (only root may).
+/// Writes everything back and makes the kernel drop clean pages, names and inodes. Returns `false`
+/// if we may not do that (only root may).
 ///
 /// # Errors
 /// If the kernel refuses for another reason.
@@ -42,7 +42,7 @@ fn add_resident(dir: &Path, total: &mut u64) -> Result<()> {
     };
     for entry in entries {
         let path = entry?.path();
-        // What a cache removes meanwhile is not resident.
+        // A file that a cache removes in the meantime is not resident.
         let Ok(metadata) = path.symlink_metadata() else { continue };
         if metadata.is_dir() {
             add_resident(&path, total)?;
@@ -55,11 +55,11 @@ fn add_resident(dir: &Path, total: &mut u64) -> Result<()> {
     Ok(())
 }
 
-/// Drops everything and verifies it on the files from which a target's bytes come; what is to be
-/// recorded.
+/// Drops everything and verifies that for the files from which a target's bytes come; returns the
+/// text for the record.
 ///
 /// # Errors
-/// If more than a trace stayed: then a cold test would not be one.
+/// If more than a trace stayed: then a cold test would not be cold.
 pub fn drop_and_verify(disks: &[PathBuf]) -> Result<String> {
     if !drop_all()? {
         return Ok("not dropped (only root can)".to_owned());
@@ -78,7 +78,7 @@ pub fn drop_and_verify(disks: &[PathBuf]) -> Result<String> {
         resident <= RESIDENT_BYTES_MAX,
         "{kib} KiB stayed in the page cache when it was dropped"
     );
-    // To look for a file's pages brought its name and inode back.
+    // Checking a file's pages has brought its name and inode back.
     drop_all()?;
     Ok(format!("dropped, {kib} KiB resident"))
 }

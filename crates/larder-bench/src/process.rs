@@ -18,15 +18,15 @@ pub(crate) const COMMAND_MAX: Duration = Duration::from_secs(30);
 pub(crate) const START_MAX: Duration = Duration::from_secs(60);
 /// Longest wait for a process that was asked to end; then it is killed.
 pub(crate) const END_MAX: Duration = Duration::from_secs(10);
-/// Longest wait for a process that was killed: one that hangs in the kernel is left to it.
+/// Longest wait for a process that was killed: one that hangs in the kernel is abandoned.
 const KILLED_MAX: Duration = Duration::from_secs(2);
-/// Between two looks at something that others do.
+/// Time between two checks of something that other processes do.
 const LOOK: Duration = Duration::from_millis(10);
 
 /// Bytes of a log's end that an error shows.
 const SAID_BYTES_MAX: usize = 400;
 
-/// Where a program lies in the path.
+/// The path of a program that is in `PATH`.
 pub(crate) fn find(program: &str) -> Option<PathBuf> {
     find_in(&std::env::var_os("PATH")?, program)
 }
@@ -39,10 +39,10 @@ fn find_in(path: &OsStr, program: &str) -> Option<PathBuf> {
     })
 }
 
-/// Looks again and again until there is an answer, for a limited time.
+/// Polls until there is an answer, for a limited time.
 ///
 /// # Errors
-/// Of the look, which ends it; or that it took too long to do `what`.
+/// That of the poll, which ends it; or that it took too long to do `what`.
 pub(crate) fn wait_for<T>(
     what: &str,
     limit: Duration,
@@ -58,12 +58,12 @@ pub(crate) fn wait_for<T>(
     }
 }
 
-/// Runs a command that must succeed, and answers what it printed.
+/// Runs a command that must succeed, and returns its output.
 ///
 /// # Errors
-/// With what it said, or that it took longer than `limit`; then it was killed.
+/// With its output, or that it took longer than `limit`; then it was killed.
 pub(crate) fn succeed_within(command: &mut Command, limit: Duration) -> Result<String> {
-    // Through a file: what it leaves behind may hold the other end of a pipe.
+    // Through a file: a background process of the command might keep the other end of a pipe open.
     let mut said = tempfile::tempfile()?;
     command.stdin(Stdio::null()).stdout(said.try_clone()?).stderr(said.try_clone()?);
     let shown = command.get_program().to_string_lossy().into_owned();
@@ -89,8 +89,8 @@ pub(crate) fn succeed(command: &mut Command) -> Result<String> {
     succeed_within(command, COMMAND_MAX)
 }
 
-/// The line with its name in what a program says of its version, else the first; empty if it says
-/// nothing.
+/// The line with its name in a program's version output, else the first; empty if there is no
+/// output.
 pub(crate) fn version(program: &str, argument: &str) -> String {
     line_about(program, &succeed(Command::new(program).arg(argument)).unwrap_or_default())
 }
@@ -100,7 +100,7 @@ fn line_about(program: &str, text: &str) -> String {
     named.or_else(|| text.lines().next()).unwrap_or_default().trim().to_owned()
 }
 
-/// Lets a command that stays write to a log, and read nothing.
+/// Has a long-running command write to a log, and read nothing.
 ///
 /// # Errors
 /// If the log cannot be made.
@@ -110,7 +110,7 @@ pub(crate) fn log_to(command: &mut Command, log: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Fails if a process that is to stay has ended, with the end of its log.
+/// Fails if a long-running process has ended, with the end of its log.
 ///
 /// # Errors
 /// Then.
@@ -155,8 +155,8 @@ pub(crate) fn waited(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
     wait_for("the end", limit, || Ok(child.try_wait()?)).ok()
 }
 
-/// CPU time of the processes of a group, and of their children that have ended, in seconds. Who has
-/// left the group is not seen.
+/// CPU time of the processes of a group, and of their children that have ended, in seconds.
+/// Processes that have left the group are not included.
 pub(crate) fn cpu_of_group_s(leader: u32) -> f64 {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let stats = entries.filter_map(|entry| fs::read_to_string(entry.path().join("stat")).ok());
@@ -167,13 +167,13 @@ pub(crate) fn cpu_of_group_s(leader: u32) -> f64 {
         .sum()
 }
 
-/// CPU time of one process, in seconds; of one that is gone, none.
+/// CPU time of one process, in seconds; zero if it is gone.
 pub(crate) fn cpu_of_process_s(process: u32) -> f64 {
     let stat = fs::read_to_string(format!("/proc/{process}/stat"));
     stat.ok().and_then(|stat| cpu_of(&stat)).map_or(0.0, |(_, seconds)| seconds)
 }
 
-/// How often threads of a process have gone to sleep so far, by themselves; 0 of a process that is
+/// How often threads of a process have gone to sleep voluntarily so far; 0 for a process that is
 /// gone. Threads that have ended are not counted.
 pub(crate) fn switches_of_process(process: u32) -> f64 {
     let tasks = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
@@ -181,9 +181,8 @@ pub(crate) fn switches_of_process(process: u32) -> f64 {
     told.filter_map(|told| number_after(&told, "\nvoluntary_ctxt_switches:")).sum()
 }
 
-/// How many calls of the kind of read(2) and write(2) a process has made so far (proc_pid_io(5));
-/// sockets that are sent to by other calls are not among them. 0 of a process that may not be
-/// looked at.
+/// How many calls like read(2) and write(2) a process has made so far (proc_pid_io(5)); not
+/// including other calls on sockets. 0 for a process that may not be inspected.
 pub(crate) fn file_calls_of_process(process: u32) -> f64 {
     let told = fs::read_to_string(format!("/proc/{process}/io")).unwrap_or_default();
     ["syscr:", "syscw:"].iter().filter_map(|name| number_after(&told, name)).sum()
@@ -195,9 +194,9 @@ fn number_after(text: &str, name: &str) -> Option<f64> {
 
 /// Group and CPU time of a process, with that of children that have ended (proc_pid_stat(5)).
 fn cpu_of(stat: &str) -> Option<(u32, f64)> {
-    /// Linux tells times in hundredths of a second on every machine (`sysconf(_SC_CLK_TCK)`).
+    /// Linux counts times in hundredths of a second on every machine (`sysconf(_SC_CLK_TCK)`).
     const TICKS_PER_S: f64 = 100.0;
-    // The name of the program, in brackets, may hold anything.
+    // The name of the program, in brackets, may contain anything.
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let ticks: u64 =
         fields.get(11..15)?.iter().map(|field| field.parse::<u64>().unwrap_or(0)).sum();
@@ -265,7 +264,8 @@ mod tests {
         assert_eq!(succeed(&mut shell("echo a; echo b >&2")).unwrap(), "a\nb\n");
         let error = succeed(&mut shell("echo out of paper; exit 3")).unwrap_err();
         assert_eq!(error.to_string(), "sh: out of paper");
-        // Also what it started in the background is gone, which holds no end of a pipe of ours.
+        // A process that it started in the background is gone too, and holds no end of a pipe of
+        // ours.
         let hangs = "trap '' TERM; tail -f /dev/null & wait";
         let error = succeed_within(&mut shell(hangs), Duration::ZERO).unwrap_err();
         assert_eq!(error.to_string(), "sh takes longer than 0 s");

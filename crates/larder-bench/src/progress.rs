@@ -27,7 +27,7 @@ impl Progress {
         Progress { bar: Some(bar) }
     }
 
-    /// Says what is done now.
+    /// Shows the present step.
     pub fn now(&self, what: &str) {
         if let Some(bar) = &self.bar {
             bar.set_message(what.to_owned());

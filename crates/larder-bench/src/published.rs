@@ -2,16 +2,16 @@
 //! here.
 //!
 //! Only results that the texts state in words or tables are here. Elapsed times and RPC counts that
-//! were published as pictures have no number, and none is read off a picture.
+//! were published as pictures have no number, and none is estimated from a picture.
 
 /// Where a suite was published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Source {
     /// Name of the suite.
     pub suite: &'static str,
-    /// What the text is about.
+    /// The subject of the text.
     pub title: &'static str,
-    /// Who wrote it, and where it appeared.
+    /// The authors, and where it appeared.
     pub authors: &'static str,
     /// Year of publication.
     pub year: u16,
@@ -63,7 +63,7 @@ pub struct Fact {
     pub test: &'static str,
     /// Copies of the test that it is about, if it names them.
     pub copies: Option<u32>,
-    /// What was reported.
+    /// The reported result.
     pub text: &'static str,
     /// How many times as long as the standard client it took, where the text gives the number.
     pub ratio: Option<f64>,
@@ -73,7 +73,7 @@ const fn fact(test: &'static str, copies: Option<u32>, text: &'static str) -> Fa
     Fact { test, copies, text, ratio: None }
 }
 
-/// What was reported of the disk-caching NFS client.
+/// Reported results of the disk-caching NFS client.
 pub const BADROS: [Fact; 9] = [
     fact(
         "",
@@ -117,7 +117,7 @@ pub const BADROS: [Fact; 9] = [
 pub struct State {
     /// Name in the table.
     pub name: &'static str,
-    /// What it means.
+    /// Its meaning.
     pub meaning: &'static str,
     /// Seconds of the first run and of the second, as printed.
     pub printed_s: [&'static str; 2],
@@ -159,7 +159,7 @@ pub const FSCACHE_STATES: [State; 5] = [
     },
 ];
 
-/// What was reported of the persistent cache for CIFS.
+/// Reported results of the persistent cache for CIFS.
 pub const FSCACHE: [Fact; 3] = [
     fact("", None, "cat of one file of 200 MB to nowhere over 100 Mbit/s; netcat saw 89.6 Mbit/s."),
     fact(
@@ -170,7 +170,7 @@ pub const FSCACHE: [Fact; 3] = [
     fact("", None, "Measured with one client: the relief of the server was left unmeasured."),
 ];
 
-/// What was reported of application-chosen persistence.
+/// Reported results of application-chosen persistence.
 pub const MBFS: [Fact; 7] = [
     fact(
         "large-write",
@@ -196,15 +196,15 @@ pub const MBFS: [Fact; 7] = [
 /// A published point of a curve.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Point {
-    /// Who was measured then.
+    /// The target measured then.
     pub who: &'static str,
     /// Test.
     pub test: &'static str,
     /// Place on the swept axis, in [`Point::x_unit`].
     pub x: f64,
-    /// What is swept: `clients`, `MB`.
+    /// The swept parameter: `clients`, `MB`.
     pub x_unit: &'static str,
-    /// What was measured, in [`Point::unit`].
+    /// The measured quantity, in [`Point::unit`].
     pub y: f64,
     /// Unit of a record: `files/s`, `B/s`.
     pub unit: &'static str,
@@ -233,7 +233,7 @@ pub const BASIC5_POINTS: [Point; 1] = [Point {
     unit: "B/s",
 }];
 
-/// A published place on a swept axis at which something changed.
+/// A published value on a swept axis at which something changed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Place {
     /// Test.
@@ -242,7 +242,7 @@ pub struct Place {
     pub at: (f64, f64),
     /// Unit of size as printed.
     pub unit: &'static str,
-    /// What changed.
+    /// The change.
     pub text: &'static str,
 }
 
@@ -263,7 +263,7 @@ pub const BASIC5_PLACES: [Place; 3] = [
     },
 ];
 
-/// What was reported of the RPC layer.
+/// Reported results of the RPC layer.
 pub const BASIC5: [Fact; 6] = [
     fact("write", None, "26e6 B/s writing 20 MB to a Linux server over UDP."),
     fact(
@@ -289,7 +289,7 @@ pub const SNAPDRAGON_PLACE: Place = Place {
     text: "secure equalled non-secure up to 256 KB and was up to 16 % slower above",
 };
 
-/// What was reported of network-attached disks.
+/// Reported results of network-attached disks.
 pub const SNAPDRAGON: [Fact; 10] = [
     fact(
         "size",
@@ -319,7 +319,7 @@ pub const SNAPDRAGON: [Fact; 10] = [
     ),
 ];
 
-/// What was reported of a suite, in the order in which it is shown.
+/// Reported results of a suite, in the order in which they are shown.
 pub fn facts(suite: &str) -> &'static [Fact] {
     match suite {
         "badros" => &BADROS,

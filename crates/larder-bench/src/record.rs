@@ -23,24 +23,25 @@ pub struct Run {
     pub started: String,
     /// How long it took, in seconds.
     pub elapsed_s: f64,
-    /// It was interrupted: what is here was finished before.
+    /// It was interrupted: only finished results are here.
     pub interrupted: bool,
     /// Command that repeats it.
     pub command: String,
-    /// Version and commit of what measured.
+    /// Version and commit of the measuring program.
     pub larder: String,
     /// Where it ran.
     pub machine: Machine,
     /// The link to the servers, if it was made by us.
     pub link: Option<Link>,
-    /// What the method does, in sentences for the report: what was dropped, what was subtracted.
+    /// The method, in sentences for the report: what was dropped, what was subtracted.
     pub method: Vec<String>,
-    /// Who was measured, in the order of the report.
+    /// The measured targets, in the order of the report.
     pub targets: Vec<Target>,
-    /// Who was to be measured and was not, each with the reason: `juicefs: not installed (...)`.
+    /// Targets that were to be measured and were not, each with the reason:
+    /// `juicefs: not installed (...)`.
     #[serde(default)]
     pub absent: Vec<String>,
-    /// What was measured, in the order of the suite.
+    /// The tests, in the order of the suite.
     pub tests: Vec<Test>,
 }
 
@@ -59,7 +60,7 @@ pub struct Machine {
     pub kernel: String,
     /// Name of the distribution.
     pub distribution: String,
-    /// Load average of one minute when the run began: what else the machine did.
+    /// Load average of one minute when the run began: other activity of the machine.
     pub load: f64,
 }
 
@@ -68,7 +69,7 @@ pub struct Machine {
 pub struct Link {
     /// How it was made: `netns+veth+tbf`, `proxy`, `loopback`.
     pub kind: String,
-    /// What was asked for, in words: `10 Mbit/s`.
+    /// The requested link, in words: `10 Mbit/s`.
     pub asked: String,
     /// Payload rate measured over a TCP connection before the run, in bits per second.
     pub rate_bits_per_s: f64,
@@ -76,7 +77,7 @@ pub struct Link {
     pub round_trip_us: f64,
 }
 
-/// Who was measured.
+/// The target.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Target {
     /// Name in the report: `larder`, `plain`, `local`, `rclone`...
@@ -87,7 +88,7 @@ pub struct Target {
     pub options: String,
     /// Version of the software, if known.
     pub version: String,
-    /// Whether its file data was placed behind its back (on the server), not through it.
+    /// Whether its files were placed directly on the server, not through it.
     pub furnished_behind: bool,
 }
 
@@ -115,7 +116,7 @@ pub struct Sample {
     pub target: String,
     /// Samples of the same round belong together.
     pub round: u32,
-    /// What was measured, above zero, in the unit of the test; `None` if it failed.
+    /// The measurement, above zero, in the unit of the test; `None` if it failed.
     pub value: Option<f64>,
     /// Why it failed: an error, or wrong bytes.
     pub failed: Option<String>,
@@ -125,11 +126,12 @@ pub struct Sample {
     pub page_cache: Option<String>,
     /// RPCs by procedure, if they were counted.
     pub rpcs: Option<BTreeMap<String, u64>>,
-    /// How long they took by procedure, from the offer to the reply, in microseconds: of all calls
-    /// together, many of which may have been under way at once. Only daemons know it.
+    /// The duration of calls by procedure, from the offer to the reply, in microseconds: the sum
+    /// over all calls, many of which may have been in flight at the same time. Only daemons know
+    /// it.
     #[serde(default)]
     pub rpc_time_us: Option<BTreeMap<String, u64>>,
-    /// Who counted them: `daemon` or `server`.
+    /// The source of the counts: `daemon` or `server`.
     pub rpcs_by: Option<String>,
     /// Further measurements, by name with unit, of the time while the work ran: `server_cpu_s` and
     /// `daemon_cpu_s` are the CPU time of the processes of the server, and of all daemons of
@@ -166,7 +168,7 @@ impl Test {
         self.of(target).find_map(|sample| sample.failed.as_deref())
     }
 
-    /// What a target's samples say; `None` if it failed or was not measured.
+    /// The result of a target's samples; `None` if it failed or was not measured.
     pub fn summary(&self, target: &str) -> Option<Summary> {
         if self.failure(target).is_some() {
             return None;
@@ -175,7 +177,7 @@ impl Test {
         Summary::of(&values)
     }
 
-    /// How many times as long as `theirs` `ours` took, from rounds in which both were measured. Of
+    /// How many times as long as `theirs` `ours` took, from rounds in which both were measured. For
     /// rates the inverse, so that below one is always better. `None` if either failed.
     pub fn time_ratio(&self, ours: &str, theirs: &str) -> Option<Summary> {
         self.time_ratio_to(ours, self, theirs)
@@ -202,13 +204,23 @@ impl Test {
         Some(self.rpcs_by_procedure(target)?.values().sum::<u64>() as f64)
     }
 
+    /// The duration of calls by procedure, of all clients together, in the sample whose total is
+    /// the median.
+    pub fn rpc_times_us(&self, target: &str) -> Option<&BTreeMap<String, u64>> {
+        let timed = self.of(target).filter_map(|sample| sample.rpc_time_us.as_ref());
+        median_of(timed.collect())
+    }
+
     /// RPCs by procedure in the sample whose total is the median: they add up to [`Test::rpcs`].
     pub fn rpcs_by_procedure(&self, target: &str) -> Option<&BTreeMap<String, u64>> {
-        let mut counted: Vec<&BTreeMap<String, u64>> =
-            self.of(target).filter_map(|sample| sample.rpcs.as_ref()).collect();
-        counted.sort_by_key(|rpcs| rpcs.values().sum::<u64>());
-        counted.get(counted.len() / 2).copied()
+        median_of(self.of(target).filter_map(|sample| sample.rpcs.as_ref()).collect())
     }
+}
+
+/// That of some counts by name whose total is the median.
+fn median_of(mut counted: Vec<&BTreeMap<String, u64>>) -> Option<&BTreeMap<String, u64>> {
+    counted.sort_by_key(|counts| counts.values().sum::<u64>());
+    counted.get(counted.len() / 2).copied()
 }
 
 #[cfg(test)]

@@ -66,8 +66,7 @@ pub struct Written {
 }
 
 /// Writes `report.html`, `report.md` and `report.csv` of runs and of recordings into a directory,
-/// which is made if it does not exist. Reports that were there are replaced. Nothing is durable on
-/// return.
+/// which is made if it does not exist. Existing reports are replaced. Nothing is durable on return.
 ///
 /// # Errors
 /// If a file cannot be written.

@@ -50,7 +50,7 @@ pub const METHOD: [&str; 5] = [
     "Behind a proxy each server of a rival has one of its own with the full shape: juicefs, which has two servers, then has two links.",
 ];
 
-/// A file system of somebody else's.
+/// A third-party file system.
 pub struct Rival {
     /// Name in the report.
     pub name: &'static str,
@@ -105,7 +105,7 @@ impl Rival {
     }
 }
 
-/// What an entrant is made of, when everything of it runs.
+/// The parts of an entrant, when everything of it runs.
 struct Parts {
     mount: Arc<Mount>,
     servers: Vec<Server>,

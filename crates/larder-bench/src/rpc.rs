@@ -14,18 +14,18 @@ use serde::Deserialize;
 /// Calls by procedure.
 pub type Calls = BTreeMap<String, u64>;
 
-/// What was counted.
+/// The counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
     /// Calls by procedure.
     pub calls: Calls,
-    /// How long they took from the offer to the reply, in microseconds, all calls of a procedure
-    /// together; nothing where that is not known.
+    /// Their duration from the offer to the reply, in microseconds, the sum over all calls of a
+    /// procedure; nothing where that is not known.
     pub time_us: Calls,
 }
 
 impl Counted {
-    /// What came since `before`, of procedures that were called.
+    /// The difference from `before`, for procedures that were called.
     #[must_use]
     pub fn since(&self, before: &Counted) -> Counted {
         Counted {
@@ -43,10 +43,10 @@ impl Counted {
     }
 }
 
-/// Who counts the calls of a target.
+/// The source of the counts for a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Counter {
-    /// Nobody.
+    /// No source.
     None,
     /// The daemons of mounts of ours, together.
     Daemon {
@@ -55,7 +55,7 @@ pub enum Counter {
         /// Where they are mounted.
         mountpoints: Vec<PathBuf>,
     },
-    /// Our NFS server: everything that it is asked, whoever asks.
+    /// Our NFS server: all calls, from any client.
     Export {
         /// Our binary.
         larder: PathBuf,
@@ -84,7 +84,7 @@ struct Latency {
 }
 
 impl Counter {
-    /// The daemon, if `dir` lies on a mount of ours.
+    /// The daemon, if `dir` is on a mount of ours.
     pub fn of_mount(larder: &Path, dir: &Path) -> Counter {
         let found = dir.ancestors().map(|mountpoint| Counter::Daemon {
             larder: larder.to_path_buf(),
@@ -104,10 +104,10 @@ impl Counter {
         }
     }
 
-    /// The counts so far; `None` if nobody counts.
+    /// The counts so far; `None` if there is no source.
     ///
     /// # Errors
-    /// If who counts does not answer.
+    /// If the source does not answer.
     pub fn read(&self) -> Result<Option<Counted>> {
         let mut counted = Counted::default();
         match self {

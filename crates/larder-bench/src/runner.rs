@@ -21,8 +21,8 @@ use crate::rpc;
 use crate::suite::{Before, Check, Outcome, Place, Suite, Test};
 use crate::target::Target;
 
-/// CPU time is told in steps of this, in seconds: less than a step remains of nothing after it was
-/// subtracted.
+/// CPU time is reported in steps of this, in seconds: after a subtraction, less than a step counts
+/// as nothing.
 const CPU_TIME_STEP_S: f64 = 0.01;
 
 /// When a run ends.
@@ -39,7 +39,7 @@ pub struct Limits {
     pub time: Duration,
 }
 
-/// What happened to a run.
+/// How a run ended.
 #[derive(Debug)]
 pub struct Done {
     /// The results, in the order of the suite.
@@ -48,8 +48,8 @@ pub struct Done {
     pub interrupted: bool,
 }
 
-/// Runs the tests of a suite on targets that are mounted and stay so. `keep` is called with what
-/// there is after each round. Blocks for as long as it takes; `interrupted` ends it after the
+/// Runs the tests of a suite on targets that are mounted and stay so. `keep` is called with the
+/// results after each round. Blocks for as long as it takes; `interrupted` ends it after the
 /// present test. What it made in the targets is removed.
 ///
 /// # Errors
@@ -99,7 +99,7 @@ struct Runner<'a> {
     checks: Vec<(usize, String, Check)>,
 }
 
-/// What one test on one target came to.
+/// The result of one test on one target.
 struct Measured {
     sample: Sample,
     at_end: Vec<Check>,
@@ -146,9 +146,9 @@ impl Runner<'_> {
     fn furnish(&self, target: &Target, round: u32) -> Result<()> {
         self.fill(target, round)?;
         if let Some(restart) = &target.restart {
-            // A list of names that it remembers may hide what was made behind its back, and what
-            // was written through it may be in its cache: what it is furnished with is
-            // on the server alone.
+            // A list of names that the target remembers may hide files that were placed behind its
+            // back, and files that were written through it may be in its cache: this ensures that
+            // they are on the server alone.
             restart(target.back.is_none()).context("cannot be mounted again")?;
         }
         Ok(())
@@ -186,7 +186,7 @@ impl Runner<'_> {
         }
     }
 
-    /// What was written wrongly turns its sample into a failure.
+    /// Data that was written wrongly turns its sample into a failure.
     fn check_written(&mut self, round: u32) {
         for (index, target, check) in std::mem::take(&mut self.checks) {
             let Err(error) = check() else { continue };
@@ -203,6 +203,13 @@ impl Runner<'_> {
     /// Removes what a round left, through the target, so that its caches hear of it.
     fn clear(&self, target: &Target, round: u32) {
         let name = format!("{}-{round}", self.suite.name);
+        // Only a client's own mount may know what it has made.
+        for test in self.suite.tests.iter().filter(|test| target.tests.includes(test)) {
+            for place in self.suite.places(test, target, round) {
+                // Files that stay are reported below.
+                let _ = fs::remove_dir_all(place.dir);
+            }
+        }
         let removed = fs::remove_dir_all(target.dir.join(&name));
         let behind = target.back.as_ref().map(|back| fs::remove_dir_all(back.join(&name)));
         if let (Err(error), None | Some(Err(_))) = (removed, behind) {
@@ -295,7 +302,8 @@ fn extra(outcomes: &[Outcome]) -> BTreeMap<String, f64> {
     all.into_iter().map(|(name, values)| (name, mean(values))).collect()
 }
 
-/// Brings the caches into the state that a test begins with, and tells what was verified and done.
+/// Brings the caches into the state with which a test begins, and returns what was verified and
+/// done.
 fn prepare(test: &Test, target: &Target, places: &[Place]) -> Result<Option<String>> {
     let mut state = Vec::new();
     let empty = matches!(test.before, Before::RestartEmpty | Before::FreshClient);
@@ -311,7 +319,16 @@ fn prepare(test: &Test, target: &Target, places: &[Place]) -> Result<Option<Stri
         let done = done.context("cannot be prepared")?;
         state.extend(done.first().filter(|done| !done.is_empty()).map(|done| (*done).to_owned()));
     }
+    places.iter().try_for_each(walk_to)?;
     Ok((!state.is_empty()).then(|| state.join(", ")))
+}
+
+/// Has the kernel and the client look up the path before the clock and the counts start. Whether
+/// they still trust what they knew of it depends on how long the targets before took, not on the
+/// test.
+fn walk_to(place: &Place) -> Result<()> {
+    fs::metadata(&place.dir).with_context(|| format!("no place at {}", place.dir.display()))?;
+    Ok(())
 }
 
 /// Runs all copies at once; the time is from their common start to the end of the last.
@@ -345,8 +362,8 @@ fn time(test: &Test, places: &[Place]) -> Result<(Duration, Vec<Outcome>)> {
     })
 }
 
-/// Where a run goes by default: `bench/runs/<date>-<commit>-<host>` in a checkout, else the same
-/// below the present directory.
+/// Where a run is stored by default: `bench/runs/<date>-<commit>-<host>` in a checkout, else the
+/// same below the present directory.
 pub fn default_out(machine: &record::Machine, version: &str) -> std::path::PathBuf {
     let date = jiff::Zoned::now().strftime("%Y-%m-%d").to_string();
     let top = if Path::new("bench/runs").is_dir() { "bench/runs" } else { "larder-bench" };
@@ -380,6 +397,7 @@ mod tests {
             link_bits_per_s: None,
             own_mounts: false,
             confinement: None,
+            disk_latency: None,
         }
     }
 

@@ -18,18 +18,21 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use tempfile::TempDir;
 
+mod beside;
 mod confined;
 mod contestant;
 mod ganesha;
 mod served;
 mod volume;
 
+use beside::Beside;
+pub use beside::{Local, locals};
 pub use confined::Confinement;
 use confined::{Disk, Group};
 pub use contestant::{Contestant, LARDER, PLAIN, Server, contestants};
 use ganesha::Ganesha;
 pub use served::Door;
-use served::{Export, spawn_at};
+use served::{Export, How, Names, spawn_at};
 pub use volume::Parts;
 use volume::Volume;
 
@@ -43,6 +46,8 @@ use crate::target::{Target, mount_of};
 
 /// Where the server listens in a network namespace of its own.
 const PORT: u16 = 12049;
+/// The same, for the server that answers changes of names before they are on its disk.
+const ASYNCHRONOUS_PORT: u16 = 12050;
 /// Where the first volume listens; each takes as many ports as it has servers.
 const VOLUME_PORT: u16 = 12100;
 
@@ -52,26 +57,28 @@ const COMMAND_MAX: Duration = Duration::from_secs(120);
 /// Memory of each of our mounts: the same for all.
 const MEMORY: &str = "memory=256M";
 
-/// What a stand is to have besides.
+/// Optional parts of a stand.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Wants {
     /// Little memory and a slow disk for its servers.
     pub confinement: Option<Confinement>,
-    /// A network namespace for each client. Not to be had behind a link of some shape, or by who
-    /// is not root.
+    /// How long each operation of our server's disk takes, if not the machine's own time.
+    pub disk_latency: Option<Duration>,
+    /// A network namespace for each client. Not available behind a shaped link, or without root.
     pub own_namespaces: bool,
 }
 
-/// An export and what is mounted of it.
+/// An export and its mounts.
 #[derive(Debug)]
 pub struct Stand {
     larder: PathBuf,
     door: Door,
     /// Every client gets a network namespace of its own.
     own_namespaces: bool,
-    // In this order they go: mounts, servers, their groups, link, disk, files.
+    // Dropped in this order: mounts, servers, their groups, link, disk, files.
     mounts: Vec<Arc<Mount>>,
     export: Export,
+    asynchronous: Option<Export>,
     ganesha: Option<Ganesha>,
     volumes: Vec<(&'static str, Volume)>,
     groups: Vec<Group>,
@@ -79,6 +86,8 @@ pub struct Stand {
     shape: Shape,
     link: Link,
     disk: Option<Disk>,
+    disk_latency: Option<Duration>,
+    beside: Vec<Beside>,
     unconfined: Option<String>,
     top: TempDir,
 }
@@ -103,7 +112,7 @@ impl Stand {
     /// # Errors
     /// If the link cannot be made, or the server does not come up.
     pub fn new(larder: &Path, door: Door, shape: Shape, wants: Wants) -> Result<Stand> {
-        let Wants { confinement, own_namespaces } = wants;
+        let Wants { confinement, disk_latency, own_namespaces } = wants;
         // On a real disk: /tmp may be memory, and may be closed to other users.
         let top = tempfile::Builder::new().prefix("larder-bench-").tempdir_in("/var/tmp")?;
         let confined = confinement.map(|confinement| {
@@ -119,7 +128,11 @@ impl Stand {
         fs::create_dir(&dir)?;
         fs::create_dir(top.path().join("local"))?;
         let start = |address: SocketAddr, netns: Option<&Netns>| match door {
-            Door::Nfs => Export::nfs(larder, &dir, address, netns, groups.first()),
+            Door::Nfs => {
+                let names = Names::Durable;
+                let how = How { names, disk_latency, group: groups.first() };
+                Export::nfs(larder, &dir, address, netns, how)
+            }
             Door::Smb => {
                 let state = top.path().join("samba");
                 Export::smb(&state, &dir, address, netns, groups.first())
@@ -151,6 +164,7 @@ impl Stand {
             own_namespaces: own_namespaces && is_root && shape == Shape::default(),
             mounts: Vec::new(),
             export,
+            asynchronous: None,
             ganesha: None,
             volumes: Vec::new(),
             groups,
@@ -158,6 +172,8 @@ impl Stand {
             shape,
             link,
             disk,
+            disk_latency,
+            beside: Vec::new(),
             unconfined,
             top,
         })
@@ -168,7 +184,7 @@ impl Stand {
         self.unconfined.as_deref()
     }
 
-    /// nfs-ganesha, which is started when it is first asked for. It is reached over a link of its
+    /// nfs-ganesha, which is started when it is first requested. It is reached over a link of its
     /// own, without a limit.
     fn ganesha(&mut self) -> Result<&Ganesha> {
         if self.ganesha.is_none() {
@@ -184,7 +200,27 @@ impl Stand {
         Ok(self.ganesha.as_ref().expect("just started"))
     }
 
-    /// The volume of a contestant, which is started when it is first asked for.
+    /// Our server of a directory of its own, with names that may not be on the disk yet when it
+    /// answers. It is started when it is first requested.
+    fn asynchronous(&mut self) -> Result<&Export> {
+        if self.asynchronous.is_none() {
+            let (address, netns) = match &self.way {
+                Way::Loopback => (Ipv4Addr::LOCALHOST, None),
+                Way::Netns(netns) => (netns.inside(), Some(netns)),
+                Way::Proxy(_) => bail!("one server alone is behind the proxy"),
+            };
+            let at = self.disk.as_ref().map_or(self.top.path(), Disk::mountpoint);
+            let dir = at.join("asynchronous");
+            fs::create_dir(&dir)?;
+            let (names, disk_latency) = (Names::Asynchronous, self.disk_latency);
+            let how = How { names, disk_latency, group: self.groups.first() };
+            let address = (address, ASYNCHRONOUS_PORT).into();
+            self.asynchronous = Some(Export::nfs(&self.larder, &dir, address, netns, how)?);
+        }
+        Ok(self.asynchronous.as_ref().expect("just started"))
+    }
+
+    /// The volume of a contestant, which is started when it is first requested.
     fn volume(&mut self, name: &'static str, parts: Parts) -> Result<&Volume> {
         if let Some(at) = self.volumes.iter().position(|(of, _)| *of == name) {
             return Ok(&self.volumes[at].1);
@@ -210,12 +246,17 @@ impl Stand {
         }
     }
 
+    /// How its directory is exported.
+    pub fn door(&self) -> Door {
+        self.door
+    }
+
     /// The link, as asked for and as measured before anything used it.
     pub fn link(&self) -> &Link {
         &self.link
     }
 
-    /// Starts a server of somebody else's beside ours: where ours is.
+    /// Starts a third-party server beside ours.
     ///
     /// # Errors
     /// If it cannot be started.
@@ -232,8 +273,8 @@ impl Stand {
         }
     }
 
-    /// The shape of the proxy behind which the server is, if it is behind one: a server of somebody
-    /// else's needs one of its own.
+    /// The shape of the proxy behind which the server is, if it is behind one: a third-party server
+    /// needs one of its own.
     pub fn proxied(&self) -> Option<Shape> {
         match &self.way {
             Way::Proxy(_) => Some(self.shape),
@@ -313,7 +354,7 @@ impl Stand {
         }
         let server = match contestant.server {
             Server::Ganesha => self.ganesha.as_ref().map(|ganesha| &ganesha.netns),
-            Server::Own | Server::Volume(_) => self.netns(),
+            Server::Own | Server::Asynchronous | Server::Volume(_) => self.netns(),
         };
         let netns = match server.filter(|_| self.own_namespaces) {
             Some(server) => {
@@ -347,6 +388,17 @@ impl Stand {
                 disks: None,
                 processes: vec![("server_cpu_s", self.export.pid())],
             }),
+            Server::Asynchronous => {
+                let door = self.door;
+                let export = self.asynchronous()?;
+                Ok(Served {
+                    source: door.source(export.address),
+                    options: door.options().iter().map(ToString::to_string).collect(),
+                    exported: Some(export.dir.clone()),
+                    disks: None,
+                    processes: vec![("server_cpu_s", export.pid())],
+                })
+            }
             Server::Ganesha => {
                 let ganesha = self.ganesha()?;
                 Ok(Served {
@@ -370,8 +422,24 @@ impl Stand {
         }
     }
 
+    /// A file system of this machine, made for the run if it has to be.
+    ///
+    /// # Errors
+    /// If it cannot be made here.
+    pub fn beside(&mut self, local: Local) -> Result<Target> {
+        match local {
+            Local::Disk => Ok(self.local()),
+            Local::Synchronous | Local::Memory => {
+                let beside = Beside::create(self.top.path(), local)?;
+                let target = beside.target(local);
+                self.beside.push(beside);
+                Ok(target)
+            }
+        }
+    }
+
     /// The local disk on which the server and the caches are.
-    pub fn local(&self) -> Target {
+    fn local(&self) -> Target {
         let dir = self.top.path().join("local");
         let mut target = Target::new("local", &dir);
         target.options = mount_of(&dir).unwrap_or_default();
@@ -387,13 +455,13 @@ struct Served {
     options: Vec<String>,
     /// The directory that is exported, if the server has one.
     exported: Option<PathBuf>,
-    /// Where else its bytes are.
+    /// Further directories with its bytes.
     disks: Option<PathBuf>,
-    /// What its processes' time is called, and whom they lead.
+    /// The label for its processes' time, and the leaders of their groups.
     processes: Vec<(&'static str, u32)>,
 }
 
-/// A mount of ours that is unmounted when the stand goes.
+/// A mount of ours that is unmounted when the stand is dropped.
 #[derive(Debug)]
 struct Mount {
     larder: PathBuf,
@@ -457,7 +525,7 @@ impl Mount {
         self.mount()
     }
 
-    /// What it has cost so far, by name; nothing if its daemon cannot be asked.
+    /// Its cost so far, by name; nothing if its daemon cannot be asked.
     fn costs(&self) -> Vec<(&'static str, f64)> {
         let mut command = Command::new(&self.larder);
         command.args(["status", "--json"]).arg(&self.mountpoint);

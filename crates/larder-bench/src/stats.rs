@@ -7,7 +7,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A point and what surrounds it, in the unit of the samples.
+/// A value and its spread, in the unit of the samples.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
     /// How many samples there were, at least one.
@@ -18,16 +18,17 @@ pub struct Summary {
     pub min: f64,
     /// The greatest.
     pub max: f64,
-    /// Where the geometric mean lies with 95 % confidence; `None` of fewer than three samples.
+    /// The interval that contains the geometric mean with 95 % confidence; `None` for fewer than
+    /// three samples.
     pub interval: Option<(f64, f64)>,
 }
 
-/// With two samples the interval is 12.7 standard errors wide on either side: it says nothing, and
-/// looks as if it did.
+/// With two samples the interval is 12.7 standard errors wide on either side: it means nothing,
+/// although it looks as if it did.
 pub const SAMPLES_MIN: usize = 3;
 
 impl Summary {
-    /// Of samples above zero; `None` of none at all.
+    /// From samples above zero; `None` if there are none.
     ///
     /// # Panics
     /// If a sample is not a number above zero.

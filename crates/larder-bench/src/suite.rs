@@ -16,6 +16,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
 
@@ -28,7 +29,7 @@ use crate::target::Target;
 pub enum Size {
     /// Little: does everything work, are the counts right. Seconds.
     Smoke,
-    /// What five rounds of fit into some minutes: the amounts of works that take long are smaller.
+    /// So much that five rounds take some minutes: works that take long have smaller amounts.
     Short,
     /// As published.
     Full,
@@ -44,7 +45,7 @@ impl Size {
         }
     }
 
-    /// One of two amounts: what is not told apart is as little as in `smoke`.
+    /// One of two amounts: sizes without an amount of their own use that of `smoke`.
     pub fn pick<T>(self, smoke: T, full: T) -> T {
         match self {
             Size::Smoke | Size::Short => smoke,
@@ -79,7 +80,7 @@ pub const SUITES: [(&str, &str); 7] = [
 pub struct Suite {
     /// As in [`SUITES`].
     pub name: &'static str,
-    /// What it does, in sentences for the report.
+    /// Its method, in sentences for the report.
     pub method: Vec<String>,
     /// In the order in which they run: later ones may use what earlier ones left.
     pub tests: Vec<Test>,
@@ -90,14 +91,16 @@ pub struct Suite {
     pub link_bits_per_s: Option<u64>,
     /// Copies are clients: each has a mount of its own.
     pub own_mounts: bool,
-    /// What the server is given, if its memory and its disk are what is looked at.
+    /// The server's resources, if the suite is about its memory and its disk.
     pub confinement: Option<Confinement>,
+    /// How long each operation of the server's disk takes, if not the machine's own time.
+    pub disk_latency: Option<Duration>,
 }
 
-/// What is done for one copy while no clock runs.
+/// A step for one copy while the time is not measured.
 pub type Untimed = Arc<dyn Fn(&Place) -> Result<()> + Send + Sync>;
 
-/// The same just before the clock starts; says what it did, for the record. Empty: nothing.
+/// The same just before the clock starts; returns what it did, for the record. Empty: nothing.
 pub type Prepare = Arc<dyn Fn(&Place) -> Result<&'static str> + Send + Sync>;
 
 /// A test of a suite.
@@ -183,7 +186,7 @@ impl Test {
 /// What is done before a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Before {
-    /// Nothing: what memory holds may be used.
+    /// Nothing: cached data in memory may be used.
     Nothing,
     /// Memory forgets all files, of client and server alike; disk caches stay.
     DropMemory,
@@ -225,13 +228,13 @@ impl Place {
 /// Compares bytes with what they must be.
 pub type Check = Box<dyn FnOnce() -> Result<()> + Send>;
 
-/// What a work left to say.
+/// The result of a work.
 #[derive(Default)]
 pub struct Outcome {
-    /// The result, if it is neither the time nor a rate. Of several copies the mean counts.
+    /// The result, if it is neither the time nor a rate. For several copies the mean counts.
     pub value: Option<f64>,
-    /// How much was done, if the result is a rate: what all copies did, by the time until the last
-    /// one had done it.
+    /// The amount of work done, if the result is a rate: the sum of all copies, divided by the time
+    /// until the last one has ended.
     pub amount: Option<f64>,
     /// CPU time of a compiler, to be subtracted from the time, in seconds.
     pub subtract_s: Option<f64>,
@@ -283,10 +286,10 @@ impl Outcome {
     }
 }
 
-/// The suite of a name.
+/// The suite with a name.
 ///
 /// # Errors
-/// If there is none, with the names that there are.
+/// If there is none, with the existing names.
 pub fn by_name(name: &str, size: Size) -> Result<Suite> {
     match name {
         "badros" => Ok(badros::suite(size)),

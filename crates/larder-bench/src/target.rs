@@ -18,14 +18,14 @@ pub struct Target {
     pub name: String,
     /// The directory.
     pub dir: PathBuf,
-    /// The same directory behind its back, on the server.
+    /// The same directory on the server, which bypasses the target.
     pub back: Option<PathBuf>,
     /// The directory as its further clients see it, each through a mount of its own. Copies beyond
     /// these, and the first, work in `dir`.
     pub clients: Vec<PathBuf>,
-    /// What the processes behind it have cost the machine so far.
+    /// The cost of its processes to the machine so far.
     pub costs: Option<Costs>,
-    /// Who counts its RPCs.
+    /// The source of its RPC counts.
     pub counter: Counter,
     /// Directories on local disks from which its bytes come: none of them may be in the page cache
     /// when a cold test begins.
@@ -57,14 +57,14 @@ impl Chosen {
     }
 }
 
-/// What processes have cost so far, by name with unit: CPU time, changes of thread, calls, commits.
+/// The cost of processes so far, by name with unit: CPU time, changes of thread, calls, commits.
 pub type Costs = Arc<dyn Fn() -> BTreeMap<String, f64> + Send + Sync>;
 
 /// Unmounts and mounts again; with `true` after emptying the disk cache.
 pub type Restart = Arc<dyn Fn(bool) -> Result<()> + Send + Sync>;
 
 impl Target {
-    /// A directory of which nothing is known.
+    /// A directory without further information.
     pub fn new(name: &str, dir: &Path) -> Target {
         Target {
             name: name.to_owned(),
@@ -81,7 +81,7 @@ impl Target {
         }
     }
 
-    /// What a user typed: `NAME=DIR`, and after commas `back=DIR` (the same directory on the
+    /// From the command line: `NAME=DIR`, and after commas `back=DIR` (the same directory on the
     /// server) and `export=IP:PORT` (our NFS server that counts its RPCs). A mount of ours is
     /// recognised by asking.
     ///
@@ -120,7 +120,7 @@ impl Target {
         further.unwrap_or(&self.dir)
     }
 
-    /// What the processes behind it have cost so far, by name with unit: `server_cpu_s`.
+    /// The cost of its processes so far, by name with unit: `server_cpu_s`.
     pub fn costs(&self) -> BTreeMap<String, f64> {
         self.costs.as_ref().map(|costs| costs()).unwrap_or_default()
     }
@@ -138,7 +138,7 @@ fn directory(typed: &str) -> Result<PathBuf> {
     Ok(dir)
 }
 
-/// Type, source and options of the mount on which a directory lies, as the kernel tells them.
+/// Type, source and options of the mount on which a directory is, as the kernel reports them.
 pub fn mount_of(dir: &Path) -> Option<String> {
     let mount = mounted_around(dir).ok()??;
     Some(format!("{} {} {}", mount.kind, mount.source, mount.options))

@@ -1,5 +1,6 @@
-//! Puts a million files into the index of a cache on a real directory, and says how fast that went
-//! and how much memory it took: `cargo run --release --example fill_index -- DIRECTORY [FILES]`.
+//! Puts a million files into the index of a cache on a real directory, and prints how long that
+//! took and how much memory it needed:
+//! `cargo run --release --example fill_index -- DIRECTORY [FILES]`.
 
 #![allow(clippy::disallowed_methods, reason = "it measures by the clock of the machine")]
 

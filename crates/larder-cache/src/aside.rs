@@ -1,5 +1,5 @@
-//! Setting aside local changes that no server accepts any more: their local file is kept for people
-//! to inspect.
+//! Setting aside local changes that no server will accept: their local file is kept for people to
+//! inspect.
 //!
 //! Files that were *set aside* are in one directory and no longer belong to the cache: they are not
 //! counted, culled or read again. They contain the changes, and besides them, unchecked, whatever
@@ -32,6 +32,7 @@ impl CachedFile {
             self.forget_locked(&mut state);
             return Ok(None);
         }
+        self.move_to_disk(&mut state)?;
         let file = self.local(&state)?;
         // A write that failed may have left bytes past the end.
         file.set_len(state.size())?;

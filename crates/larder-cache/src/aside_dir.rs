@@ -6,13 +6,20 @@ use crate::FileNo;
 
 /// Where they lie in the cache directory.
 pub(crate) const ASIDE_DIR: &str = "set-aside";
-/// As much of a path goes into a file's name: names on Linux have at most 255 bytes.
+/// At most this much of a path goes into a file's name: names on Linux have at most 255 bytes.
 const PATH_BYTES_MAX: usize = 200;
 
 /// How many files were set aside, and not removed since.
 pub(crate) fn count(disk: &dyn Disk) -> u64 {
     // Mostly there is no such directory.
     disk.list(ASIDE_DIR).map_or(0, |names| names.len() as u64)
+}
+
+/// Names of the files that were set aside, and not removed since.
+pub(crate) fn names(disk: &dyn Disk) -> Vec<String> {
+    let mut names = disk.list(ASIDE_DIR).unwrap_or_default();
+    names.sort_unstable();
+    names
 }
 
 /// Whether a local file was set aside.
@@ -23,7 +30,7 @@ pub(crate) fn has(disk: &dyn Disk, no: FileNo, serial: u64) -> bool {
 }
 
 /// The name of a file that is set aside: its numbers make it unique, the end of `path` tells people
-/// what it was.
+/// which file it was.
 pub(crate) fn name_of(no: FileNo, serial: u64, path: &str) -> String {
     let is_odd = |c: char| c == '/' || c.is_control();
     let mut path: String = path.chars().map(|c| if is_odd(c) { '_' } else { c }).collect();

@@ -17,7 +17,7 @@ pub(crate) struct Backend {
 }
 
 impl Backend {
-    /// Remembers the first error. An end of file is damage: redb asked for what was once there.
+    /// Remembers the first error. An end of file is damage: redb asked for what once existed.
     fn note<T>(&self, result: io::Result<T>) -> io::Result<T> {
         if let Err(error) = &result
             && error.kind() != io::ErrorKind::UnexpectedEof

@@ -51,9 +51,9 @@ impl BackingFile {
 }
 
 impl CachedFile {
-    /// The local file, if every byte up to the end of file is held and right, and there is a
-    /// descriptor left for it ([`crate::Descriptors`]). Verifies what is not yet verified: all
-    /// of the file, after a crash, unless [`CachedFile::verify_ahead`] has.
+    /// The local file, if every byte up to the end of file is held and correct, and a descriptor is
+    /// left for it ([`crate::Descriptors`]). Verifies what is not yet verified: all of the file,
+    /// after a crash, unless [`CachedFile::verify_ahead`] has.
     pub fn whole(&self) -> Option<Arc<BackingFile>> {
         let mut state = self.state();
         if !self.may_hand_out(&state) {
@@ -88,8 +88,8 @@ impl CachedFile {
         is_read && !(written && (state.recorded().vouches() || !is_short))
     }
 
-    /// Names the local file among all that the file ever had; 0 without one. A kernel that holds a
-    /// local file across the death of the process holds this one, if the number is still the same.
+    /// Identifies the local file among all that the file ever had; 0 without one. A kernel that
+    /// keeps a local file across the death of the process has this one if the number is unchanged.
     pub fn local_number(&self) -> u64 {
         self.state().serial()
     }
@@ -129,8 +129,8 @@ impl CachedFile {
         self.begin_bypass_locked(&mut state)
     }
 
-    /// As [`CachedFile::begin_bypass`], of a file that the kernel got from an earlier process, and
-    /// still writes: whatever the budget of descriptors.
+    /// As [`CachedFile::begin_bypass`], for a file that the kernel got from an earlier process, and
+    /// still writes: regardless of the budget of descriptors.
     pub fn go_on_bypassing(&self) -> Option<Arc<BackingFile>> {
         let _alone = self.alone();
         self.begin_bypass_locked(&mut self.state()).map(|(backing, _)| backing)
@@ -329,7 +329,7 @@ impl CachedFile {
     }
 }
 
-/// Accepts a chunk of the local file as it is: later changes are measured against it.
+/// Accepts a chunk of the local file as it is: later changes are found by comparison with it.
 pub(crate) fn see_chunk(state: &mut State, file: &dyn DiskFile, chunk: u64) -> io::Result<()> {
     let mut summer = Summer::new();
     let sum = summer.sum(file, chunk, state.size())?;

@@ -1,5 +1,6 @@
 //! The handle of a cache: numbers, records, files, maintenance.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
@@ -7,6 +8,7 @@ use std::time::Duration;
 
 use larder_io::{Clock, Disk, MemDisk, OpenMode};
 
+use crate::aside_dir::{self, ASIDE_DIR};
 use crate::config::{
     CacheError, Config, Culled, Limits, Listed, OpenError, Usage, VerifyProgress, VerifyReport,
 };
@@ -40,10 +42,10 @@ pub struct NamesMark(u64);
 impl Cache {
     /// Opens a cache, creating it in an empty directory. O(1), also after a crash.
     ///
-    /// If a process died and the machine went on ([`Config::boot`]), unacknowledged changes are
-    /// still there, see [`Cache::unsent`]. After a crash every chunk is verified at first use, and
-    /// files with unacknowledged changes are dropped and counted. An index that cannot be read is
-    /// replaced by an empty one, with one line in the log.
+    /// If the process died and the machine kept running ([`Config::boot`]), unacknowledged changes
+    /// are still there, see [`Cache::unsent`]. After a crash every chunk is verified at first use,
+    /// and files with unacknowledged changes are dropped and counted. An index that cannot be read
+    /// is replaced by an empty one, with one line in the log.
     ///
     /// # Errors
     /// As [`OpenError`] says.
@@ -57,7 +59,7 @@ impl Cache {
         Ok(Cache { store, _keeper: Arc::new(keeper) })
     }
 
-    /// A cache that goes with the process.
+    /// A cache that ends with the process.
     ///
     /// # Errors
     /// `Unwritable` if the kernel grants no memory file.
@@ -71,7 +73,7 @@ impl Cache {
         if let Some(no) = self.number_of(key) {
             return no;
         }
-        // Whoever asks for the same key meanwhile gets the same number.
+        // Another caller with the same key gets the same number.
         let _turn = lock(&self.store.assigning);
         if let Some(no) = self.number_of(key) {
             return no;
@@ -102,13 +104,13 @@ impl Cache {
     }
 
     /// Gives a number another key: the server gave the same file a new handle. Records and data
-    /// stay. A number that `new_key` had before loses it.
+    /// stay. A number that had `new_key` before loses it.
     pub fn rekey(&self, no: FileNo, new_key: &[u8]) {
         let _turn = lock(&self.store.assigning);
         self.give_key(no, new_key);
     }
 
-    /// Takes a number's key away, which the server may give to another file. Records and data stay.
+    /// Removes a number's key, which the server may give to another file. Records and data stay.
     pub fn drop_key(&self, no: FileNo) {
         let _turn = lock(&self.store.assigning);
         self.store.index.put_all(self.without_key(no));
@@ -173,8 +175,8 @@ impl Cache {
         self.store.file(no)
     }
 
-    /// Keeps a record of the caller about a file's class until the file's number is dropped, or
-    /// takes it away.
+    /// Keeps a record of the caller about a file's class until the file's number is dropped; or
+    /// removes the record.
     pub fn put_class(&self, no: FileNo, record: Option<&[u8]>) {
         self.store.index.put(key(tag::CLASS, no, &[]), record.map(<[u8]>::to_vec));
     }
@@ -188,7 +190,7 @@ impl Cache {
 
     /// Changes records of the journal of names, each under its number: all of them or none, in the
     /// order of the calls. They survive the process, if the cache knows the boot, and a crash of
-    /// the machine once [`Cache::keep_names`] has returned for the mark that is answered.
+    /// the machine once [`Cache::keep_names`] has returned for the mark that this returns.
     pub fn put_names(
         &self,
         changes: impl IntoIterator<Item = (u64, Option<Vec<u8>>)>,
@@ -205,17 +207,17 @@ impl Cache {
         records.into_iter().filter_map(record).collect()
     }
 
-    /// Marks what has been put until now.
+    /// Marks what was put so far.
     pub fn names_mark(&self) -> NamesMark {
         NamesMark(self.store.index.next_commit())
     }
 
-    /// Whether what was put until then is durable.
+    /// Whether what was put before the mark is durable.
     pub fn has_kept_names(&self, mark: NamesMark) -> bool {
         self.store.index.has_committed(mark.0)
     }
 
-    /// Makes durable what was put until `mark`. Waits for the disk; concurrent callers share a
+    /// Makes durable what was put before `mark`. Waits for the disk; concurrent callers share a
     /// commit.
     ///
     /// # Errors
@@ -230,7 +232,7 @@ impl Cache {
         self.store.keeps().is_ok() && !self.store.index.is_poisoned()
     }
 
-    /// Keeps a record of the caller about the volume, in the place of the one before.
+    /// Stores a record of the caller about the volume, which replaces the previous one.
     pub fn put_volume(&self, record: &[u8]) {
         self.store.index.put(vec![tag::VOLUME], Some(record.to_vec()));
     }
@@ -273,6 +275,18 @@ impl Cache {
         with_local_changes(&self.store.index).into_iter().collect()
     }
 
+    /// Paths, in the cache directory, of files with changes that no server accepted, until a person
+    /// removes them.
+    pub fn set_aside(&self) -> Vec<String> {
+        let names = aside_dir::names(&*self.store.disk).into_iter();
+        names.map(|name| format!("{ASIDE_DIR}/{name}")).collect()
+    }
+
+    /// Files whose changes were in memory when the machine stopped, and are lost with it.
+    pub fn lost_in_memory(&self) -> &BTreeSet<FileNo> {
+        &self.store.lost_in_memory
+    }
+
     /// Makes everything so far durable: syncs the data, then commits the index. Then culls if
     /// a mark is passed.
     ///
@@ -296,6 +310,7 @@ impl Cache {
         if self.store.is_closed() {
             return Err(CacheError::Closed);
         }
+        self.store.empty_memory();
         let unsent = self.unsent();
         self.store.sync_unsent(&unsent);
         let saved = self.store.save(Saves::All);
@@ -320,7 +335,7 @@ impl Cache {
         closed
     }
 
-    /// What is held, and counts of what was done.
+    /// What is held, and counters.
     pub fn usage(&self) -> Usage {
         let (store, gauge) = (&self.store, &self.store.gauge);
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -343,7 +358,10 @@ impl Cache {
             bad_chunks: read(&gauge.counters.bad_chunks),
             dirty_dropped: read(&gauge.counters.dirty_dropped),
             orphans_removed: read(&gauge.counters.orphans_removed),
-            set_aside: crate::aside_dir::count(&*store.disk),
+            set_aside: aside_dir::count(&*store.disk),
+            memory_bytes: store.memory.bytes(),
+            memory_bytes_max: store.memory.bytes_max(),
+            turned_away: store.memory.turned_away(),
             poisoned: store.index.is_poisoned(),
         }
     }
@@ -403,13 +421,13 @@ impl Cache {
         self.store.file(no).pin(pinned);
     }
 
-    /// Exempts everything below a directory from culling, now and later, or ends that. A file
-    /// counts as lying where it was last seen.
+    /// Exempts everything below a directory from culling, now and later, or ends that. The place
+    /// where a file was last seen counts.
     pub fn pin_tree(&self, directory: FileNo, pinned: bool) {
         self.store.pin_tree(directory, pinned);
     }
 
-    /// Forgets a file's data, dirty bytes too. Open descriptors stay readable.
+    /// Forgets a file's data, including dirty bytes. Open descriptors stay readable.
     pub fn drop_file(&self, no: FileNo) {
         self.store.file(no).forget();
     }
@@ -466,7 +484,7 @@ impl Keeper {
         let thread = interval.and_then(|interval| {
             let store = Arc::clone(&store);
             let run = move || store.maintain(interval);
-            // Without the thread, checkpoints happen when asked for and under pressure.
+            // Without the thread, checkpoints happen on request and under pressure.
             let spawned = thread::Builder::new().name("larder-cache".to_owned()).spawn(run);
             spawned.inspect_err(|error| tracing::error!(%error, "no thread for the cache")).ok()
         });
@@ -478,12 +496,12 @@ impl Drop for Keeper {
     fn drop(&mut self) {
         self.store.bell.stop();
         if let Some(thread) = self.thread.take() {
-            // It does not panic; if it did there is nothing left to clean up.
+            // It does not panic; even if it did, there would be nothing left to clean up.
             let _ = thread.join();
         }
         self.store.closed.store(true, Ordering::Release);
         self.store.index.end_log(false);
-        // Files hold the store: without this they would hold each other for ever.
+        // Files hold the store: without this they would keep each other alive for ever.
         let unsaved = std::mem::take(&mut *lock(&self.store.unsaved));
         drop(unsaved);
         lock(&self.store.lock_file).take();

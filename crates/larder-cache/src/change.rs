@@ -11,6 +11,7 @@ use larder_io::DiskFile;
 
 use crate::bypass::{keep_sum, see_chunk, tail_gone_on};
 use crate::file::{CachedFile, NoSpace};
+use crate::memory::is_in_memory;
 use crate::records::{key, tag};
 use crate::state::{SIZE_MAX, State, ZEROS_MAX};
 use crate::sums::chunks_of;
@@ -18,10 +19,11 @@ use crate::sums::chunks_of;
 impl CachedFile {
     /// Changes bytes locally; they are dirty until [`CachedFile::mark_clean`]. Extends the file.
     ///
-    /// The first change of a file that the index vouches for waits for a commit (two syncs).
+    /// The first change of a file whose bytes the index records as valid waits for a commit (two
+    /// syncs).
     ///
     /// # Errors
-    /// [`NoSpace`], when the stop mark is passed (but for a file that is bypassed) or the disk
+    /// [`NoSpace`], when the stop mark is passed (except for a file that is bypassed) or the disk
     /// refuses: nothing is promised about the bytes of this write, and clean bytes there are no
     /// longer held; other dirty bytes stay.
     pub fn write(&self, offset: u64, data: &[u8]) -> Result<(), NoSpace> {
@@ -44,7 +46,7 @@ impl CachedFile {
     }
 
     /// Cuts or extends the file locally; new bytes are zeros and held. No byte becomes dirty: the
-    /// new size is the caller's to send. Waits like [`CachedFile::write`].
+    /// caller must send the new size. Waits like [`CachedFile::write`].
     ///
     /// # Errors
     /// [`NoSpace`] if the disk refuses; then no byte of the file is held unless it is dirty.
@@ -55,6 +57,26 @@ impl CachedFile {
             return Ok(());
         }
         self.follow_server(&mut state, |state| self.truncate_locked(state, size))
+    }
+
+    /// Cuts the file to nothing and takes it for `version`, in one step: what is written after that
+    /// is over `version`, and nothing that was written before is left. Waits like
+    /// [`CachedFile::write`].
+    ///
+    /// # Errors
+    /// As [`CachedFile::truncate`].
+    pub fn empty(&self, version: &[u8]) -> Result<(), NoSpace> {
+        let _alone = self.alone();
+        let mut state = self.state();
+        self.follow_server(&mut state, |state| {
+            if state.size() > 0 || state.is_bypassed() {
+                self.truncate_locked(state, 0)?;
+            }
+            if state.vouch(version) {
+                self.queue(state);
+            }
+            Ok(())
+        })
     }
 
     /// Makes the bytes of a range, up to the end of file, read as zeros locally. No byte becomes
@@ -70,7 +92,7 @@ impl CachedFile {
     }
 
     /// Takes bytes that the server has copied to a range, so that it has them, too: none of them
-    /// becomes dirty. Bytes of the range that are dirty stay as they are, and what lies behind the
+    /// becomes dirty. Bytes of the range that are dirty stay as they are, and what is beyond the
     /// end of file is left out. Waits like [`CachedFile::write`].
     ///
     /// # Errors
@@ -85,7 +107,7 @@ impl CachedFile {
     /// local file the kernel has, which would show holes. Waits like [`CachedFile::write`].
     ///
     /// # Errors
-    /// [`NoSpace`] if the disk refuses: all is as before.
+    /// [`NoSpace`] if the disk refuses: then nothing has changed.
     pub fn forget_range(&self, range: Range<u64>) -> Result<(), NoSpace> {
         let _alone = self.alone();
         let mut state = self.state();
@@ -110,8 +132,8 @@ impl CachedFile {
         self.state().dirty().len()
     }
 
-    /// Dirty ranges, to be sent. What is written from now on stays dirty, whatever is marked clean,
-    /// until this is called again.
+    /// Dirty ranges, to be sent. What is written from now on stays dirty, even if it is marked
+    /// clean, until the next call.
     pub fn begin_sending(&self) -> Vec<Range<u64>> {
         self.state().begin_sending()
     }
@@ -119,8 +141,8 @@ impl CachedFile {
     /// Fills `buf` with dirty bytes to send.
     ///
     /// # Errors
-    /// `InvalidInput` if not all of them are dirty; else what the disk says: these bytes are then
-    /// lost, and the caller must say so to the application.
+    /// `InvalidInput` if not all of them are dirty; else the disk's error: these bytes are then
+    /// lost, and the caller must report that to the application.
     pub fn read_dirty(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
         let state = self.state();
         let end = offset.saturating_add(buf.len() as u64);
@@ -135,14 +157,14 @@ impl CachedFile {
         file.read_exact_at(buf, offset)
     }
 
-    /// The server holds these bytes on stable storage, except those that were written since
+    /// The server has these bytes on stable storage, except those that were written since
     /// [`CachedFile::begin_sending`].
     pub fn mark_clean(&self, range: Range<u64>) {
         let mut state = self.state();
         if !state.dirty().intersects(range.clone()) {
             return;
         }
-        // The version is that of before the change until the caller says otherwise.
+        // The version stays that of before the change until the caller sets another one.
         state.acknowledge(range);
         self.queue(&mut state);
         self.note(&mut state);
@@ -161,7 +183,16 @@ impl CachedFile {
 
 /// Steps of the above; all work on a locked state.
 impl CachedFile {
-    /// Verifies the chunks that a change of `range` cuts in two, as their sums go with it.
+    /// Its disk refused a write.
+    fn note_error(&self, state: &State, error: &io::Error) {
+        // Memory that is full says nothing of the disk.
+        if !is_in_memory(state.serial()) {
+            self.store.note_error(error);
+        }
+    }
+
+    /// Verifies the chunks that a change of `range` cuts in two, because their sums are dropped
+    /// with it.
     fn detach_edges(&self, state: &mut State, range: Range<u64>) -> Result<(), NoSpace> {
         for edge in [range.start, range.end] {
             // Between two chunks nothing is cut.
@@ -172,14 +203,14 @@ impl CachedFile {
         Ok(())
     }
 
-    /// Withdraws what the index vouches for, then allows the change.
+    /// Withdraws the index's statement that the bytes are valid, then allows the change.
     pub(crate) fn begin_change(&self, state: &mut State, end: u64) -> Result<(), NoSpace> {
         let in_vain = state.version().is_none() || end > SIZE_MAX || self.store.is_out_of_use();
         if in_vain || self.settle(state).is_err() {
             return Err(NoSpace);
         }
         self.write_out(state).map_err(|error| {
-            self.store.note_error(&error);
+            self.note_error(state, &error);
             NoSpace
         })?;
         self.mark_dirty(state)?;
@@ -210,13 +241,14 @@ impl CachedFile {
         Ok(())
     }
 
-    /// Writes to the local file; the state is not told yet.
+    /// Writes to the local file; the state is not updated yet.
     fn put(&self, state: &mut State, offset: u64, data: &[u8]) -> Result<(), NoSpace> {
         let range = offset..offset + data.len() as u64;
+        self.leave_full_memory(state, data.len() as u64);
         let more = state.presence().uncharged(std::slice::from_ref(&range));
         let reserved = self.store.reserve(more);
         if reserved.is_none() {
-            // A file that the kernel itself writes must have all bytes, even beyond our marks.
+            // A file that the kernel itself writes must have all bytes, even beyond our limits.
             if !state.is_bypassed() {
                 return Err(NoSpace);
             }
@@ -224,7 +256,7 @@ impl CachedFile {
         }
         let written = self.create_local(state).and_then(|file| file.write_at(data, offset));
         if let Err(error) = written {
-            self.store.note_error(&error);
+            self.note_error(state, &error);
             self.store.gauge.change_chunks(more, 0);
             let stop = range.end.min(state.size());
             state.forget_clean(offset.min(stop)..stop);
@@ -256,8 +288,8 @@ impl CachedFile {
         Ok(())
     }
 
-    /// Applies locally what the server has done: in a bypass it must not be found as a change of
-    /// the kernel's.
+    /// Applies locally what the server has done: in a bypass it must not be mistaken for a change
+    /// by the kernel.
     fn follow_server(
         &self,
         state: &mut State,
@@ -300,8 +332,8 @@ impl CachedFile {
         Ok(())
     }
 
-    /// Changes the local file, if there is one. If the disk refuses, no clean byte is held any
-    /// more.
+    /// Changes the local file, if there is one. If the disk refuses, no clean byte is held
+    /// afterwards.
     fn change_local(
         &self,
         state: &mut State,
@@ -312,7 +344,7 @@ impl CachedFile {
         }
         let changed = self.local(state).and_then(|file| change(&*file));
         changed.map_err(|error| {
-            self.store.note_error(&error);
+            self.note_error(state, &error);
             let all = 0..state.size();
             state.forget_clean(all);
             self.recharge(state);
@@ -378,7 +410,7 @@ impl CachedFile {
                 file.set_len(size)
             });
             if let Err(error) = extended {
-                self.store.note_error(&error);
+                self.note_error(state, &error);
                 return Err(NoSpace);
             }
         }

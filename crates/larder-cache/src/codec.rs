@@ -85,7 +85,7 @@ impl Writer {
     }
 }
 
-/// Takes a record apart, in the order in which it was put together.
+/// Decodes a record, in the order in which it was encoded.
 #[derive(Clone, Copy, Debug)]
 pub struct Reader<'a>(&'a [u8]);
 

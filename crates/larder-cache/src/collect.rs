@@ -32,13 +32,14 @@ const BLOCK_BYTES: u64 = 4096;
 /// The result of reading a piece.
 struct Read {
     sums: Vec<u32>,
-    /// Of each block, from its first byte that is not zero to its last one; all of it without one.
+    /// In each block, from its first nonzero byte to its last one; the whole block if all of it is
+    /// zero.
     inner: Vec<Range<u64>>,
     /// Bytes of chunks that are kept as a base for later changes, and the numbers of those chunks.
     kept: Vec<u8>,
     kept_chunks: Range<u64>,
-    /// Where the piece is not a hole. Looked for after the sums, so that nothing is in them that
-    /// is not here.
+    /// Where the piece is not a hole. Determined after the sums, so that the sums include no data
+    /// that is missing here.
     data: RangeSet,
 }
 
@@ -87,14 +88,14 @@ impl CachedFile {
         Ok(())
     }
 
-    /// Follows the local file's size, and answers what is to be compared.
+    /// Follows the local file's size, and returns what is to be compared.
     fn begin_comparing(
         &self,
         state: &mut State,
         file: &dyn DiskFile,
         stamp: &Stamp,
     ) -> io::Result<Vec<Range<u64>>> {
-        // If the end moved and the old tail was changed, its sum is gone after this, so it counts
+        // If the end moved and the old tail was changed, its sum is gone afterwards, so it counts
         // as changed.
         self.follow_to(state, file, stamp.size)?;
         let known = state.known().iter().map(|range| chunks_of(&range));
@@ -145,7 +146,7 @@ impl CachedFile {
                     Some(bytes) if compared.is_some() => at(grown.start, inner(&bytes[len..])),
                     _ => vec![grown.clone()],
                 };
-                // Beyond the old end. The last byte tells the server where the end is now.
+                // Beyond the old end. Sending the last byte tells the server where the end is now.
                 if before.is_none() && !grown.is_empty() && range.end == state.size() {
                     changed.push(range.end - 1..range.end);
                 }
@@ -167,7 +168,7 @@ impl CachedFile {
 }
 
 impl Read {
-    /// The bytes of a chunk in a file of `size` bytes, if the chunk is kept.
+    /// The bytes of a chunk in a file of `size` bytes, if the chunk is kept as a base.
     fn bytes_of(&self, chunk: u64, size: u64) -> Option<&[u8]> {
         let first = self.kept_chunks.start * crate::CHUNK_BYTES;
         let range = self.kept_chunks.contains(&chunk).then(|| chunk_range(chunk, size))?;
@@ -212,14 +213,14 @@ fn at(start: u64, places: impl IntoIterator<Item = Range<usize>>) -> Vec<Range<u
     places.into_iter().map(place).collect()
 }
 
-/// From the first byte that is not zero to the last one; `None` if there is none.
+/// From the first nonzero byte to the last one; `None` if there is none.
 fn inner(bytes: &[u8]) -> Option<Range<usize>> {
     let first = bytes.iter().position(|byte| *byte != 0)?;
     let last = bytes.iter().rposition(|byte| *byte != 0)?;
     Some(first..last + 1)
 }
 
-/// A block at `start` without the zeros at its edges; the whole block if it has nothing else.
+/// A block at `start` without the zeros at its edges; the whole block if it is all zeros.
 fn without_zeros(block: &[u8], start: u64) -> Range<u64> {
     let inner = inner(block).unwrap_or(0..block.len());
     start + inner.start as u64..start + inner.end as u64

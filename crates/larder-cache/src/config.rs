@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use larder_io::BootId;
 
-use crate::{Descriptors, FileNo};
+use crate::{Descriptors, FileNo, MemoryPlace};
 
 /// Three marks of one resource, `run <= cull <= stop`, as in Linux's cachefiles: culling starts
 /// above `cull`, ends at `run`, and nothing is cached above `stop`.
@@ -56,7 +56,7 @@ impl Limits {
     }
 }
 
-/// Five seconds of short files, as fast as they come from a machine nearby.
+/// Five seconds of short files, at the rate of a fast server nearby.
 const UNWRITTEN_BYTES_MAX: u64 = 32 << 20;
 
 /// Two readahead windows of a stream.
@@ -71,25 +71,28 @@ pub struct Config {
     pub identity: Vec<u8>,
     /// How much to take.
     pub limits: Limits,
-    /// Time between checkpoints. `None`: no thread of our own; everything happens inside
-    /// [`Cache::checkpoint`](crate::Cache::checkpoint), as tests want it.
+    /// Time between checkpoints. `None`: no thread of our own; all work happens inside
+    /// [`Cache::checkpoint`](crate::Cache::checkpoint), for tests.
     pub checkpoint_interval: Option<Duration>,
     /// Descriptors of data files that may be open.
     pub descriptors: Descriptors,
     /// Bytes of short files that may wait in memory for the next checkpoint, which writes them; 0
-    /// to write each at once. Only what a server gave waits.
+    /// to write each at once. Only bytes from a server wait.
     pub unwritten_bytes_max: u64,
     /// Bytes that were filled ahead of their readers and stay in memory until they are read or
-    /// others take their place; 0 for none.
+    /// displaced by others; 0 for none.
     pub recent_bytes_max: u64,
     /// Pieces that are filled ahead and are shorter than this are not kept in memory, in bytes.
     pub recent_piece_bytes_min: u64,
+    /// Where local files that are to be in memory are kept; `None`: on the disk, as all others.
+    pub memory: Option<MemoryPlace>,
     /// This boot of the machine. With it nothing that was put or written is lost when the process
-    /// dies: what no commit has yet is logged. `None`: a dead process is a crash like others.
+    /// dies: what is not committed yet is logged. `None`: the death of the process has the effect
+    /// of a crash.
     pub boot: Option<BootId>,
     /// The directory in which a file was last seen, from its record
-    /// ([`Cache::node`](crate::Cache::node)). It says which files lie below a pinned one; the
-    /// default knows none.
+    /// ([`Cache::node`](crate::Cache::node)). It determines which files are below a pinned
+    /// directory; the default finds none.
     pub parent_in_record: fn(&[u8]) -> Option<FileNo>,
 }
 
@@ -105,19 +108,20 @@ impl Config {
             unwritten_bytes_max: UNWRITTEN_BYTES_MAX,
             recent_bytes_max: RECENT_BYTES_MAX,
             recent_piece_bytes_min: RECENT_PIECE_BYTES_MIN,
+            memory: None,
             boot: None,
             parent_in_record: |_| None,
         }
     }
 }
 
-/// Why a cache does not open. Each says what to do.
+/// Why a cache does not open. Each message says what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// Another process holds the lock.
     #[error("the cache is in use by process {pid}: unmount there or choose another directory")]
     InUse {
-        /// The process, as it wrote itself into the lock file; 0 if that is unreadable.
+        /// The process, as it recorded itself in the lock file; 0 if that is unreadable.
         pid: u32,
     },
     /// The directory has another format.
@@ -171,7 +175,7 @@ pub enum CacheError {
     Disk(#[from] std::io::Error),
 }
 
-/// What the cache holds, and counts of what it did.
+/// What the cache holds, and counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Bytes of file data held, in whole chunks.
@@ -208,6 +212,12 @@ pub struct Usage {
     pub orphans_removed: u64,
     /// Files in the cache directory with changes that no server accepted, for people to inspect.
     pub set_aside: u64,
+    /// Bytes of files that are in memory, as last measured.
+    pub memory_bytes: u64,
+    /// Most of these; 0 if none may.
+    pub memory_bytes_max: u64,
+    /// Files that were to be in memory and are on the disk, because memory was full.
+    pub turned_away: u64,
     /// Whether the index is out of use after a failure.
     pub poisoned: bool,
 }

@@ -8,7 +8,7 @@
 /// at most.
 const RESERVED_MIN: usize = 56;
 const RESERVED_MAX: usize = 1024;
-/// More in the pool than this brings nothing: opening a file again costs some microseconds.
+/// A larger pool has no benefit: opening a file again costs some microseconds.
 const POOLED_MAX: usize = 512;
 const POOLED_MIN: usize = 4;
 
@@ -17,7 +17,7 @@ const POOLED_MIN: usize = 4;
 pub struct Descriptors {
     /// Kept open to be used again, at most.
     pub pooled_max: usize,
-    /// In the kernel's hands, at most: further files are read and written through us.
+    /// At most this many are held by the kernel: further files are read and written through us.
     pub handed_out_max: usize,
 }
 

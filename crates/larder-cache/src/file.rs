@@ -12,13 +12,14 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLockWriteGuard, Weak};
 
 use bytes::Bytes;
 use larder_io::{DiskFile, OpenMode};
 
 use crate::gauge::count;
+use crate::memory::is_in_memory;
 use crate::pool::{data_dir, data_path};
 use crate::records::{FileRecord, decode_group, group_in_key, key, tag};
 use crate::state::{Found, State};
@@ -28,7 +29,7 @@ use crate::turns::Filling;
 use crate::unwritten::{UnwrittenFile, room_of};
 use crate::{FileNo, lock};
 
-/// Not all wanted bytes are held, or the disk does not give them. Ask the server.
+/// Not all wanted bytes are held, or the disk fails to return them. Ask the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not in the cache")]
 pub struct Miss;
@@ -53,20 +54,24 @@ pub enum Filled {
 /// called from any thread; those of one file take turns.
 ///
 /// The order after a local change has reached the server: [`CachedFile::mark_clean`], then
-/// [`CachedFile::set_version`] with the validator that the server gave for it. Until then the file
-/// is not vouched for on disk, so a crash drops it.
+/// [`CachedFile::set_version`] with the validator that the server gave for it. Until then the index
+/// on disk does not record the file as valid, so a crash drops it.
 #[derive(Debug)]
 pub struct CachedFile {
     no: FileNo,
     pub(crate) store: Arc<Store>,
     me: Weak<CachedFile>,
     pub(crate) state: Mutex<State>,
-    /// Whoever verifies it; taken before `filling`.
+    /// Held by the caller that verifies it; taken before `filling`.
     pub(crate) verifying: Mutex<()>,
     /// Shared by fills, exclusive for changes (see [`crate::fill`]); taken before `state`.
     filling: Filling,
     /// How many have it open.
     pub(crate) holders: AtomicU32,
+    /// The next local file is to lie in memory.
+    pub(crate) prefers_memory: AtomicBool,
+    /// What the account of memory includes for it.
+    pub(crate) memory_bytes: AtomicU64,
 }
 
 impl CachedFile {
@@ -79,6 +84,8 @@ impl CachedFile {
             verifying: Mutex::default(),
             filling: Filling::default(),
             holders: AtomicU32::new(0),
+            prefers_memory: AtomicBool::new(false),
+            memory_bytes: AtomicU64::new(0),
         })
     }
 
@@ -125,7 +132,7 @@ impl CachedFile {
     }
 
     /// The bytes of a range, if they are held and were filled by [`CachedFile::fill_ahead`] a
-    /// moment ago; they may be given only once. Reads no disk.
+    /// moment ago; they may be returned only once. Reads no disk.
     pub fn read_recent(&self, range: &Range<u64>) -> Option<Bytes> {
         if self.store.recent.bytes() == 0 {
             return None;
@@ -141,7 +148,7 @@ impl CachedFile {
     }
 
     /// Forgets all bytes and starts over with another version of `size` bytes, unless there are
-    /// local changes. Answers whether it did.
+    /// local changes. Returns whether it did.
     ///
     /// The new version gets a new local file; descriptors of the old one keep showing it.
     pub fn reset(&self, version: &[u8], size: u64) -> bool {
@@ -218,7 +225,7 @@ impl CachedFile {
         state
     }
 
-    /// Whoever fills it.
+    /// Held by callers that fill it.
     pub(crate) fn filling(&self) -> &Filling {
         &self.filling
     }
@@ -265,15 +272,22 @@ impl CachedFile {
     /// Drops the data if it is clean and the file is not open; returns the bytes freed.
     pub(crate) fn cull(&self, even_pinned: bool) -> Option<u64> {
         let mut state = self.state();
-        let is_open = self.holders.load(Ordering::Acquire) > 0;
-        let is_filled = !self.filling.turns.is_free();
-        let in_use = is_open || is_filled || !state.is_clean() || state.local().is_handed_out();
-        if in_use || (state.is_pinned() && !even_pinned) || !state.local().is_there() {
+        if self.is_in_use(&state)
+            || !state.is_clean()
+            || (state.is_pinned() && !even_pinned)
+            || !state.local().is_there()
+        {
             return None;
         }
         let freed = state.presence().charged() * crate::CHUNK_BYTES;
         self.drop_content(&mut state);
         Some(freed)
+    }
+
+    /// Whether a caller has it open, or works on its local file.
+    pub(crate) fn is_in_use(&self, state: &State) -> bool {
+        let is_open = self.holders.load(Ordering::Acquire) > 0;
+        is_open || !self.filling.turns.is_free() || state.local().is_handed_out()
     }
 
     /// Puts the file into the list of those to save.
@@ -297,7 +311,8 @@ impl CachedFile {
         if let Some(file) = state.local().unwritten() {
             return Ok(Arc::clone(file) as Arc<dyn DiskFile>);
         }
-        self.store.pool.get(&*self.store.disk, self.no, state.serial(), OpenMode::Existing)
+        let disk = self.store.disk_of(state.serial())?;
+        self.store.pool.get(&**disk, self.no, state.serial(), OpenMode::Existing)
     }
 
     /// The checksum of what the disk has for a chunk.
@@ -324,7 +339,7 @@ impl CachedFile {
     pub(crate) fn drop_content(&self, state: &mut State) {
         let recorded = state.recorded();
         let is_named = recorded.noted().is_some() || state.serial() == recorded.record().serial;
-        // After a close, what the index names belongs to the next user of the directory.
+        // After a close, the file that the index names belongs to the next user of the directory.
         let is_left = is_named && self.store.is_closed();
         self.drop_note(state);
         if !is_left {
@@ -368,8 +383,8 @@ impl CachedFile {
         self.store.gauge.change_bytes(held_bytes, charged_bytes);
     }
 
-    /// Looks at the local file, once: drops what is held if it is gone, and compares its stamp
-    /// with the recorded one.
+    /// Checks the local file, once: drops what is held if it is gone, and compares its stamp with
+    /// the recorded one.
     pub(crate) fn settle(&self, state: &mut State) -> io::Result<()> {
         if self.store.is_closed() {
             return Err(io::ErrorKind::NotConnected.into());
@@ -410,7 +425,7 @@ impl CachedFile {
         self.local(&state).map(Some).map_err(|_| Miss)
     }
 
-    /// A read failed: forgets what cannot be read, unless the fault is not the bytes'.
+    /// A read failed: forgets what cannot be read, unless the cause lies elsewhere.
     fn lose(&self, range: Range<u64>, error: &io::Error) {
         tracing::debug!(file = self.no.0, %error, "a read of the local file failed");
         let mut state = self.state();
@@ -424,7 +439,7 @@ impl CachedFile {
     /// Verifies a chunk unless this run has; forgets it if it is bad.
     ///
     /// # Errors
-    /// The disk does not even open the local file.
+    /// The disk fails to open the local file.
     pub(crate) fn verify_chunk(&self, state: &mut State, chunk: u64) -> io::Result<()> {
         let Some(sum) = state.sums().get(chunk) else {
             return Ok(());
@@ -457,9 +472,9 @@ impl CachedFile {
             self.store.bell.ring();
             return Err(io::ErrorKind::StorageFull.into());
         }
-        let serial = self.store.index.next_number();
-        match self.create_file(serial, state.size()) {
-            Ok(file) => {
+        let created = self.create_anywhere(state.size());
+        match created {
+            Ok((serial, file)) => {
                 state.create_local(serial);
                 Ok(file)
             }
@@ -470,18 +485,36 @@ impl CachedFile {
         }
     }
 
+    /// A new local file: in memory, if that is wanted and possible, or on the disk.
+    fn create_anywhere(&self, size: u64) -> io::Result<(u64, Arc<dyn DiskFile>)> {
+        let serial = self.store.index.next_number();
+        if self.prefers_memory.load(Ordering::Relaxed) {
+            let wanted = self.store.memory.number_of_new(serial, size);
+            if let Ok(file) = self.create_file(wanted, size) {
+                return Ok((wanted, file));
+            }
+        }
+        Ok((serial, self.create_file(serial, size)?))
+    }
+
     pub(crate) fn create_file(&self, serial: u64, size: u64) -> io::Result<Arc<dyn DiskFile>> {
         let (store, dir) = (&self.store, data_dir(self.no));
-        let create = || store.pool.get(&*store.disk, self.no, serial, OpenMode::CreateNew);
+        let disk = store.disk_of(serial)?;
+        let create = || store.pool.get(&**disk, self.no, serial, OpenMode::CreateNew);
+        let is_durable = !is_in_memory(serial);
+        let new_names = |names: &[&str]| {
+            let names = names.iter().filter(|_| is_durable).map(|name| (*name).to_owned());
+            lock(&store.new_names).extend(names);
+        };
         let file = match create() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                store.disk.create_dir_all(&dir)?;
-                lock(&store.new_names).extend([String::new(), "data".to_owned()]);
+                disk.create_dir_all(&dir)?;
+                new_names(&["", "data"]);
                 create()?
             }
             other => other?,
         };
-        lock(&store.new_names).insert(dir);
+        new_names(&[&dir]);
         // A new file has no bytes.
         if size > 0
             && let Err(error) = file.set_len(size)
@@ -492,16 +525,16 @@ impl CachedFile {
         Ok(file)
     }
 
-    /// Brings the accounts in line with what is known.
+    /// Updates the accounts to what is known.
     pub(crate) fn recharge(&self, state: &mut State) {
         let (before, now) = state.recharge();
         self.store.gauge.change_chunks(before, now);
     }
 
-    /// Writes the local file to the disk, if it waits in memory.
+    /// Writes the local file to the disk, if it is still only in memory.
     ///
     /// # Errors
-    /// The disk's; it still waits then.
+    /// The disk's; it is still only in memory then.
     pub(crate) fn write_out(&self, state: &mut State) -> io::Result<()> {
         let Some(file) = state.local().unwritten().cloned() else { return Ok(()) };
         let serial = state.serial();
@@ -532,13 +565,16 @@ impl CachedFile {
             self.remove_from_disk(state.serial());
         }
         self.store.gauge.release_file();
+        self.store.memory.change(self.memory_bytes.swap(0, Ordering::Relaxed), 0);
     }
 
-    /// Removes a local file from the disk.
+    /// Removes a local file from the disk on which it is.
     pub(crate) fn remove_from_disk(&self, serial: u64) {
         self.store.pool.forget(self.no, serial);
-        // If this fails the file is an orphan, which the next unclean start sweeps up.
-        let _ = self.store.disk.remove(&data_path(self.no, serial));
+        // If this fails the file is an orphan, which the sweep after the next unclean start
+        // removes.
+        let _ =
+            self.store.disk_of(serial).and_then(|disk| disk.remove(&data_path(self.no, serial)));
     }
 }
 

@@ -1,7 +1,7 @@
 //! Filling: storing bytes from the server in the local file.
 //!
 //! Copying a megabyte into the page cache and computing its checksums takes longer than anything
-//! else that a fill does, and every read of the file, even of bytes that are long there, would wait
+//! else that a fill does, and every read of the file, even of bytes that are present, would wait
 //! for it. So a fill has three steps. It *claims* the bytes that are not known yet; it copies and
 //! checksums them without the file's lock; and it *settles*: the claimed bytes are known from then
 //! on, with their checksums, if the file still holds that version in that local file.
@@ -11,7 +11,8 @@
 //! - Code that changes the local file (a write, a truncation, the kernel in a bypass) or restarts
 //!   it has exclusive access ([`CachedFile::alone`]): no claim is open then. So no fill overwrites
 //!   a change.
-//! - A claim whose local file is gone writes to a file without a name, and settles to nothing.
+//! - A claim whose local file is gone writes to a file without a name, and settling it has no
+//!   effect.
 //! - Bytes that were claimed and not written are not known: a fault leaves a miss.
 
 use std::io;
@@ -28,7 +29,7 @@ use crate::state::{SIZE_MAX, State};
 use crate::sums::{chunk_range, chunks_of};
 use crate::unwritten::{UnwrittenFile, room_of};
 
-/// Longer files are written at once: to create one costs little beside their bytes.
+/// Longer files are written at once: creating one costs little compared with writing its bytes.
 const SHORT_BYTES_MAX: u64 = 64 << 10;
 
 /// Parts of a local file that one fill writes.
@@ -120,7 +121,7 @@ impl CachedFile {
         is_stored
     }
 
-    /// Claims what is not known of a range; `None` if it cannot be stored.
+    /// Claims the unknown parts of a range; `None` if they cannot be stored.
     pub(crate) fn claim(&self, version: &[u8], range: Range<u64>) -> Option<Claim<'_>> {
         let mut state = self.state();
         let end = range.end.min(state.size());
@@ -161,7 +162,7 @@ impl CachedFile {
         Some(claim)
     }
 
-    /// Marks what was written of a claim as known, if it is still of use. Returns whether it is.
+    /// Marks what was written of a claim as known, if it is still valid. Returns whether it is.
     pub(crate) fn settle_claim(&self, claim: Claim<'_>, written: io::Result<Summed>) -> bool {
         if claim.file.is_none() {
             return true;
@@ -180,7 +181,7 @@ impl CachedFile {
             }
         };
         debug_assert!(state.size() == claim.size);
-        // A neighbour in the same chunk may have come, or gone, in between.
+        // A neighbour in the same chunk may have been stored, or dropped, in between.
         let charged = state.fill(&claim.gaps, sums);
         self.store.gauge.change_chunks(claim.chunks, charged);
         state.check();
@@ -190,8 +191,8 @@ impl CachedFile {
 }
 
 impl CachedFile {
-    /// Whether a fill of the whole file takes no longer than copying it: it waits in memory
-    /// already, or would, and no other thread is using the file.
+    /// Whether a fill of the whole file takes no longer than copying it: the file is still only in
+    /// memory, or would be, and no other thread is using it.
     pub fn fills_quickly(&self) -> bool {
         let store = &self.store;
         self.filling().turns.is_free()
@@ -202,7 +203,7 @@ impl CachedFile {
             })
     }
 
-    /// The local file for bytes that a server gave, in memory if it is short and new.
+    /// The local file for bytes from a server, in memory if it is short and new.
     pub(crate) fn create_to_fill(&self, state: &mut State) -> io::Result<Arc<dyn DiskFile>> {
         let (store, size) = (&self.store, state.size());
         if state.local().is_there() {

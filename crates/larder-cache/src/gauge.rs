@@ -15,9 +15,9 @@ use larder_io::{Clock, Disk, Monotonic};
 
 use crate::{CHUNK_BYTES, Limits, Marks, lock};
 
-/// Free space is asked for again after this time: others use the disk too.
+/// Free space is queried again after this time: other programs use the disk too.
 const ROOM_INTERVAL: Duration = Duration::from_secs(1);
-/// It is also asked for when a quarter of what is above the stop mark was reserved, but not for
+/// It is also queried when a quarter of the space above the stop mark was reserved, but not for
 /// less than this.
 const ROOM_BYTES_MIN: u64 = 1 << 20;
 /// Below the stop mark there is at least this much room for the index and the session log, on a
@@ -63,7 +63,7 @@ impl Drop for Reserved<'_> {
     }
 }
 
-/// Counters; each stands alone, so relaxed order serves.
+/// Counters; each is independent of the others, so relaxed ordering suffices.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) hits: AtomicU64,
@@ -87,7 +87,7 @@ pub(crate) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-/// What is held and may be held.
+/// How much is held and may be held.
 #[derive(Debug)]
 pub(crate) struct Gauge {
     pub(crate) limits: Limits,
@@ -121,7 +121,8 @@ impl Gauge {
         self.files.load(Ordering::Relaxed)
     }
 
-    /// Takes chunks if they fit below the stop marks. To be kept until they are written.
+    /// Reserves chunks if they fit below the stop marks. Keep the reservation until they are
+    /// written.
     pub(crate) fn reserve(
         &self,
         chunks: u64,
@@ -143,7 +144,7 @@ impl Gauge {
         Some(Reserved { gauge: self, bytes, wants_cull })
     }
 
-    /// Takes free space of the disk. Answers whether its cull mark is passed; `None` if its stop
+    /// Takes free space of the disk. Returns whether its cull mark is passed; `None` if its stop
     /// mark would be.
     fn take_room(&self, bytes: u64, disk: &dyn Disk, clock: &dyn Clock) -> Option<bool> {
         let mut room = lock(&self.room);
@@ -241,8 +242,8 @@ impl Gauge {
         room.left_bytes()
     }
 
-    /// Asks the disk how much is free, if what is known is old or `more` would use too much of it
-    /// up. Answers the marks.
+    /// Asks the disk how much is free, if what is known is old or `more` would use up too much of
+    /// it. Returns the marks.
     fn look(&self, room: &mut Room, more: u64, disk: &dyn Disk, clock: &dyn Clock) -> Marks {
         let now = clock.now();
         let marks = free_marks(self.limits.free_percent, room.total_bytes);
@@ -251,7 +252,7 @@ impl Gauge {
         if is_fresh && room.taken_bytes + more <= spare {
             return marks;
         }
-        // A disk that does not say how full it is will say so when it is.
+        // A disk that cannot report how full it is reports an error when it is full.
         let (total_bytes, free_bytes) = match disk.space() {
             Ok(space) => (space.total_bytes, space.free_bytes),
             Err(_) => (0, 0),
@@ -300,7 +301,7 @@ mod tests {
     #[derive(Clone, Debug)]
     enum Step {
         Reserve(u64),
-        /// What one of them reserved is written.
+        /// What one of the reservations covers is written.
         Write(usize),
         /// It is not coming.
         GiveBack(usize),
@@ -327,7 +328,7 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
-        /// However reservations, writes and removals follow each other: what was promised fits
+        /// However reservations, writes and removals follow each other: what was reserved fits
         /// above the stop mark of the disk and below that of the cache, and what is counted is what
         /// is reserved or written.
         #[test]

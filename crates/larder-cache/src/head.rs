@@ -28,11 +28,11 @@ pub(crate) enum Found {
     Cache { is_sound: bool },
 }
 
-/// Says what a directory is, and changes nothing.
+/// Determines what a directory is, and changes nothing.
 ///
 /// # Errors
-/// If it is to be left alone: it is something else, another volume's, damaged, or others may have
-/// put into it what is there.
+/// If it must be left alone: it is something else, another volume's cache, damaged, or its content
+/// may come from others.
 pub(crate) fn recognise(disk: &dyn Disk, config: &Config) -> Result<Found, OpenError> {
     let text = match read_small(disk, HEAD_FILE) {
         Ok(text) => Some(text),
@@ -57,7 +57,7 @@ pub(crate) fn recognise(disk: &dyn Disk, config: &Config) -> Result<Found, OpenE
     }
 }
 
-/// Writes the head, durably, in the place of the one before.
+/// Writes the head, durably, replacing the previous one.
 pub(crate) fn write(disk: &dyn Disk, config: &Config) -> io::Result<()> {
     let file = disk.open(HEAD_FILE_NEW, OpenMode::Create)?;
     file.set_len(0)?;

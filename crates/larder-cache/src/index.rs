@@ -41,7 +41,7 @@ pub(crate) const PENDING_ENTRIES_MAX: usize = 16 * 1024;
 pub(crate) const PENDING_BYTES_MAX: usize = 8 << 20;
 /// At this many times the limits, a caller that puts more commits first.
 pub(crate) const PENDING_STALL_FACTOR: usize = 4;
-/// Numbers reserved at a time. A crash wastes what is left, which 64 bits can bear.
+/// Numbers reserved at a time. A crash wastes the unused ones, which 64 bits allow.
 const NUMBER_BLOCK: u64 = 1 << 20;
 
 type Table = ReadOnlyTable<&'static [u8], &'static [u8]>;
@@ -138,8 +138,8 @@ impl Index {
         Ok(index)
     }
 
-    /// Takes in what the log of an earlier run has beyond the last commit, and logs from the next
-    /// commit on. Answers whether the log was whole and of this boot: then nothing is lost.
+    /// Applies what the log of an earlier run has beyond the last commit, and logs from the next
+    /// commit on. Returns whether the log was whole and of this boot: then nothing is lost.
     pub(crate) fn replay(&self, boot: BootId) -> bool {
         let generation = self.get(&log_key()).as_deref().and_then(decode_number);
         let (log, changes) = Log::open(Arc::clone(&self.disk), boot, generation);
@@ -158,8 +158,8 @@ impl Index {
         lock(&self.log).is_some()
     }
 
-    /// Stops logging, for instance because another process may have the directory from now on; with
-    /// `removes`, the log goes.
+    /// Stops logging, for instance because another process may use the directory from now on; with
+    /// `removes`, deletes the log.
     pub(crate) fn end_log(&self, removes: bool) {
         if let Some(mut log) = lock(&self.log).take()
             && removes
@@ -169,7 +169,7 @@ impl Index {
     }
 
     /// Reserves the first block of numbers: past all that were ever reserved, or from `at_first` on
-    /// if there is no record of that. Durable with the next commit, which must come before
+    /// if that was not recorded. Durable with the next commit, which must come before
     /// [`Index::next_number`].
     pub(crate) fn reserve_numbers(&self, at_first: u64) {
         let stored = self.get(&numbers_key()).as_deref().and_then(decode_number);
@@ -191,8 +191,8 @@ impl Index {
         let mut numbers = lock(&self.numbers);
         if numbers.next >= numbers.granted && !self.is_poisoned() {
             drop(numbers);
-            // After a failed commit nothing is durable any more; counting in memory keeps numbers
-            // unique for this run.
+            // After a failed commit nothing becomes durable any more; counting in memory keeps
+            // numbers unique for this run.
             let _ = self.commit();
             numbers = lock(&self.numbers);
         }
@@ -220,7 +220,7 @@ impl Index {
         self.put_all(vec![(key, value)]);
     }
 
-    /// Changes records together. May commit first if too much waits.
+    /// Changes records together. May commit first if too much is pending.
     pub(crate) fn put_all(&self, changes: Vec<Change>) {
         if changes.is_empty() {
             return;
@@ -346,12 +346,13 @@ impl Index {
         if ended.is_ok() {
             self.commit_done.store(number, Ordering::Release);
         }
-        // After the log's older segments are gone: else others get their blocks, of the reserve.
+        // After the log's older segments are gone: otherwise other programs get the blocks that
+        // they free, which belong to the reserve.
         self.take_reserve_back();
         ended
     }
 
-    /// The commit after which all that was put until now is durable: see [`Index::has_committed`].
+    /// The commit after which all that was put so far is durable: see [`Index::has_committed`].
     pub(crate) fn next_commit(&self) -> u64 {
         self.commits_begun.load(Ordering::Acquire) + 1
     }
@@ -432,8 +433,8 @@ impl Index {
         })
     }
 
-    /// Gives back what redb keeps in memory of the file: closes the database and opens it again,
-    /// since there is no other way. Writes a few pages and syncs; readers wait for that.
+    /// Frees the memory that redb keeps of the file: closes the database and opens it again, since
+    /// there is no other way. Writes a few pages and syncs; readers wait for that.
     pub(crate) fn shed(&self) {
         let _turn = lock(&self.turn);
         self.reserve.lend(&*self.disk);
@@ -454,7 +455,7 @@ impl Index {
         }
     }
 
-    /// Takes back what was lent of the disk for commits, if there is room.
+    /// Takes back the blocks that were lent for commits, if the disk has room.
     pub(crate) fn take_reserve_back(&self) {
         self.reserve.take_back();
     }
@@ -479,14 +480,14 @@ impl Index {
         result.map_err(|message| self.poison(&message)).ok()
     }
 
-    /// Puts the database out of use. Says so once.
+    /// Puts the database out of use. Logs that once.
     fn poison(&self, message: &str) {
         if self.poisoned.swap(true, Ordering::AcqRel) {
             return;
         }
         tracing::error!("the cache index failed and is out of use until the next mount: {message}");
         self.give_up_log();
-        // Best effort: if this cannot be written either, the next open finds out by itself.
+        // Best effort: if this cannot be written either, the next open finds the damage by itself.
         let _ = self.disk.open(SUSPECT_FILE, OpenMode::Create).and_then(|_| self.disk.sync_dir(""));
         lock(&self.overlay).keep_only(is_number_record);
         // Dropping it would make redb write, on a state that cannot be trusted.
@@ -496,8 +497,8 @@ impl Index {
 }
 
 impl Index {
-    /// After a failure: the log's changes belong on top of commits that will not come. Whoever has
-    /// the log now (that may be this thread) does this when it lets go.
+    /// After a failure: the log's changes build on commits that will never be made. The thread that
+    /// holds the log now (perhaps this one) does this when it releases it.
     fn give_up_log(&self) {
         let mut log = match self.log.try_lock() {
             Ok(log) => log,
@@ -537,7 +538,7 @@ fn is_number_record(key: &[u8]) -> bool {
     matches!(key.first(), Some(&tag::NUMBER_OF_KEY | &tag::KEY_OF_NUMBER))
 }
 
-/// Runs redb's code; a panic in it, which damaged pages can cause, is an error like others.
+/// Runs redb's code; a panic in it, which damaged pages can cause, is treated like an error.
 fn guarded<T>(run: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);

@@ -28,7 +28,7 @@ const RANGES_MAX: usize = 1 << 16;
 impl CachedFile {
     /// Makes all local changes so far survive a crash of the machine: they are durable on return,
     /// until they are at the server or are given up. What the kernel itself wrote counts as far as
-    /// it was collected. Waits for the disk; the file must not be sent meanwhile.
+    /// it was collected. Waits for the disk; the file must not be sent at the same time.
     ///
     /// # Errors
     /// The disk's; `Unsupported` for a cache that does not outlive the process, or without
@@ -36,6 +36,7 @@ impl CachedFile {
     pub fn keep(&self) -> io::Result<()> {
         let (store, index) = (&self.store, &self.store.index);
         store.keeps()?;
+        self.leave_memory()?;
         let (file, kept, changes) = {
             let state = self.state();
             if state.dirty().is_empty() {
@@ -44,7 +45,7 @@ impl CachedFile {
             (self.local(&state)?, record_of(&state)?, state.changes().count())
         };
         file.sync_data()?;
-        // Always: another thread that syncs them may still be doing so.
+        // Always: another thread that syncs these directories may not have finished.
         for dir in [String::new(), "data".to_owned(), data_dir(self.number())] {
             store.disk.sync_dir(&dir)?;
         }
@@ -94,8 +95,8 @@ impl CachedFile {
 }
 
 impl Store {
-    /// Fails unless what is committed outlives a crash of the machine, and the process before that:
-    /// of a cache in memory, and without [`crate::Config::boot`].
+    /// Fails unless what is committed survives a crash of the machine, and the death of the process
+    /// before that: for a cache in memory, and without [`crate::Config::boot`].
     pub(crate) fn keeps(&self) -> io::Result<()> {
         let is_memory = self.disk.kind()? == FsKind::TMPFS;
         if is_memory || !self.index.is_logged() || !self.disk.outlives_process() {
@@ -110,7 +111,7 @@ fn record_of(state: &State) -> io::Result<KeptRecord> {
     if ranges.len() > RANGES_MAX {
         return Err(io::ErrorKind::FileTooLarge.into());
     }
-    // A part of it may be at the server, and that shows nowhere else.
+    // A part of it may be at the server, and only this record shows that.
     let is_sent = state.keeping() == Keeping::Sending;
     Ok(KeptRecord { local: state.local_record(), is_sent, ranges })
 }

@@ -71,7 +71,7 @@ pub(crate) fn kept_key(no: FileNo) -> Vec<u8> {
     key(tag::KEPT, no, &[])
 }
 
-/// Whether there is a record of a file, and what it says of sending.
+/// Whether there is a record of a file, and whether it says that the file is being sent.
 pub(crate) fn found(index: &Index, no: FileNo) -> Keeping {
     match index.get(&kept_key(no)).as_deref().and_then(KeptRecord::decode) {
         None => Keeping::Nothing,

@@ -19,8 +19,8 @@
 //! - A read returns bytes that were filled or written for the version the file says it holds, or a
 //!   [`Miss`]; never anything else, whatever the disk did.
 //! - The index says "held" only of bytes that were synced before it said so.
-//! - Before the first local change of a file that the durable index vouches for, a durable mark
-//!   revokes that.
+//! - Before the first local change of a file whose bytes the durable index records as valid, a
+//!   durable mark revokes that.
 //! - Records that were put, and local writes, survive the death of the process while the machine
 //!   runs, if the cache knows the boot ([`Config::boot`]).
 //! - No read waits for a sync. No fault of the disk is an error of a read or of a fill.
@@ -56,6 +56,8 @@ mod local;
 mod local_record;
 mod log;
 mod maintain;
+mod memory;
+mod memory_files;
 mod open;
 mod overlay;
 mod pins;
@@ -86,11 +88,12 @@ pub use descriptors::Descriptors;
 pub use file::{CachedFile, Filled, Miss, NoSpace};
 pub use hold::InUse;
 pub use kept_record::Keeping;
+pub use memory::MemoryPlace;
 
 /// Unit of presence and of checksums on disk, in bytes.
 ///
-/// 16 KiB: a random 4 KiB read of a cold file fetches four times too much at worst, and the sums
-/// of a 1 GiB file take 256 KiB.
+/// 16 KiB: a random 4 KiB read of a cold file fetches four times too much at worst, and the sums of
+/// a 1 GiB file take 256 KiB.
 pub const CHUNK_BYTES: u64 = 16 * 1024;
 
 /// The persistent number of a file: assigned once to a server's key and never to another one.
@@ -108,8 +111,8 @@ impl std::fmt::Display for FileNo {
     }
 }
 
-/// Locks a mutex. A panic elsewhere does not make the data worse than a crash does, and what is
-/// read from disk is checked anyway.
+/// Locks a mutex. A panic in another thread does no more harm to the data than a crash, and what is
+/// read from disk is checked in any case.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

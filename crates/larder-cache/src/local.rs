@@ -12,6 +12,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use larder_io::DiskFile;
 
@@ -20,10 +21,14 @@ use crate::gauge::count;
 use crate::index::Index;
 use crate::kept_record::{self, Keeping, KeptRecord, kept_key};
 use crate::local_record::LocalRecord;
+use crate::memory::is_in_memory;
 use crate::records::{decode_number, encode_number, key, number_in_key, tag};
 use crate::state::State;
 use crate::sums::{Sums, chunk_range, chunks_of};
-use crate::{FileNo, aside_dir, lock};
+use crate::{CHUNK_BYTES, FileNo, aside_dir, lock};
+
+/// Memory is taken in such pieces.
+const PAGE_BYTES: u64 = 4 << 10;
 
 /// Files that have records of local changes.
 pub(crate) fn with_local_changes(index: &Index) -> BTreeSet<FileNo> {
@@ -31,17 +36,31 @@ pub(crate) fn with_local_changes(index: &Index) -> BTreeSet<FileNo> {
     records.iter().filter_map(|(key, _)| number_in_key(key)).collect()
 }
 
-/// Drops local changes that may not be on the disk as their records say, except those that were
-/// kept ([`crate::kept`]), as they were then. Returns the files whose changes are there, and those
-/// whose are not.
-pub(crate) fn keep_synced(index: &Index) -> (BTreeSet<FileNo>, BTreeSet<FileNo>) {
-    let (mut kept, mut lost) = (BTreeSet::new(), BTreeSet::new());
+/// What became of local changes in another boot.
+#[derive(Debug, Default)]
+pub(crate) struct BootEnded {
+    /// Files whose changes are there.
+    pub(crate) kept: BTreeSet<FileNo>,
+    /// Those whose are not.
+    pub(crate) lost: BTreeSet<FileNo>,
+    /// Of these, those whose changes lay in memory.
+    pub(crate) lost_in_memory: BTreeSet<FileNo>,
+}
+
+/// Drops local changes that may not be on the disk as their records say; those that were kept
+/// ([`crate::kept`]) stay as they were when they were kept.
+pub(crate) fn keep_synced(index: &Index) -> BootEnded {
+    let BootEnded { mut kept, mut lost, mut lost_in_memory } = BootEnded::default();
     for (record_key, value) in index.scan_all(&[tag::LOCAL]) {
         let Some(no) = number_in_key(&record_key) else { continue };
-        if LocalRecord::decode(&value).is_some_and(|record| record.synced) {
+        let record = LocalRecord::decode(&value);
+        if record.as_ref().is_some_and(|record| record.synced) {
             kept.insert(no);
         } else {
             lost.insert(no);
+            if record.is_some_and(|record| is_in_memory(record.serial)) {
+                lost_in_memory.insert(no);
+            }
             index.put(record_key, None);
         }
     }
@@ -52,13 +71,14 @@ pub(crate) fn keep_synced(index: &Index) -> (BTreeSet<FileNo>, BTreeSet<FileNo>)
         // An orderly stop has synced more.
         if kept.insert(no) {
             lost.remove(&no);
+            lost_in_memory.remove(&no);
             restore(index, no, record);
         }
     }
-    (kept, lost)
+    BootEnded { kept, lost, lost_in_memory }
 }
 
-/// Puts what was kept in the place of what later records say, in another boot.
+/// In another boot, replaces later records by what was kept.
 fn restore(index: &Index, no: FileNo, kept: KeptRecord) {
     let local = LocalRecord { synced: true, bypass: false, ..kept.local };
     let mut puts = vec![(key(tag::LOCAL, no, &[]), Some(local.encode()))];
@@ -80,8 +100,22 @@ fn decode_range(key: &[u8], value: &[u8]) -> Option<Range<u64>> {
 }
 
 impl CachedFile {
+    /// Brings the account of memory in line with the local file.
+    fn account_memory(&self, state: &State) {
+        let charged = state.presence().charged() * CHUNK_BYTES;
+        let now = match is_in_memory(state.serial()) {
+            true => charged.min(state.size().next_multiple_of(PAGE_BYTES)),
+            false => 0,
+        };
+        let before = self.memory_bytes.swap(now, Ordering::Relaxed);
+        if before != now {
+            self.store.memory.change(before, now);
+        }
+    }
+
     /// Brings the records of local changes up to date.
     pub(crate) fn note(&self, state: &mut State) {
+        self.account_memory(state);
         let index = &self.store.index;
         if !index.is_logged() {
             state.forget_notes();
@@ -103,7 +137,7 @@ impl CachedFile {
         index.put_all(puts);
     }
 
-    /// The local file with its changes was synced: the next commit makes them outlive the boot.
+    /// The local file with its changes was synced: the next commit makes them survive the boot.
     pub(crate) fn note_synced(&self) {
         let mut state = self.state();
         state.set_synced();
@@ -125,7 +159,7 @@ impl CachedFile {
         index.put_all(keys.map(|key| (key, None)).collect());
     }
 
-    /// Takes up the local changes of an earlier run, if there are any, after the rest was loaded.
+    /// Restores the local changes of an earlier run, if there are any, after the rest was loaded.
     pub(crate) fn load_local(&self, state: &mut State) {
         if !lock(&self.store.carried).remove(&self.number()) {
             return;
@@ -145,7 +179,8 @@ impl CachedFile {
             let found = self.local(state).and_then(|file| Ok((file.len()?, file)));
             match found {
                 Ok((len, file)) if is_bypassed => self.find_bypassed(state, &sums, len, &file),
-                // It died while it cut the file: that is the only way a local file gets too short.
+                // That run died while it truncated the file: that is the only way a local file gets
+                // too short.
                 Ok((len, _)) => state.set_size(len.min(state.size())),
                 // It died in the middle of that.
                 Err(_) if aside_dir::has(&*self.store.disk, no, state.serial()) => {
@@ -181,8 +216,8 @@ impl CachedFile {
     }
 
     /// Marks what the kernel may have written in the bypass of a run that died: the whole local
-    /// file, except chunks that still have the checksums of the version below the changes. Those
-    /// are known only if the index saved that version, in this local file.
+    /// file, except chunks that still have the checksums of the version on which the changes are
+    /// based. Those are known only if the index saved that version, in this local file.
     fn find_bypassed(&self, state: &mut State, sums: &Sums, len: u64, file: &Arc<dyn DiskFile>) {
         state.set_size(len);
         let saved = state.recorded().record();

@@ -2,7 +2,7 @@
 
 use crate::codec::{Reader, Writer};
 
-/// What the index says of local changes, without the dirty ranges.
+/// What the index records of local changes, without the dirty ranges.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LocalRecord {
     /// Number of the local file; 0 without one.

@@ -31,8 +31,8 @@ const MAGIC: [u8; 16] = *b"larder log 1\n\0\0\0";
 const HEADER_BYTES: usize = 16 + 16 + 8 + 4;
 /// Length and checksum before each group of changes.
 const GROUP_HEADER_BYTES: usize = 4 + 4;
-/// A segment of this length, on a small disk of [`SEGMENT_SHARE`] of it, asks for a commit: changes
-/// of one key wait as one entry, but are logged one by one.
+/// A segment of this length (on a small disk [`SEGMENT_SHARE`] of it) requests a commit: changes of
+/// one key are pending as one entry, but are logged one by one.
 const SEGMENT_BYTES_MAX: u64 = 64 << 20;
 const SEGMENT_SHARE: u64 = 64;
 /// A buffer that grew past this is given back.
@@ -52,7 +52,7 @@ pub(crate) struct Log {
     buffer: Vec<u8>,
     /// Generations before the present one that still have bytes.
     older: Vec<u64>,
-    /// All files of the log are gone.
+    /// All files of the log were removed.
     removed: bool,
 }
 
@@ -62,8 +62,8 @@ fn path(generation: u64) -> String {
 }
 
 impl Log {
-    /// A log without a present segment, and what the segments from `generation` on say; `None` if
-    /// they are not whole, or of another boot. Then they are removed.
+    /// A log without a present segment, and the content of the segments from `generation` on;
+    /// `None` if they are not whole, or of another boot. Then they are removed.
     pub(crate) fn open(
         disk: Arc<dyn Disk>,
         boot: BootId,
@@ -181,7 +181,8 @@ impl Log {
         out
     }
 
-    /// The changes of a segment up to the first group that is not whole; `None` without its header.
+    /// The changes of a segment up to the first group that is not whole; `None` if its header is
+    /// damaged.
     fn read(&self, generation: u64) -> Option<Vec<Change>> {
         let file = self.disk.open(&path(generation), OpenMode::Existing).ok()?;
         let mut bytes = vec![0; usize::try_from(file.len().ok()?).ok()?];
@@ -201,7 +202,7 @@ impl Log {
     }
 }
 
-/// A group's checksum: it is for this place in this segment only.
+/// A group's checksum: valid for this place in this segment only.
 fn checksum(generation: u64, at: u64, body: &[u8]) -> u32 {
     let sum = crc32c::crc32c(&generation.to_le_bytes());
     crc32c::crc32c_append(crc32c::crc32c_append(sum, &at.to_le_bytes()), body)
@@ -292,7 +293,8 @@ mod tests {
         assert_eq!(counts, [None, Some(0), Some(2), Some(3)]);
     }
 
-    /// The room behind the last group is there already: a group under way may be there in part.
+    /// The space beyond the last group is allocated already: a part of an interrupted group may be
+    /// there.
     #[test]
     fn a_group_that_is_there_in_part_ends_the_replay() {
         let disk = SimDisk::new();

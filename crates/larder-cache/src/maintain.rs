@@ -31,7 +31,7 @@ const VICTIMS_MAX: usize = 4096;
 const IDLE_ENTRIES_MAX: usize = 100;
 /// Files used within the same hour are culled by size.
 const RECENCY_STEP_SEC: u64 = 3600;
-/// The disk must show this part of what was culled.
+/// The disk must show this share of what was culled.
 const SHOWN_SHARE: u64 = 8;
 /// Records read at a time.
 const PAGE: usize = 1024;
@@ -56,7 +56,7 @@ impl Store {
             match self.checkpoint(which) {
                 Ok(()) => (),
                 Err(CacheError::Closed) => return,
-                // The index has said so already; what is in memory can still be read.
+                // The index has logged that already; what is in memory can still be read.
                 Err(CacheError::Poisoned | CacheError::Disk(_)) => (),
             }
             if rests {
@@ -108,8 +108,8 @@ impl Store {
     }
 
     /// Whether the disk shows that something was culled. Some file systems free blocks late, others
-    /// free less than was counted (small files, compression): until it does, nothing more is culled
-    /// because of the disk's report.
+    /// free less than was counted (small files, compression): until it does, the disk's report
+    /// causes no more culling.
     fn has_become_free(&self, free_before: u64, culled_bytes: u64) -> bool {
         let shows = || {
             self.gauge.room_changed();
@@ -129,7 +129,7 @@ impl Store {
             for hour in victims.chunk_by(|a, b| a.hour == b.hour) {
                 self.cull_hour(hour, bytes_target, files_target, &mut culled);
             }
-            // The victims leave the index, so that the next walk finds others.
+            // The victims leave the index, so that the next scan finds others.
             let saved = self.save(Saves::All);
             self.gauge.room_changed();
             if culled.files == before || saved.is_err() {
@@ -138,8 +138,8 @@ impl Store {
         }
     }
 
-    /// Culls among files that were used within the same hour, large before small. One that is
-    /// larger than what is still too much is taken only if smaller ones do not suffice, and
+    /// Culls among files that were last used within the same hour, large before small. A file that
+    /// is larger than what is still to be freed is taken only if smaller ones do not suffice, and
     /// then the smallest of those.
     fn cull_hour(
         self: &Arc<Self>,
@@ -264,7 +264,7 @@ impl Store {
                 continue;
             }
             let file = self.file(no);
-            // Local files are created under this lock, so none appears meanwhile.
+            // Local files are created under this lock, so none appears at the same time.
             let state = file.state();
             if state.serial() != serial && self.disk.remove(&format!("{dir}/{name}")).is_ok() {
                 count(&self.gauge.counters.orphans_removed);

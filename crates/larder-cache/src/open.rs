@@ -16,8 +16,9 @@ use crate::config::{CacheError, Config, OpenError};
 use crate::gauge::Gauge;
 use crate::head::{self, Found};
 use crate::index::{INDEX_FILE, Index, SUSPECT_FILE};
-use crate::local::{keep_synced, with_local_changes};
+use crate::local::{BootEnded, keep_synced, with_local_changes};
 use crate::maintain::DATA_DIRS;
+use crate::memory::Memory;
 use crate::places::Places;
 use crate::pool::{Pool, data_path};
 use crate::recent::Recent;
@@ -34,13 +35,14 @@ use crate::{FileNo, lock};
 
 pub(crate) const LOCK_FILE: &str = "lock";
 const CLEAN_FILE: &str = "clean";
-/// Small files of ours are read whole up to this; a longer one is not ours.
+/// Small files of the cache are read whole up to this length; a longer one is not a file of the
+/// cache.
 const SMALL_FILE_BYTES_MAX: usize = 16 << 10;
 /// 2^24 numbers for each second: where numbering starts over, it starts past all earlier ones.
 const NUMBERS_PER_SEC_SHIFT: u32 = 24;
 
 /// Opens a cache: head, lock, clean flag, index; in this order. A directory that is refused because
-/// of its head is left as it was.
+/// of its head is not changed.
 pub(crate) fn open(
     disk: Arc<dyn Disk>,
     clock: Arc<dyn Clock>,
@@ -49,28 +51,13 @@ pub(crate) fn open(
     if disk.kind().map_err(OpenError::Unwritable)? == FsKind::FUSE {
         return Err(OpenError::OnFuse);
     }
-    head::recognise(&*disk, config)?;
-    // It contains bytes of all users: only its owner may access it.
-    disk.make_private().map_err(OpenError::Unwritable)?;
-    let lock_file = take_lock(&*disk)?;
-    // Once more: another process may have made it a cache before we had the lock.
-    let found = head::recognise(&*disk, config)?;
-    match found {
-        Found::Nothing => head::write(&*disk, config).map_err(OpenError::Unwritable)?,
-        Found::Cache { is_sound: true } => {}
-        Found::Cache { is_sound: false } => {
-            if let Err(error) = head::write(&*disk, config) {
-                tracing::warn!(%error, "the damaged head of the cache cannot be written anew");
-            }
-        }
-    }
-    let is_new = found == Found::Nothing;
+    let (lock_file, is_new) = take(&*disk, config)?;
     let clean_stamp = take_clean_flag(&*disk).map_err(OpenError::Unwritable)?;
     let bell = Arc::new(Bell::default());
     let numbers = u64::try_from(clock.wall().sec).unwrap_or(0).max(1) << NUMBERS_PER_SEC_SHIFT;
     let how = How { clean_stamp, is_new, numbers, boot: config.boot };
     let started = start_index(&disk, &bell, how).map_err(unwritable)?;
-    let Started { index, start, session, trust_floor, usage, dropped } = started;
+    let Started { index, start, session, trust_floor, usage, dropped, lost_in_memory } = started;
     let left = |had: u64, gone: u64| had.saturating_sub(gone);
     let gauge =
         Gauge::new(config.limits, left(usage.0, dropped.bytes), left(usage.1, dropped.files));
@@ -86,6 +73,8 @@ pub(crate) fn open(
         handed_out: Places::new(config.descriptors.handed_out_max),
         bases: Places::new(BASES_MAX),
         gauge,
+        lost_in_memory,
+        memory: Memory::new(config.memory.clone()),
         unwritten: Unwritten::new(unwritten_bytes_max),
         recent: Recent::new(config.recent_bytes_max, config.recent_piece_bytes_min),
         bell,
@@ -105,11 +94,33 @@ pub(crate) fn open(
         lock_file: Mutex::new(Some(lock_file)),
     });
     lock(&store.carried).extend(with_local_changes(&store.index));
+    store.sweep_memory();
     if store.gauge.wants_cull(&*store.disk, &*store.clock) {
         // Others may have filled the disk meanwhile.
         store.bell.ring();
     }
     Ok(store)
+}
+
+/// Takes the directory for this process: an existing cache, or a new one. Returns its lock, and
+/// whether it is new.
+fn take(disk: &dyn Disk, config: &Config) -> Result<(Arc<dyn DiskFile>, bool), OpenError> {
+    head::recognise(disk, config)?;
+    // It contains bytes of all users: only its owner may access it.
+    disk.make_private().map_err(OpenError::Unwritable)?;
+    let lock_file = take_lock(disk)?;
+    // Checked again: another process may have made it a cache before we had the lock.
+    let found = head::recognise(disk, config)?;
+    match found {
+        Found::Nothing => head::write(disk, config).map_err(OpenError::Unwritable)?,
+        Found::Cache { is_sound: true } => {}
+        Found::Cache { is_sound: false } => {
+            if let Err(error) = head::write(disk, config) {
+                tracing::warn!(%error, "the damaged head of the cache cannot be written anew");
+            }
+        }
+    }
+    Ok((lock_file, found == Found::Nothing))
 }
 
 /// Writes the clean flag; the index is closed and nothing more is written.
@@ -158,7 +169,7 @@ fn take_lock(disk: &dyn Disk) -> Result<Arc<dyn DiskFile>, OpenError> {
         return Err(OpenError::InUse { pid });
     }
     let pid = format!("{}\n", std::process::id());
-    // In the place of what is there, for which a full disk has a block; for people to read, so it
+    // Overwrites what is there, for which a full disk has a block; it is for people to read, so it
     // may fail.
     let written = file.write_at(pid.as_bytes(), 0).and_then(|()| file.set_len(pid.len() as u64));
     if let Err(error) = written {
@@ -192,6 +203,7 @@ struct Started {
     trust_floor: u64,
     usage: (u64, u64),
     dropped: Dropped,
+    lost_in_memory: BTreeSet<FileNo>,
 }
 
 /// What a start knows of the last stop.
@@ -215,7 +227,7 @@ enum Attempt {
 /// Opens the index: as it is, else after redb's integrity check, else a new one.
 ///
 /// # Errors
-/// The disk failed, which is no reason to throw the index away; or not even a new one works.
+/// The disk failed, which is no reason to throw the index away; or even a new index cannot be made.
 fn start_index(disk: &Arc<dyn Disk>, bell: &Arc<Bell>, how: How) -> Result<Started, CacheError> {
     let How { clean_stamp, is_new, .. } = how;
     let stamp = disk.open(INDEX_FILE, OpenMode::Existing).and_then(|file| file.stamp()).ok();
@@ -267,9 +279,11 @@ fn try_start(
     index.reserve_numbers(first);
     let (session, trust_floor) = next_session(&index, start);
     let usage = saved_usage(&index);
-    let (unsent, lost) =
-        if continued { (with_local_changes(&index), BTreeSet::new()) } else { end_boot(&index) };
-    let mut dropped = drop_dirty(&**disk, &index, |no| unsent.contains(&no));
+    let BootEnded { kept, lost, lost_in_memory } = match continued {
+        true => BootEnded { kept: with_local_changes(&index), ..BootEnded::default() },
+        false => end_boot(&index),
+    };
+    let mut dropped = drop_dirty(&**disk, &index, |no| kept.contains(&no));
     if continued {
         // They reached the server, or are still here: only clean bytes went.
         dropped.marks = 0;
@@ -283,7 +297,7 @@ fn try_start(
     if matches!(start, Start::First | Start::Discarded) {
         disk.sync_dir("")?;
     }
-    Ok(Started { index, start, session, trust_floor, usage, dropped })
+    Ok(Started { index, start, session, trust_floor, usage, dropped, lost_in_memory })
 }
 
 /// Number of this run, and of the first run whose stamps are to be trusted.
@@ -298,16 +312,15 @@ fn next_session(index: &Index, start: Start) -> (u64, u64) {
     (session, floor)
 }
 
-/// Drops what is worth nothing without the process, the boot or the log that it belongs to. Answers
-/// the files whose local changes were kept, and those whose were not.
-fn end_boot(index: &Index) -> (BTreeSet<FileNo>, BTreeSet<FileNo>) {
-    let (kept, lost) = keep_synced(index);
+/// Drops what is of no use without the process, the boot or the log to which it belongs.
+fn end_boot(index: &Index) -> BootEnded {
+    let ended = keep_synced(index);
     // The records belong to the kept changes.
-    if kept.is_empty() {
+    if ended.kept.is_empty() {
         let records = index.scan_all(&[tag::SESSION]);
         index.put_all(records.into_iter().map(|(key, _)| (key, None)).collect());
     }
-    (kept, lost)
+    ended
 }
 
 /// What [`drop_dirty`] dropped.
@@ -331,8 +344,8 @@ impl Dropped {
     }
 }
 
-/// Drops the files whose durable records say what is no longer so, unless `keeps` says that their
-/// local changes are known.
+/// Drops the files whose durable records are no longer true, unless `keeps` says that their local
+/// changes are known.
 fn drop_dirty(disk: &dyn Disk, index: &Index, keeps: impl Fn(FileNo) -> bool) -> Dropped {
     let mut dropped = Dropped::default();
     for (mark, _) in index.scan_all(&[tag::DIRTY]) {
@@ -355,7 +368,7 @@ fn drop_dirty(disk: &dyn Disk, index: &Index, keeps: impl Fn(FileNo) -> bool) ->
     dropped
 }
 
-/// The sums over all file records: stored, or counted if that record is damaged.
+/// The sums over all file records: as stored, or counted if that record is damaged.
 fn saved_usage(index: &Index) -> (u64, u64) {
     if let Some(usage) = index.get(&usage_key()).as_deref().and_then(decode_pair) {
         return usage;

@@ -19,7 +19,7 @@ pub(crate) type Batch = BTreeMap<Box<[u8]>, Option<Box<[u8]>>>;
 /// Cost of an entry besides its bytes: two allocations and its share of a half-full tree node.
 const ENTRY_BYTES: usize = 112;
 
-/// Changes on their way to the database.
+/// Changes that the database does not have yet.
 #[derive(Debug, Default)]
 pub(crate) struct Overlay {
     pending: Batch,
@@ -58,7 +58,7 @@ impl Overlay {
     }
 
     /// Removes a record: by a change, or by dropping a change that no commit has begun to write, if
-    /// that is all.
+    /// the database has no such record.
     pub(crate) fn remove(&mut self, key: Vec<u8>) {
         let is_of_session = key.first().is_some_and(|tag| OF_A_SESSION.contains(tag));
         if !is_of_session || self.stored.contains(&*key) || self.committing.contains_key(&*key) {
@@ -110,7 +110,8 @@ impl Overlay {
         self.committing_bytes = 0;
     }
 
-    /// The database will never have it: keeps only what `keeps` picks, for this run.
+    /// The database will never have these changes: keeps only those that `keeps` selects, for this
+    /// run.
     pub(crate) fn keep_only(&mut self, keeps: impl Fn(&[u8]) -> bool) {
         let mut all = (*self.committing).clone();
         all.append(&mut self.pending);
@@ -248,8 +249,8 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(1000))]
-        /// Whatever waits, is being written or is written: a reader sees the newest, and what waits
-        /// is counted to the byte.
+        /// Whatever is pending, being written or written: a reader sees the newest value, and the
+        /// pending bytes are counted exactly.
         #[test]
         fn a_reader_sees_what_was_put_last(steps in proptest::collection::vec(step(), 1..40)) {
             let mut run = Run::default();
@@ -260,7 +261,7 @@ mod tests {
         }
     }
 
-    /// (what happened to a record of a session before, changes that its removal leaves)
+    /// (the earlier history of a session's record, changes that its removal leaves)
     #[test]
     fn a_record_that_came_and_went_between_two_commits_is_never_written() {
         type Happen = fn(&mut Overlay);

@@ -10,10 +10,10 @@ use crate::FileNo;
 use crate::records::{key, number_in_key, tag};
 use crate::store::Store;
 
-/// Directories above a file; a longer way is taken for a circle.
+/// Directories above a file; a longer path is taken for a cycle.
 const DEPTH_MAX: usize = 4096;
 
-/// The pinned trees, and what was found out about directories below and beside them.
+/// The pinned trees, and what was found out about directories inside and outside them.
 pub(crate) struct Pins<'a> {
     store: &'a Store,
     pinned: HashSet<FileNo>,
@@ -87,8 +87,8 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
-        /// Trees, circles and files without a known place: a file is covered if a walk up from it
-        /// meets a pinned directory, in whatever order files are asked about.
+        /// Trees, cycles and files without a known place: a file is covered if a walk up from it
+        /// meets a pinned directory, in whatever order files are checked.
         #[test]
         fn a_file_is_covered_if_one_above_it_is_pinned(
             parents in proptest::collection::vec(proptest::option::of(1..=NODES), NODES as usize),

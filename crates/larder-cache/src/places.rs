@@ -1,4 +1,4 @@
-//! Counted places, for things of which only a limited number may exist at once.
+//! Counted slots, for things of which only a limited number may exist at the same time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -25,8 +25,8 @@ impl Places {
         self.count.load(Ordering::Relaxed) >= self.max
     }
 
-    /// Takes one more, even beyond the limit: two concurrent callers both get the last place, and
-    /// some things count whatever the limit is.
+    /// Takes one more, even beyond the limit: two concurrent callers both get the last slot, and
+    /// some things are counted regardless of the limit.
     pub(crate) fn take(self: &Arc<Self>) -> Place {
         self.count.fetch_add(1, Ordering::Relaxed);
         Place(Arc::clone(self))
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_is_free_again_when_who_took_it_is_gone() {
+    fn a_slot_is_free_again_when_its_process_is_gone() {
         let places = Places::new(2);
         let (one, two) = (places.take_free(), places.take_free());
         assert!(one.is_some() && two.is_some() && places.are_taken());

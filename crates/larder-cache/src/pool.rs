@@ -95,7 +95,7 @@ impl Pool {
             open.used_at = used_at;
             return Ok(Arc::clone(&open.file));
         }
-        // Opening outside the lock would let two of the same race; an open is short.
+        // Opening outside the lock would let two callers open the same file; an open is short.
         let path = data_path(no, serial);
         let file = match disk.open(&path, mode) {
             Err(error) if is_out_of_descriptors(&error) => {
@@ -107,9 +107,10 @@ impl Pool {
         };
         files.open.insert((no, serial), Open { file: Arc::clone(&file), used_at });
         if files.open.len() > files.max {
-            // An eighth at a time, so that the search for the oldest is paid rarely.
+            // An eighth at a time, so that the search for the oldest is rare.
             let keep = files.max - files.max / 8;
             files.shrink(keep.max(1));
+            debug_assert!(files.open.len() <= files.max, "no more files are open than the bound");
         }
         Ok(file)
     }
@@ -180,8 +181,8 @@ mod tests {
     const QUARTER: u64 = CHUNK / 4;
 
     proptest! {
-        /// Whatever a write that failed has left there: afterwards the bytes are there, and chunks
-        /// of zeros take no blocks.
+        /// Whatever a failed write has left there: afterwards the bytes are there, and chunks of
+        /// zeros take no blocks.
         #[test]
         fn what_is_written_with_holes_is_read_back(
             start in 0..6_u64, zeros in proptest::collection::vec(any::<bool>(), 1..16), dirt: bool,

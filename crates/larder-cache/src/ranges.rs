@@ -33,7 +33,7 @@ impl RangeSet {
             .collect()
     }
 
-    /// What is in `wanted` and not in the set.
+    /// The parts of `wanted` that are not in the set.
     pub(crate) fn gaps(&self, wanted: Range<u64>) -> Vec<Range<u64>> {
         let mut gaps = Vec::new();
         let mut at = wanted.start;
@@ -88,6 +88,10 @@ impl RangeSet {
             start = start.min(other_start);
             end = end.max(other_end);
         }
+        debug_assert!(
+            self.ranges.range(start..=end).next().is_none(),
+            "no other range overlaps or touches a new one"
+        );
         self.ranges.insert(start, end);
     }
 
@@ -111,7 +115,7 @@ impl RangeSet {
     }
 
     fn overlapping(&self, wanted: Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
-        // The only range that starts before `wanted` and may reach into it is the last such.
+        // Only the last range that starts before `wanted` may reach into it.
         let first = self.ranges.range(..=wanted.start).next_back();
         let from = first.filter(|(_, end)| **end > wanted.start).map_or(wanted.start, |(s, _)| *s);
         let until = if wanted.is_empty() { from } else { wanted.end };

@@ -45,12 +45,12 @@ pub(crate) struct Recent {
     /// Bytes of all pieces. Changed with the lock of `pieces`.
     bytes: AtomicU64,
     bytes_max: u64,
-    /// Shorter pieces are not worth a place. It also bounds how many there are to search.
+    /// Shorter pieces are not kept. This also bounds how many there are to search.
     piece_bytes_min: u64,
 }
 
 impl Recent {
-    /// Nothing yet, never more than `bytes_max` bytes, and no piece below `piece_bytes_min`.
+    /// An empty store for at most `bytes_max` bytes, without pieces shorter than `piece_bytes_min`.
     pub(crate) fn new(bytes_max: u64, piece_bytes_min: u64) -> Recent {
         Recent { pieces: Mutex::default(), bytes: AtomicU64::new(0), bytes_max, piece_bytes_min }
     }
@@ -72,7 +72,7 @@ impl Recent {
     }
 
     /// The bytes of a range of a local file, if one piece has all of them. A piece that is read to
-    /// its end leaves: its reader has had it.
+    /// its end is dropped: its reader has had it.
     pub(crate) fn take(&self, no: FileNo, serial: u64, range: &Range<u64>) -> Option<Bytes> {
         if self.bytes() == 0 {
             return None;
@@ -121,7 +121,7 @@ mod tests {
     const UNIT: u64 = 4096;
     const MAX: u64 = 6 * UNIT;
 
-    /// One byte for each unit, so that pieces are told apart.
+    /// One byte for each unit, so that pieces differ.
     fn data(seed: u8, units: u64) -> Bytes {
         let units = (0..units).map(|unit| seed.wrapping_add(u8::try_from(unit).unwrap()));
         units.flat_map(|byte| std::iter::repeat_n(byte, UNIT as usize)).collect()
@@ -177,7 +177,7 @@ mod tests {
     }
 
     proptest! {
-        /// Pieces come and go as in a list of them, and never exceed their bound.
+        /// Pieces are added and dropped as in a list of them, and never exceed their bound.
         #[test]
         fn recent_bytes_agree_with_a_model(steps in prop::collection::vec(step(), 1..60)) {
             let recent = Recent::new(MAX, UNIT);

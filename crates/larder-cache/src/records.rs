@@ -60,7 +60,7 @@ pub(crate) fn group_in_key(key: &[u8]) -> Option<u32> {
 }
 
 fn checksum(key: &[u8], value: &[u8]) -> u32 {
-    // The key's length keeps a byte from moving between key and value unnoticed.
+    // With the key's length in the sum, a byte cannot move between key and value unnoticed.
     let sum = crc32c::crc32c(&(key.len() as u64).to_le_bytes());
     crc32c::crc32c_append(crc32c::crc32c_append(sum, key), value)
 }
@@ -73,13 +73,13 @@ pub(crate) fn seal(key: &[u8], value: &[u8]) -> Vec<u8> {
     sealed
 }
 
-/// The value in what is stored, if the checksum is right.
+/// The value without its checksum, if that is right.
 pub(crate) fn unseal<'a>(key: &[u8], sealed: &'a [u8]) -> Option<&'a [u8]> {
     let (value, sum) = sealed.split_last_chunk::<4>()?;
     (checksum(key, value) == u32::from_le_bytes(*sum)).then_some(value)
 }
 
-/// What the index says of a file's data.
+/// What the index records of a file's data.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FileRecord {
     /// Number of the local file; 0 without one.

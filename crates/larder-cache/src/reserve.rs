@@ -42,7 +42,8 @@ impl Reserve {
         Reserve { state: Mutex::new(State { file, bytes, held_bytes }) }
     }
 
-    /// Lends the blocks if less than their number is free. To be called before the index writes.
+    /// Lends the blocks if less space than the reserve is free. To be called before the index
+    /// writes.
     pub(crate) fn lend(&self, disk: &dyn Disk) {
         let mut state = lock(&self.state);
         let is_low = || disk.space().is_ok_and(|space| space.free_bytes < state.bytes);
@@ -55,13 +56,13 @@ impl Reserve {
         }
     }
 
-    /// Takes back what is missing, or as much as there is. To be called after the index has
-    /// written, and after what it no longer needs is free.
+    /// Takes back what is missing, or as much as is free. To be called after the index has written,
+    /// and has freed what it no longer needs.
     pub(crate) fn take_back(&self) {
         let mut state = lock(&self.state);
         let Some(file) = state.file.clone() else { return };
         let mut step = state.bytes.saturating_sub(state.held_bytes);
-        // Only trying shows it: root may have blocks that the disk does not report as free.
+        // Only trying shows that: root may get blocks that the disk does not report as free.
         while step >= BYTES_MIN.min(state.bytes) && state.held_bytes < state.bytes {
             let bytes = (state.held_bytes + step).min(state.bytes);
             match file.allocate(bytes) {
@@ -93,8 +94,9 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(32))]
-        /// However full others make the disk: the index finds what the reserve held when less than
-        /// that was free, and afterwards all that there is, up to the reserve, is held again.
+        /// However full other programs make the disk: if less than the reserve is free, the index
+        /// gets the reserve's blocks, and afterwards all that is free, up to the size of the
+        /// reserve, is reserved again.
         #[test]
         fn what_is_lent_is_there_for_the_index(
             used in proptest::collection::vec((any::<bool>(), 0..3 * OURS), 1..12),
@@ -105,7 +107,7 @@ mod tests {
             let reserve = Reserve::open(&disk);
             for (takes_back, left) in used {
                 let held = lock(&reserve.state).held_bytes;
-                // Others leave so much free, of what we do not hold.
+                // The other programs leave this much free, of what the reserve does not have.
                 others.set_len(0).unwrap();
                 others.allocate(TOTAL_BYTES - held - left.min(TOTAL_BYTES - held)).unwrap();
                 let free = free_bytes(&disk);
@@ -122,7 +124,7 @@ mod tests {
                     prop_assert_eq!(len, now);
                 }
             }
-            // Another run finds what this one held.
+            // Another run finds what this one reserved.
             let held = lock(&reserve.state).held_bytes;
             prop_assert_eq!(lock(&Reserve::open(&disk).state).held_bytes, held);
         }

@@ -12,6 +12,7 @@ use larder_io::{DiskFile, Stamp};
 
 use crate::config::CacheError;
 use crate::file::CachedFile;
+use crate::memory::is_in_memory;
 use crate::ranges::RangeSet;
 use crate::records::{FileRecord, bytes_key, encode_group, encode_pair, key, tag};
 use crate::state::State;
@@ -47,8 +48,8 @@ struct Saving {
     groups: Vec<(u32, Option<Vec<u8>>)>,
     /// The local file's stamp, if it was written for this.
     stamp: Option<Stamp>,
-    /// The local file has bytes to sync. It is not held: a checkpoint of many files would take a
-    /// descriptor for each.
+    /// The local file has bytes to sync. It is not kept open: a checkpoint of many files would take
+    /// a descriptor for each.
     has_data: bool,
 }
 
@@ -71,14 +72,15 @@ impl Store {
         self.index.commit()
     }
 
-    /// Makes the local changes of these files durable, and has the next commit say so. Nobody may
-    /// change them meanwhile.
+    /// Makes the local changes of these files durable, and has the next commit record that. No
+    /// caller may change them at the same time.
     pub(crate) fn sync_unsent(self: &Arc<Self>, files: &[FileNo]) {
         if files.is_empty() {
             return;
         }
+        let on_disk = files.iter().map(|no| self.file(*no)).filter(|file| !file.is_in_memory());
         match self.disk.sync_all() {
-            Ok(()) => files.iter().for_each(|no| self.file(*no).note_synced()),
+            Ok(()) => on_disk.for_each(|file| file.note_synced()),
             Err(error) => tracing::warn!(
                 %error,
                 "the cache disk does not sync; what is unsent is lost with the next boot"
@@ -128,11 +130,19 @@ impl CachedFile {
         let is_at_rest = state.changes().begun_at().is_none_or(|at| now.since(at) >= MARKED_FOR);
         let may_wait = which == Saves::AllAtRest && state.recorded().is_marked();
         if let Some(record) = state.record_beside_changes() {
-            // The changes may be another run's to send, and the pin holds for that one, too.
+            // Another run may have to send the changes, and the pin must be known to that one, too.
             self.store.index.put(key(tag::FILE, self.number(), &[]), Some(record.encode()));
         }
         if !state.is_clean() || (may_wait && !is_at_rest) {
             return None;
+        }
+        if is_in_memory(state.serial()) {
+            // Bytes that the server has need not stay in memory, where they would not survive the
+            // boot.
+            if self.is_in_use(&state) {
+                return None;
+            }
+            self.drop_content(&mut state);
         }
         let stamp = self.write_to_save(&mut state);
         let touched = state.begin_save();
@@ -148,7 +158,7 @@ impl CachedFile {
             size: state.size(),
             held_bytes: held * CHUNK_BYTES,
             last_use_sec: state.last_use_sec(),
-            // A new stamp must not vouch for chunks that were not verified.
+            // A new stamp must not stand for chunks that were not verified.
             session: if is_trusted { self.store.session } else { 0 },
             stamp: state.recorded().record().stamp,
             pinned: state.is_pinned(),
@@ -160,7 +170,7 @@ impl CachedFile {
         Some(Saving { file: Arc::clone(self), changes, touched, record, groups, stamp, has_data })
     }
 
-    /// Writes the local file to the disk, and returns its stamp if it was not there.
+    /// Writes the local file to the disk, and returns its stamp if it was not there yet.
     fn write_to_save(&self, state: &mut State) -> Option<Stamp> {
         state.local().unwritten()?;
         let written = self.write_out(state).and_then(|()| self.local(state)?.stamp());
@@ -177,7 +187,7 @@ impl CachedFile {
     /// are any.
     ///
     /// # Errors
-    /// The disk does not open the local file.
+    /// The disk fails to open the local file.
     fn sum_completed(&self, state: &mut State, touched: &RangeSet) -> io::Result<()> {
         let mut chunks = Vec::new();
         for window in touched.iter() {
@@ -226,7 +236,7 @@ impl Saving {
     /// The local file, if its bytes are still to be made durable.
     fn to_sync(&self) -> io::Result<Option<Arc<dyn DiskFile>>> {
         let state = self.file.state();
-        // What has changed since is not put into the index, see [`Saving::finish`].
+        // If the file has changed since, nothing is put into the index; see [`Saving::finish`].
         if !self.has_data || state.changes().count() != self.changes {
             return Ok(None);
         }
@@ -320,8 +330,8 @@ mod tests {
         assert_eq!(open(&disk.crash(Image::Synced)).file(file.number()).version().unwrap(), b"v2");
     }
 
-    /// A database changes a cached file, syncs it, and goes on: only its first change waits for a
-    /// commit.
+    /// A database changes a cached file, syncs it, and repeats that: only its first change waits
+    /// for a commit.
     #[test]
     fn a_file_that_is_changed_again_and_again_is_marked_once() {
         let (disk, clock) = (SimDisk::new(), Arc::new(SimClock::new()));

@@ -63,7 +63,7 @@ pub(crate) struct State {
     recorded: Recorded,
 }
 
-/// What an index has of a file.
+/// What an index records of a file.
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) record: FileRecord,
@@ -73,10 +73,10 @@ pub(crate) struct Found {
     pub(crate) groups: Vec<(u32, Group)>,
 }
 
-/// What the index must be told of local changes.
+/// What must be recorded in the index about local changes.
 #[derive(Debug)]
 pub(crate) struct Notes {
-    /// The record of the changes, or that there are none; `None` if it is right as it is.
+    /// The record of the changes, or that there are none; `None` if the present record is right.
     pub(crate) record: Option<Option<LocalRecord>>,
     /// Dirty ranges that changed.
     pub(crate) ranges: Vec<Note>,
@@ -158,7 +158,7 @@ impl State {
         &self.recorded
     }
 
-    /// Whether the index may say that this is what the version's bytes are.
+    /// Whether the index may record these bytes as those of the version.
     pub(crate) fn is_clean(&self) -> bool {
         self.changes.is_current() && !self.has_changes()
     }
@@ -171,7 +171,12 @@ impl State {
     /// Checks the invariants that are cheap to check.
     pub(crate) fn check(&self) {
         self.presence.check();
-        debug_assert!(self.local.is_there() || self.known().is_empty());
+        debug_assert!(self.local.is_there() || self.known().is_empty(), "bytes are in a file");
+        debug_assert!(self.local.is_there() || !self.is_bypassed(), "the kernel writes that");
+        debug_assert!(
+            self.local.unwritten().is_none() || !self.has_changes(),
+            "only clean bytes wait in memory"
+        );
     }
 }
 
@@ -193,8 +198,8 @@ impl State {
         self.check();
     }
 
-    /// Puts what an earlier run changed in the place of what was loaded; answers what that was. To
-    /// be followed by a [`State::recharge`].
+    /// Replaces what was loaded by the changes of an earlier run; returns what was loaded. To be
+    /// followed by a [`State::recharge`].
     pub(crate) fn take_up(
         &mut self,
         record: LocalRecord,
@@ -212,7 +217,7 @@ impl State {
     }
 
     /// Drops all data; the version stays, and so does what the index has. Returns whether the index
-    /// must be told.
+    /// must be updated.
     pub(crate) fn drop_content(&mut self) -> bool {
         self.presence = Presence::nothing(self.size());
         self.changes = Changes::none(self.changes.count() + 1);
@@ -226,7 +231,7 @@ impl State {
     /// Starts again, after [`State::drop_content`], with a version of `size` bytes; or with nothing
     /// known of the file.
     pub(crate) fn start(&mut self, version: Option<&[u8]>, size: u64) {
-        debug_assert!(!self.local.is_there());
+        debug_assert!(!self.local.is_there(), "a new version starts without a local file");
         self.version = version.map(<[u8]>::to_vec);
         self.presence = Presence::nothing(size);
     }
@@ -241,6 +246,12 @@ impl State {
         self.local.create(serial);
     }
 
+    /// The local file is another one from now on, with the same bytes.
+    pub(crate) fn move_local(&mut self, serial: u64) {
+        self.local.move_to(serial);
+        self.touch_all();
+    }
+
     /// The local file was created in memory.
     pub(crate) fn create_unwritten(&mut self, serial: u64, file: Arc<UnwrittenFile>) {
         self.local.create_unwritten(serial, file);
@@ -251,8 +262,9 @@ impl State {
         self.local.set_written();
     }
 
-    /// All of the local file was verified. Answers whether the record is to be saved, so that the
-    /// next run need not read it again; `trusts` says whether that would trust it as it is.
+    /// All of the local file was verified. Returns whether the record is to be saved, so that the
+    /// next run need not read the file again; `trusts` says whether that run would trust it as it
+    /// is.
     pub(crate) fn set_verified(&mut self, trusts: bool) -> bool {
         self.local.set_verified();
         let is_news = self.recorded.is_there() && !trusts;
@@ -290,8 +302,8 @@ impl State {
 
 /// Steps that survive changes.
 impl State {
-    /// While there are local changes, and the file is pinned and its record is not, or the other
-    /// way round: that record with the pin of now, which the caller gives to the index.
+    /// If there are local changes and the pin in the record is out of date: the record with the
+    /// present pin, which the caller puts into the index.
     pub(crate) fn record_beside_changes(&mut self) -> Option<FileRecord> {
         let is_news = !self.is_clean() && self.recorded.record().pinned != self.is_pinned;
         is_news.then(|| self.recorded.pin(self.is_pinned))
@@ -302,7 +314,7 @@ impl State {
 impl State {
     /// See [`Presence::fill`].
     pub(crate) fn fill(&mut self, parts: &[Range<u64>], sums: Vec<(u64, u32)>) -> u64 {
-        debug_assert!(!self.is_bypassed());
+        debug_assert!(!self.is_bypassed(), "a file that the kernel writes was held whole");
         self.presence.fill(parts, sums)
     }
 
@@ -321,7 +333,7 @@ impl State {
         self.presence.recharge()
     }
 
-    /// A local change begins: the index must not vouch for the bytes that it changes.
+    /// A local change begins: the index must not record as valid the bytes that it changes.
     pub(crate) fn begin_change(&mut self, now: Monotonic) {
         debug_assert!(!self.recorded.vouches(), "the dirty mark is durable first");
         debug_assert!(self.local.unwritten().is_none(), "changes outlive the process");
@@ -444,7 +456,7 @@ impl State {
         Ok(())
     }
 
-    /// A chunk has another sum than before, and these of its bytes are to be sent.
+    /// A chunk has another sum than before, and these bytes of it must be sent.
     pub(crate) fn find_change(&mut self, chunk: u64, sum: u32, dirty: Vec<Range<u64>>) {
         self.presence.change_sum(chunk, sum);
         dirty.into_iter().for_each(|part| self.presence.set_dirty(part));
@@ -466,7 +478,7 @@ impl State {
 
 /// Records for the index.
 impl State {
-    /// What the index must be told of local changes now.
+    /// What must be recorded in the index about local changes now.
     pub(crate) fn take_notes(&mut self) -> Notes {
         let ranges = self.presence.take_unnoted();
         if self.is_noted() {
@@ -497,7 +509,7 @@ impl State {
         self.recorded.keeping().0
     }
 
-    /// Sets another keeping; `changes`: as of this many changes. Returns the previous one.
+    /// Sets another keeping, as of this number of `changes`. Returns the previous one.
     pub(crate) fn set_keeping(&mut self, keeping: Keeping, changes: Option<u64>) -> Keeping {
         self.recorded.set_keeping(keeping, changes)
     }
@@ -509,12 +521,12 @@ impl State {
         keeping != Keeping::Nothing && is_same && !self.is_bypassed()
     }
 
-    /// The index will not be told of local changes.
+    /// Local changes will not be recorded in the index.
     pub(crate) fn forget_notes(&mut self) {
         self.presence.take_unnoted();
     }
 
-    /// Drops what the index was told of local changes. Returns whether there was anything.
+    /// Drops what the index has recorded of local changes. Returns whether there was anything.
     pub(crate) fn drop_notes(&mut self) -> bool {
         self.presence.take_unnoted();
         let was_noted = self.recorded.noted().is_some();
@@ -575,8 +587,8 @@ impl State {
         self.recorded.end_save(record, groups);
     }
 
-    /// Takes it out of the list of files to save, unless it has changed since the save began.
-    /// Answers whether it did.
+    /// Removes it from the list of files to save, unless it has changed since the save began.
+    /// Returns whether it did.
     pub(crate) fn leave_queue(&mut self) -> bool {
         !self.presence.is_touched() && self.recorded.leave_queue()
     }

@@ -5,6 +5,7 @@
 //! except inside [`Index`] and [`Pool`].
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::time::Duration;
@@ -14,6 +15,7 @@ use larder_io::{Clock, Disk, DiskFile, Monotonic};
 use crate::file::CachedFile;
 use crate::gauge::{Gauge, Reserved};
 use crate::index::Index;
+use crate::memory::{Memory, is_in_memory};
 use crate::places::Places;
 use crate::pool::Pool;
 use crate::recent::Recent;
@@ -27,8 +29,8 @@ const UNSAVED_MAX: usize = 8 * 1024;
 /// At this many times as many, new data is declined.
 const UNSAVED_STALL_FACTOR: usize = 4;
 
-/// Culling that did not get far enough walks over all records again only after this time: what
-/// is left is pinned, dirty or open, or others fill the disk.
+/// Culling that did not reach its marks scans all records again only after this time: what is left
+/// is pinned, dirty or open, or other programs fill the disk.
 const CULL_PAUSE: Duration = Duration::from_secs(10);
 /// The same if a file was closed since.
 const CULL_PAUSE_AFTER_CLOSE: Duration = Duration::from_secs(1);
@@ -87,6 +89,10 @@ pub(crate) struct Store {
     /// Files whose content from before the kernel changed them is known.
     pub(crate) bases: Arc<Places>,
     pub(crate) gauge: Gauge,
+    /// Files whose changes were in memory when the boot before this one ended.
+    pub(crate) lost_in_memory: BTreeSet<FileNo>,
+    /// Data files that lie in memory.
+    pub(crate) memory: Memory,
     /// Short data files that are not on the disk yet.
     pub(crate) unwritten: Unwritten,
     /// Recently filled bytes.
@@ -106,11 +112,11 @@ pub(crate) struct Store {
     pub(crate) new_names: Mutex<BTreeSet<String>>,
     /// Assignments of numbers to keys take turns.
     pub(crate) assigning: Mutex<()>,
-    /// Whoever fills a file; a close has it alone.
+    /// Held by fills of any file; a close has it exclusively.
     pub(crate) filling: Turns,
     /// Checkpoints take turns.
     pub(crate) checkpoint: Mutex<()>,
-    /// When culling last did not get down to its marks, and whether a file was closed since.
+    /// When culling last did not reach its marks, and whether a file was closed since.
     pub(crate) cull_failed: Mutex<Option<(Monotonic, bool)>>,
     /// Data directories still to be searched for orphans.
     pub(crate) to_sweep: AtomicU32,
@@ -122,7 +128,18 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// The state of a file, shared by all who ask.
+    /// The disk of a local file.
+    ///
+    /// # Errors
+    /// `NotFound` if it is in memory and this cache has no place there.
+    pub(crate) fn disk_of(&self, serial: u64) -> io::Result<&Arc<dyn Disk>> {
+        match is_in_memory(serial) {
+            false => Ok(&self.disk),
+            true => self.memory.disk().ok_or_else(|| io::ErrorKind::NotFound.into()),
+        }
+    }
+
+    /// The state of a file, shared by all callers.
     pub(crate) fn file(self: &Arc<Self>, no: FileNo) -> Arc<CachedFile> {
         let mut files = lock(&self.files);
         if let Some(file) = files.get(&no).and_then(Weak::upgrade) {
@@ -142,12 +159,12 @@ impl Store {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// Whether so many files wait to be saved that no new ones must be started.
+    /// Whether so many files wait to be saved that no new ones may be started.
     pub(crate) fn is_crowded(&self) -> bool {
         lock(&self.unsaved).len() > UNSAVED_MAX * UNSAVED_STALL_FACTOR
     }
 
-    /// Whether so many files wait to be saved that a checkpoint was asked for.
+    /// Whether so many files wait to be saved that a checkpoint was requested.
     pub(crate) fn has_many_unsaved(&self) -> bool {
         lock(&self.unsaved).len() > UNSAVED_MAX
     }

@@ -103,6 +103,10 @@ impl Sums {
     }
 
     pub(crate) fn insert_group(&mut self, number: u32, group: Group) {
+        debug_assert!(
+            group.sums.len() as u64 <= GROUP_CHUNKS && group.sums.len() == group.verified.len(),
+            "a group has a slot for each of its chunks"
+        );
         self.groups.insert(number, group);
     }
 
@@ -135,7 +139,7 @@ pub(crate) fn chunk_range(chunk: u64, size: u64) -> Range<u64> {
     start..(start + CHUNK_BYTES).min(size)
 }
 
-/// Adjacent chunks, as many at a time as are read between two checks of a file's state.
+/// Adjacent chunks, as many as are read between two checks of a file's state.
 pub(crate) fn pieces_of(chunks: Range<u64>) -> impl Iterator<Item = Range<u64>> {
     let starts = chunks.clone().step_by(GROUP_CHUNKS as usize);
     starts.map(move |start| start..(start + GROUP_CHUNKS).min(chunks.end))
@@ -156,6 +160,7 @@ impl Summer {
     /// The checksum of a chunk in a file of `size` bytes.
     pub(crate) fn sum(&mut self, file: &dyn DiskFile, chunk: u64, size: u64) -> io::Result<u32> {
         let range = chunk_range(chunk, size);
+        debug_assert!(!range.is_empty(), "a chunk that is summed lies within its file");
         self.len = usize::try_from(range.end - range.start).unwrap_or(0);
         let bytes = &mut self.buffer[..self.len];
         file.read_exact_at(bytes, range.start)?;
@@ -208,7 +213,7 @@ mod tests {
     #[derive(Clone, Debug)]
     enum Step {
         Set(u64, u32),
-        /// As an index has it: nobody has looked at the bytes.
+        /// As an index has it: the bytes were not checked.
         Insert(u64, u32),
         Clear(Range<u64>),
     }
@@ -261,7 +266,7 @@ mod tests {
         }
     }
 
-    /// Pieces are all chunks, once, in order, and none is longer than what is looked at at once.
+    /// Pieces are all chunks, once, in order, and none is longer than the maximum.
     #[test]
     fn pieces_are_all_chunks_in_order() {
         for chunks in

@@ -19,6 +19,7 @@ mod kept;
 mod killed;
 mod lost;
 mod many;
+mod memory;
 mod model;
 mod opening;
 mod records;
@@ -58,7 +59,7 @@ fn open(disk: &SimDisk) -> Cache {
     try_open(disk).expect("the cache opens")
 }
 
-/// Bytes that differ by seed and place, and never are zero.
+/// Bytes that differ by seed and place, and are never zero.
 fn bytes(seed: u64, range: std::ops::Range<u64>) -> Vec<u8> {
     range
         .map(|at| {

@@ -1,4 +1,4 @@
-//! Who is at a local file: many who fill parts of it, or one who changes it.
+//! Access to a local file: many callers that fill parts of it, or one that changes it.
 
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, T
 use crate::lock;
 use crate::ranges::RangeSet;
 
-/// Either many who add to something, or one who changes it.
+/// Either many that add to something, or one that changes it.
 #[derive(Debug, Default)]
 pub(crate) struct Turns(RwLock<()>);
 
@@ -16,12 +16,12 @@ impl Turns {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Alone. Waits for those who are at it.
+    /// Exclusive access. Waits for the others to end.
     pub(crate) fn alone(&self) -> RwLockWriteGuard<'_, ()> {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether nobody is at it just now.
+    /// Whether no caller has access just now.
     pub(crate) fn is_free(&self) -> bool {
         !matches!(self.0.try_write(), Err(TryLockError::WouldBlock))
     }
@@ -36,7 +36,7 @@ pub(crate) struct Filling {
     claims: Mutex<Claims>,
 }
 
-/// What is claimed of a local file. Claims of an older one, which is gone, are forgotten.
+/// The claimed parts of a local file. Claims of an older one, which is gone, are forgotten.
 #[derive(Debug, Default)]
 struct Claims {
     serial: u64,
@@ -44,7 +44,7 @@ struct Claims {
 }
 
 impl Filling {
-    /// What of these parts of a local file nobody claims.
+    /// The parts of a local file among these that are not claimed.
     pub(crate) fn unclaimed(&self, serial: u64, parts: Vec<Range<u64>>) -> Vec<Range<u64>> {
         let claims = lock(&self.claims);
         if claims.serial != serial {
@@ -53,23 +53,29 @@ impl Filling {
         parts.into_iter().flat_map(|part| claims.ranges.gaps(part)).collect()
     }
 
-    /// Claims parts of a local file that nobody claims.
+    /// Claims parts of a local file that are not claimed.
     pub(crate) fn claim(&self, serial: u64, parts: &[Range<u64>]) {
         let mut claims = lock(&self.claims);
         if claims.serial != serial {
             *claims = Claims { serial, ranges: RangeSet::default() };
         }
         for part in parts {
-            debug_assert!(!claims.ranges.intersects(part.clone()));
+            debug_assert!(!claims.ranges.intersects(part.clone()), "what one claims nobody has");
             claims.ranges.insert(part.clone());
         }
     }
 
-    /// Gives back what was claimed.
+    /// Gives claimed parts back.
     pub(crate) fn unclaim(&self, serial: u64, parts: &[Range<u64>]) {
         let mut claims = lock(&self.claims);
         if claims.serial == serial {
-            parts.iter().for_each(|part| claims.ranges.remove(part.clone()));
+            for part in parts {
+                debug_assert!(
+                    claims.ranges.contains(part.clone()),
+                    "what is given back was claimed"
+                );
+                claims.ranges.remove(part.clone());
+            }
         }
     }
 
@@ -90,8 +96,8 @@ mod tests {
     const END: u64 = 12;
 
     proptest! {
-        /// However many fills of however many local files there are: what one gets is what it asks
-        /// for and nobody has, and what all give back can be had again.
+        /// However many fills of however many local files there are: a fill gets what it asks for
+        /// and no other fill has, and what all give back can be claimed again.
         #[test]
         fn claims_are_disjoint_and_come_back(
             steps in proptest::collection::vec((any::<bool>(), 1..3_u64, 0..END, 1..END), 1..40),

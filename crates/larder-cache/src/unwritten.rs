@@ -22,7 +22,7 @@ use larder_io::{DiskFile, Stamp};
 use crate::lock;
 use crate::pool::write_with_holes;
 
-/// This share of what may wait asks for a checkpoint.
+/// When this share of the limit waits, a checkpoint is requested.
 const FULL_SHARE: u64 = 2;
 
 /// A local file that is in memory until it is written out, and then on the disk.
@@ -51,7 +51,7 @@ impl UnwrittenFile {
         self.size
     }
 
-    /// Creates it on the disk with what is there, and goes on there.
+    /// Creates it on the disk with its present content; from then on it is used there.
     pub(crate) fn write_out(
         &self,
         create: impl FnOnce() -> io::Result<Arc<dyn DiskFile>>,
@@ -90,8 +90,8 @@ fn unsupported<T>() -> io::Result<T> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// In memory it can be read, filled and emptied; what else is asked of a local file is asked of
-/// those on the disk.
+/// In memory it can be read, filled and emptied; all other operations are used only on files on the
+/// disk.
 impl DiskFile for UnwrittenFile {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         match self.place() {
@@ -175,12 +175,12 @@ impl Unwritten {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Whether so many wait that a checkpoint should come.
+    /// Whether so many wait that a checkpoint should be made.
     pub(crate) fn is_filling(&self) -> bool {
         self.bytes() > self.bytes_max / FULL_SHARE
     }
 
-    /// Room for a file of so many bytes.
+    /// Reserves room for a file of this many bytes.
     pub(crate) fn take(&self, size: u64) -> bool {
         let more = |now: u64| now.checked_add(size).filter(|sum| *sum <= self.bytes_max);
         self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
@@ -191,7 +191,7 @@ impl Unwritten {
     }
 }
 
-/// What a file of so many bytes takes of the disk.
+/// What a file of this many bytes takes on the disk.
 pub(crate) fn room_of(size: u64) -> u64 {
     size.next_multiple_of(crate::CHUNK_BYTES)
 }

@@ -1,10 +1,10 @@
 //! Verifying what an earlier run has left in a local file, outside the lock of the file.
 //!
-//! Whoever reads a chunk verifies it then, and has the lock for so long. To hand out a local file
-//! all of it must be right: after a crash that is gigabytes, and everybody else who asks something
-//! of the file, on a thread that may serve the whole mount, would wait. So chunks are read and
-//! summed without the lock, and what was found counts if the chunk's sum is then still the one that
-//! it was compared with.
+//! A read verifies the chunks that it needs, and holds the lock during that. To hand out a local
+//! file all of it must be right: after a crash that is gigabytes, and every other call on the file
+//! would wait, perhaps on a thread that serves the whole mount. So chunks are read and summed
+//! without the lock, and the result counts if the chunk's sum is then still the one with which it
+//! was compared.
 
 use std::ops::Range;
 
@@ -13,10 +13,10 @@ use crate::lock;
 use crate::state::State;
 use crate::sums::{Summer, chunks_of, pieces_of};
 
-/// Up to here a file is verified on the thread that wants it: a few milliseconds.
+/// Up to this size a file is verified on the calling thread: that takes a few milliseconds.
 const AT_ONCE_BYTES_MAX: u64 = 8 << 20;
 
-/// What is verified: a local file, as of a change.
+/// What is verified: a local file, as of a count of changes.
 #[derive(Clone, Copy)]
 struct Subject {
     serial: u64,
@@ -43,16 +43,16 @@ impl Subject {
 impl CachedFile {
     /// Verifies all chunks that this run has not, so that [`CachedFile::whole`] and
     /// [`CachedFile::begin_bypass`] need not. Does nothing where they would refuse, or need no
-    /// verifying. Reads up to the whole local file; others use the file meanwhile, and one
-    /// caller at a time verifies it.
+    /// verifying. Reads up to the whole local file; other callers can use the file during that, and
+    /// one caller at a time verifies it.
     pub fn verify_ahead(&self) {
         if self.to_verify().is_none() {
             return;
         }
         let _turn = lock(&self.verifying);
-        // Whoever was first may have done it.
+        // An earlier caller may have done it.
         let Some(subject) = self.to_verify() else { return };
-        // One who waits for gigabytes does not make others wait for a CPU.
+        // A caller that waits for gigabytes must not make others wait for a CPU.
         let is_there = if subject.size <= AT_ONCE_BYTES_MAX {
             self.verify_pieces(&subject)
         } else {
@@ -68,12 +68,13 @@ impl CachedFile {
         }
     }
 
-    /// Verifies the chunks that this run has not; whether the subject is still there.
+    /// Verifies the chunks that this run has not; returns whether the subject still exists.
     fn verify_pieces(&self, subject: &Subject) -> bool {
         subject.pieces().all(|piece| self.verify_piece(subject, piece, false).is_some())
     }
 
-    /// Verifies all chunks anew: how many were read, and those found bad, which are forgotten.
+    /// Verifies all chunks again: returns how many were read, and those found bad, which are
+    /// forgotten.
     pub(crate) fn verify(&self) -> (u64, Vec<u64>) {
         let _turn = lock(&self.verifying);
         let subject = {
@@ -100,7 +101,7 @@ impl CachedFile {
         }
     }
 
-    /// What is to be verified before the local file can be handed out.
+    /// What must be verified before the local file can be handed out.
     fn to_verify(&self) -> Option<Subject> {
         let mut state = self.state();
         if state.version().is_none() || self.settle(&mut state).is_err() {
@@ -111,7 +112,7 @@ impl CachedFile {
         (is_whole && !local.is_stamped() && !state.is_bypassed()).then(|| Subject::of(&state))
     }
 
-    /// Verifies some chunks, or those of them that this run has not; answers how many, and which
+    /// Verifies some chunks, or those of them that this run has not; returns how many, and which
     /// were bad. `None` if the subject is gone.
     fn verify_piece(
         &self,
@@ -158,7 +159,7 @@ impl CachedFile {
         Some((count, bad))
     }
 
-    /// Whether a chunk is as its sum says. With the lock held: a write is either whole in what is
+    /// Whether a chunk matches its sum. With the lock held: a write is either whole in what is
     /// read, or not at all.
     fn is_right(&self, state: &State, chunk: u64) -> bool {
         let sum = self.local(state).and_then(|file| self.sum_on_disk(state, &file, chunk));

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::lifetime::Lifetimes;
 use crate::rule::Rule;
 use crate::specification::{Deadline, Level, Specification};
 
@@ -21,10 +22,10 @@ pub(crate) const STRONGEST: &str = "critical";
 pub struct Class {
     /// Its name.
     pub name: String,
-    /// What the mount promises.
+    /// What the mount promises for it.
     pub promised: Specification,
-    /// One line that says what the mount promises beyond what the class asks for, because it has no
-    /// such level; or empty.
+    /// One line that says what the mount promises beyond what the class asks for, because it has
+    /// no such level; or empty.
     pub raised: String,
     /// The file that defines it; `None` if it is built in.
     pub file: Option<String>,
@@ -36,10 +37,39 @@ impl Class {
         self.promised.write() >= Some(Level::Durable)
     }
 
-    /// How long bytes may take to reach the server's disk although no caller waits for them;
-    /// `None`: the class does not say.
-    pub fn durable_within(&self) -> Option<Duration> {
+    /// Whether its bytes never need to reach the server.
+    pub fn stays_here(&self) -> bool {
+        self.promised.promised() < Some(Level::Shared)
+    }
+
+    /// Whether acknowledged bytes may be lost with the machine.
+    pub fn is_in_memory(&self) -> bool {
+        self.promised.close.max(self.promised.write()) < Some(Level::Local)
+    }
+
+    /// Whether nobody waits for bytes to be on the server's disk: the memory of other machines is
+    /// enough for a time, or for good. A class that asks for the server's disk some time later has
+    /// to name that level, too.
+    pub fn is_volatile(&self) -> bool {
+        let promised = &self.promised;
+        let waits_for = promised.close.max(promised.fsync).max(promised.write());
+        let is_due = promised.due(Level::Durable) != Deadline::Never;
+        waits_for == Some(Level::Shared) && (!is_due || promised.steps.contains_key(&Level::Shared))
+    }
+
+    /// How long bytes may be in the memory of other machines alone, if that is enough for a time;
+    /// `None`: for good.
+    pub fn volatile_for(&self) -> Option<Duration> {
         match self.promised.due(Level::Durable) {
+            Deadline::Within(time) => Some(time),
+            Deadline::Never => None,
+        }
+    }
+
+    /// How long bytes may take to reach the server's disk, or memory of other machines, although no
+    /// caller waits for them; `None`: the class does not say.
+    pub fn durable_within(&self) -> Option<Duration> {
+        match self.promised.due(Level::Shared) {
             Deadline::Within(time) => Some(time),
             Deadline::Never => None,
         }
@@ -49,23 +79,25 @@ impl Class {
 /// The classes, rules and default of a mount.
 #[derive(Clone, Debug)]
 pub struct Classes {
-    /// By name; those that the mount cannot keep with the reason.
+    /// By name. Of a class that the mount cannot provide, the reason.
     pub(crate) classes: BTreeMap<String, Result<Arc<Class>, String>>,
-    /// In order: the first one that applies counts.
+    /// In order: the first rule that applies decides.
     pub(crate) rules: Vec<Rule>,
     /// The class of files that nothing else covers.
     pub(crate) mount: Arc<Class>,
-    /// It was asked for.
+    /// Whether the user chose that class by an option of the mount.
     pub(crate) is_mount_typed: bool,
     /// Of files whose own class is not known: the strongest that larder brings, since what it was
     /// is not known.
     pub(crate) strongest: Arc<Class>,
+    /// How long copies last at each level.
+    pub(crate) lifetimes: Lifetimes,
 }
 
 /// A file whose class is wanted.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject<'a> {
-    /// Where it is below the mount.
+    /// Its path below the mount.
     pub path: &'a Path,
     /// The user who opens it.
     pub uid: u32,
@@ -75,16 +107,16 @@ pub struct Subject<'a> {
     pub program: Option<&'a OsStr>,
     /// The class that was set for the file itself.
     pub own: Option<&'a str>,
-    /// The nearest directory above it for which a class was set, and that.
+    /// The nearest directory above it for which a class was set, and that class.
     pub dir: Option<(&'a Path, &'a str)>,
 }
 
 /// The class of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
-    /// The class.
+    /// The chosen class.
     pub class: Arc<Class>,
-    /// What decided.
+    /// What decided it.
     pub why: Why,
 }
 
@@ -99,7 +131,7 @@ pub enum Why {
     Rule(String),
     /// The mount's options.
     Mount,
-    /// Nobody said anything.
+    /// Nothing: the default applies.
     Default,
     /// A class was set that is no longer known, or that this mount cannot provide.
     Lost(String),
@@ -168,19 +200,24 @@ impl Classes {
         self.get(name).unwrap_or_else(|_| self.strongest.clone())
     }
 
-    /// All classes by name; those that the mount cannot keep with the reason.
+    /// All classes by name. Of a class that the mount cannot provide, the reason.
     pub fn all(&self) -> impl Iterator<Item = (&str, Result<&Class, &str>)> {
         self.classes
             .iter()
             .map(|(name, class)| (name.as_str(), class.as_deref().map_err(String::as_str)))
     }
 
-    /// The rules in their order.
+    /// The rules, in order.
     pub fn rules(&self) -> &[Rule] {
         &self.rules
     }
 
-    /// The class of files about which nothing else says anything.
+    /// How long copies last at each level.
+    pub fn lifetimes(&self) -> &Lifetimes {
+        &self.lifetimes
+    }
+
+    /// The class of files that nothing else covers.
     pub fn mount(&self) -> &Arc<Class> {
         &self.mount
     }

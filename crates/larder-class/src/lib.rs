@@ -10,6 +10,8 @@
 //!   the class is refused. It is never weakened.
 //! - A [`Rule`] chooses a class for files by path, uid, size or program. The [`Classes`] of a mount
 //!   are its classes, rules and default; [`Classes::choose`] says which class a file has and why.
+//! - A [`Lifetime`] is how long a copy at a level lasts on average: an assumption by which larder
+//!   estimates when a file would be lost.
 //!
 //! Everything is a function of its input, except [`load`], which reads the files. Absent on
 //! purpose: files that have classes, and keeping their promises (`larder-client`).
@@ -21,6 +23,7 @@
 #![forbid(unsafe_code)]
 
 mod choose;
+mod lifetime;
 mod load;
 mod offer;
 mod rule;
@@ -28,6 +31,7 @@ mod specification;
 mod written;
 
 pub use choose::{Choice, Class, Classes, Subject, Why};
+pub use lifetime::{LIFETIME_MAX, Lifetime, Lifetimes, first_loss};
 pub use load::{LoadError, RuleFile, Sources, load};
 pub use offer::{Offer, Refused};
 pub use rule::Rule;

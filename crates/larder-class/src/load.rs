@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::choose::{Class, Classes, DEFAULT, STRONGEST};
+use crate::lifetime::Lifetimes;
 use crate::offer::Offer;
 use crate::specification::Specification;
 use crate::written;
@@ -24,14 +25,14 @@ pub struct Sources {
     pub files: Vec<PathBuf>,
     /// Rules of the mount, which come before all others.
     pub rules: Option<RuleFile>,
-    /// The class of files about which nothing else says anything.
+    /// The class of files that nothing else covers.
     pub class: Option<String>,
 }
 
 /// Rules of a mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RuleFile {
-    /// Those for build trees that larder brings.
+    /// The built-in rules for build trees.
     Build,
     /// A file.
     File(PathBuf),
@@ -42,13 +43,14 @@ pub enum RuleFile {
 #[error("{0}")]
 pub struct LoadError(String);
 
-/// Classes and rules so far.
+/// The classes and rules read so far.
 #[derive(Default)]
 struct Loaded {
     specifications: BTreeMap<String, Specification>,
-    /// The file that defined each last.
+    /// For each class, the file that defined it last.
     files: BTreeMap<String, String>,
     rules: Vec<crate::Rule>,
+    lifetimes: Lifetimes,
 }
 
 /// Reads the files, and fits their content to what a mount offers. Reads at most 1 MiB of each.
@@ -80,10 +82,10 @@ pub fn load(sources: &Sources, offer: &Offer) -> Result<Classes, LoadError> {
 }
 
 impl Classes {
-    /// Those that larder brings, without rules, fitted to what a mount offers.
+    /// The built-in classes, without rules, fitted to what a mount offers.
     ///
     /// # Errors
-    /// If the mount cannot keep class `edited` or `critical`.
+    /// If the mount cannot provide class `edited` or `critical`.
     pub fn shipped(offer: &Offer) -> Result<Classes, LoadError> {
         load(&Sources::default(), offer)
     }
@@ -91,13 +93,14 @@ impl Classes {
 
 impl Loaded {
     fn add(&mut self, file: &str, text: &str) -> Result<(), LoadError> {
-        let read = written::read(file, text, &self.specifications);
+        let read = written::read(file, text, &self.specifications, self.lifetimes);
         let read = read.map_err(|why| LoadError(format!("{file}: {why}")))?;
         for (name, specification) in read.classes {
             self.files.insert(name.clone(), file.to_owned());
             self.specifications.insert(name, specification);
         }
         self.rules.splice(0..0, read.rules);
+        self.lifetimes = read.lifetimes;
         Ok(())
     }
 
@@ -107,7 +110,7 @@ impl Loaded {
         offer: &Offer,
         strongest: Specification,
     ) -> Result<Classes, LoadError> {
-        let Loaded { specifications, files, rules } = self;
+        let Loaded { specifications, files, rules, lifetimes } = self;
         let fitted = |name: &str, wanted: &Specification| match offer.fit(wanted) {
             Ok((promised, raised)) => {
                 let (raised, file) = (raised.join("; "), files.get(name).cloned());
@@ -121,8 +124,8 @@ impl Loaded {
             .collect();
         let strongest = fitted(STRONGEST, &strongest).map_err(LoadError)?;
         let mount = strongest.clone();
-        let mut all =
-            Classes { classes, rules, mount, is_mount_typed: sources.class.is_some(), strongest };
+        let is_mount_typed = sources.class.is_some();
+        let mut all = Classes { classes, rules, mount, is_mount_typed, strongest, lifetimes };
         all.mount = all.get(sources.class.as_deref().unwrap_or(DEFAULT)).map_err(LoadError)?;
         for rule in &all.rules {
             all.get(rule.class()).map_err(|why| LoadError(format!("{rule}: {why}")))?;
@@ -131,7 +134,7 @@ impl Loaded {
     }
 }
 
-/// The text of a file; `None` if there is none.
+/// The text of a file; `None` if the file does not exist.
 fn text_of(path: &Path) -> Result<Option<String>, LoadError> {
     let bad = |why: String| LoadError(format!("{}: {why}", path.display()));
     let file = match std::fs::File::open(path) {
@@ -156,7 +159,7 @@ mod tests {
     use crate::offer::tests::plain;
     use crate::{Deadline, Level, Step, Subject, Why};
 
-    /// A folder with files of these texts, as sources in their order.
+    /// A folder with files of these texts, and the sources that name them in order.
     fn sources(texts: &[&str]) -> (tempfile::TempDir, Sources) {
         let folder = tempfile::tempdir().unwrap();
         let mut files = vec![folder.path().join("missing.toml")];
@@ -178,10 +181,10 @@ mod tests {
         Subject { path: Path::new(path), uid: 1000, size: 0, program: None, own: None, dir: None }
     }
 
-    /// An offer of everything, for what the classes ask for.
+    /// An offer of everything that the built-in classes ask for.
     fn everything() -> Offer {
         let copies = Level::ALL.into_iter().map(|level| (level, 2)).collect();
-        Offer { whose: "a dream".into(), copies, waits_for: None }
+        Offer { whose: "a dream".into(), copies, waits_for: None, durable_within: None }
     }
 
     #[test]
@@ -198,13 +201,12 @@ mod tests {
                 "edited: close waits for durable, fsync for durable",
                 "generated: durable within 10 min, close waits for local, fsync for local",
                 "scratch: close waits for nothing, fsync for nothing",
-                "volatile: shared within 30 s in 2 copies, close waits for nothing, fsync for \
-                 shared",
+                "volatile: shared within 30 s, close waits for nothing, fsync for shared",
             ]
         );
         assert!(classes.all().all(|(_, class)| class.unwrap().raised.is_empty()));
         assert_eq!(classes.mount().name, "edited");
-        // From the weakest to the strongest, each keeps what those before it promise.
+        // From the weakest to the strongest, each class keeps what those before it promise.
         let order = ["scratch", "generated", "edited", "critical"];
         for (at, name) in order.iter().enumerate() {
             for weaker in &order[..at] {
@@ -247,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_mount_cannot_keep_is_refused_if_somebody_names_it() {
+    fn what_a_mount_cannot_keep_is_refused_if_a_user_names_it() {
         let two = "[class.twice]\nlike = \"critical\"\ndurable = { copies = 2 }\n";
         let classes = loaded(&[two]).unwrap();
         let why = "class twice: an NFS mount has no level durable in 2 copies, nor a stronger one";
@@ -310,7 +312,7 @@ mod tests {
 
     /// Over all subsets of who can decide: the one that comes first in the order does.
     #[test]
-    fn who_is_nearer_to_the_file_decides() {
+    fn the_rule_nearest_to_the_file_decides() {
         let rules = "[[rule]]\nglob = '*.c'\nclass = 'scratch'";
         for case in 0..16_u32 {
             let has = |bit: u32| case >> bit & 1 == 1;

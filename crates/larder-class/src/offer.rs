@@ -1,18 +1,22 @@
 //! What a mount can provide, and fitting a specification to it.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use crate::specification::{Deadline, Level, OnError, Specification, Step};
 
 /// What one mount can provide.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offer {
-    /// Whose it is, for people: "an NFS mount".
+    /// What makes the offer, as messages name it: "an NFS mount".
     pub whose: String,
-    /// The levels that there are, and the most copies at each.
+    /// The levels that the mount has, and the most copies at each.
     pub copies: BTreeMap<Level, u8>,
     /// close and fsync wait for this level at least, whatever the class asks for.
     pub waits_for: Option<Level>,
+    /// Bytes of a class that does not promise the server's disk reach it within this time all the
+    /// same; `None`: never.
+    pub durable_within: Option<Duration>,
 }
 
 /// Levels that the mount cannot provide.
@@ -36,11 +40,11 @@ impl Offer {
         found.ok_or_else(|| Refused { whose: self.whose.clone(), level, copies })
     }
 
-    /// `wanted` with the levels that this mount has. Answers that, and what it had to raise, in
-    /// words; never less than `wanted`.
+    /// `wanted`, fitted to the levels of this mount: never weaker than `wanted`. Also returns, in
+    /// words, what had to be raised.
     ///
     /// # Errors
-    /// If no level here is strong enough.
+    /// If no level of this mount is strong enough.
     pub fn fit(&self, wanted: &Specification) -> Result<(Specification, Vec<String>), Refused> {
         let mut raised = Vec::new();
         let mut fitted = Specification { steps: BTreeMap::new(), ..wanted.clone() };
@@ -66,18 +70,22 @@ impl Offer {
                 *waits = Some(held);
             }
         }
-        if self.waits_for.is_some() && wanted.on_error == OnError::Discard {
-            // The waiting caller is told; nothing is dropped silently.
-            fitted.on_error = OnError::Keep;
+        if let (Some(within), true) =
+            (self.durable_within, fitted.promised() < Some(Level::Durable))
+        {
+            let held = self.level_for(Level::Durable, 1)?;
+            let step = Step { within: Deadline::Within(within), copies: 1 };
+            raised.push(format!("bytes are {held} {}: their names are there", step.within));
+            fitted.steps.insert(held, step);
         }
+        // No mount drops anything yet: a waiting caller is told, the rest is set aside.
+        fitted.on_error = OnError::Keep;
         Ok((fitted, raised))
     }
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use std::time::Duration;
-
     use proptest::prelude::*;
 
     use super::*;
@@ -86,21 +94,24 @@ pub(crate) mod tests {
     /// A server with one copy on its disk, for which close and fsync always wait.
     pub(crate) fn plain() -> Offer {
         let copies = BTreeMap::from([(Level::Memory, 1), (Level::Durable, 1)]);
-        Offer { whose: "an NFS mount".into(), copies, waits_for: Some(Level::Durable) }
+        let waits_for = Some(Level::Durable);
+        Offer { whose: "an NFS mount".into(), copies, waits_for, durable_within: None }
     }
 
     fn any_offer() -> impl Strategy<Value = Offer> {
         let level = || proptest::sample::select(Level::ALL.to_vec());
         let copies = proptest::collection::btree_map(level(), 1_u8..3, 0..5);
-        (copies, proptest::option::of(level())).prop_map(|(copies, waits_for)| {
+        let within = proptest::option::of((1_u64..4).prop_map(Duration::from_secs));
+        let parts = (copies, proptest::option::of(level()), within);
+        parts.prop_map(|(copies, waits_for, durable_within)| {
             let waits_for = waits_for.filter(|level| copies.contains_key(level));
-            Offer { whose: "a mount".into(), copies, waits_for }
+            Offer { whose: "a mount".into(), copies, waits_for, durable_within }
         })
     }
 
     proptest! {
-        /// What was fitted keeps everything that was wanted, by levels that are there; it is
-        /// refused only if something wanted is stronger than all of them.
+        /// A fitted class keeps everything that was wanted, at levels that the mount has. Fitting
+        /// fails only if something wanted is stronger than all of them.
         #[test]
         fn a_fitted_class_is_never_weaker(wanted in any_specification(), offer in any_offer()) {
             match offer.fit(&wanted) {
@@ -128,7 +139,9 @@ pub(crate) mod tests {
                     let promised = promised.filter(|(_, step)| step.within != Deadline::Never);
                     let promised = promised.map(|(level, step)| (*level, step.copies));
                     let waits = [wanted.close, wanted.fsync].into_iter().flatten().map(|level| (level, 1));
-                    prop_assert!(promised.chain(waits).any(|it| Some(it) > strongest), "{refused}");
+                    let sent = offer.durable_within.map(|_| (Level::Durable, 1));
+                    let mut all = promised.chain(waits).chain(sent);
+                    prop_assert!(all.any(|it| Some(it) > strongest), "{refused}");
                 }
             }
         }

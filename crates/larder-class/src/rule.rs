@@ -15,21 +15,21 @@ const EXPRESSION_BYTES_MAX: usize = 4096;
 /// whatever the expression, and this bounds the factor.
 const COMPILED_BYTES_MAX: usize = 1 << 20;
 
-/// The kernel knows as much of a program's name (proc_pid_comm(5)).
+/// The kernel keeps this many bytes of a program's name (proc_pid_comm(5)).
 const PROGRAM_BYTES_MAX: usize = 15;
 
-/// A rule as it is written. Each condition that is there must hold.
+/// A rule as it is written. All conditions that are given must hold.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Wanted {
     /// As in gitignore(5): without a slash it is about the last name, with one at the end about
     /// all in such a directory, with another one about the whole path below the mount.
     glob: Option<String>,
-    /// Found anywhere in the path below the mount.
+    /// A match anywhere in the path below the mount.
     regex: Option<String>,
     /// The user who opens the file.
     uid: Option<Uids>,
-    /// Sizes when it is opened, in bytes; a new file has none.
+    /// Limits on the size when the file is opened, in bytes; a new file has size 0.
     size_min: Option<u64>,
     size_max: Option<u64>,
     /// The name of the program that opens it, as ps(1) shows it.
@@ -67,7 +67,7 @@ impl Rule {
     /// Reads rule `number` of a file called `file`.
     ///
     /// # Errors
-    /// A line for the user, without its place.
+    /// A line for the user, without the file's name and the rule's number.
     pub(crate) fn new(written: Wanted, file: &str, number: u32) -> Result<Rule, String> {
         for expression in [&written.glob, &written.regex].into_iter().flatten() {
             if expression.is_empty() || expression.len() > EXPRESSION_BYTES_MAX {
@@ -87,7 +87,7 @@ impl Rule {
         Ok(Rule { written, glob, regex, file: file.to_owned(), number })
     }
 
-    /// Its place among the rules of its file, from 1.
+    /// Its number among the rules of its file, from 1.
     pub(crate) fn number(&self) -> u32 {
         self.number
     }
@@ -120,8 +120,8 @@ impl Rule {
                 .is_none_or(|regex| regex.is_match(subject.path.as_os_str().as_bytes()))
     }
 
-    /// Whether a later rule can never apply because of this one, as far as that shows: this one
-    /// asks for less.
+    /// Whether a later rule can never apply because of this one, as far as can be seen: this one
+    /// has weaker conditions.
     pub(crate) fn hides(&self, later: &Rule) -> bool {
         let (mine, its) = (&self.written, &later.written);
         let same = |mine: &Option<String>, its: &Option<String>| mine.is_none() || mine == its;
@@ -285,7 +285,7 @@ mod tests {
         }
     }
 
-    /// An expression that takes others exponential time takes no time worth speaking of.
+    /// An expression that costs backtracking matchers exponential time is matched quickly.
     #[test]
     fn no_expression_runs_for_ever() {
         let long = "a".repeat(4000);

@@ -20,11 +20,11 @@ pub enum Level {
 }
 
 impl Level {
-    /// All of them, the weakest first.
+    /// All levels, the weakest first.
     pub const ALL: [Level; 5] =
         [Level::Memory, Level::Local, Level::Shared, Level::Durable, Level::Archive];
 
-    /// Its word.
+    /// The level's name in files and messages.
     pub fn name(self) -> &'static str {
         match self {
             Level::Memory => "memory",
@@ -35,7 +35,7 @@ impl Level {
         }
     }
 
-    /// The level with this word.
+    /// The level with this name.
     pub fn named(name: &str) -> Option<Level> {
         Level::ALL.into_iter().find(|level| level.name() == name)
     }
@@ -47,12 +47,12 @@ impl fmt::Display for Level {
     }
 }
 
-/// By when bytes are at a level, counted from the write. The earlier, the smaller.
+/// By when bytes are at a level, counted from the write. An earlier deadline is smaller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Deadline {
     /// At most this long after the write; zero: before the write is answered.
     Within(Duration),
-    /// They need not come there.
+    /// They need not reach the level.
     Never,
 }
 
@@ -82,7 +82,7 @@ impl fmt::Display for Deadline {
 pub struct Step {
     /// By when bytes are there.
     pub within: Deadline,
-    /// How many copies there are of them, each in a failure domain of its own.
+    /// How many copies of them exist, each in a failure domain of its own.
     pub copies: u8,
 }
 
@@ -96,7 +96,7 @@ pub enum OnError {
 }
 
 impl OnError {
-    /// Its word.
+    /// The name in files and messages.
     pub fn name(self) -> &'static str {
         match self {
             OnError::Discard => "discard",
@@ -108,11 +108,11 @@ impl OnError {
 /// What a class promises.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Specification {
-    /// By level; one that is missing is promised nothing.
+    /// By level; for a level without an entry nothing is promised.
     pub steps: BTreeMap<Level, Step>,
     /// The level that bytes have reached when close(2) returns; `None`: it waits for nothing.
     pub close: Option<Level>,
-    /// The same of fsync(2) and msync(2).
+    /// The same for fsync(2) and msync(2).
     pub fsync: Option<Level>,
     /// What happens to bytes that a level refuses.
     pub on_error: OnError,
@@ -138,7 +138,7 @@ impl Specification {
         steps.min().unwrap_or(Deadline::Never)
     }
 
-    /// The strongest level that is promised at all.
+    /// The strongest level for which anything is promised.
     pub fn promised(&self) -> Option<Level> {
         let steps = self.steps.iter().filter(|(_, step)| step.within != Deadline::Never);
         steps.map(|(level, _)| *level).max().max(self.close).max(self.fsync)
@@ -200,8 +200,8 @@ pub(crate) mod tests {
     }
 
     proptest! {
-        /// Being as strong is an order: it goes on over a third one, and nothing is stronger than
-        /// itself in one thing and weaker in another.
+        /// `keeps` is an order: reflexive and transitive. If `a` keeps `b`, no deadline of `a` is
+        /// later, and its close waits for no weaker level.
         #[test]
         fn strength_is_an_order(
             a in any_specification(), b in any_specification(), c in any_specification()

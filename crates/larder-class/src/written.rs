@@ -5,16 +5,17 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
+use crate::lifetime::{LIFETIME_MAX, Lifetime, Lifetimes};
 use crate::rule::{Rule, Wanted};
 use crate::specification::{Deadline, Level, OnError, Specification, Step};
 
 /// Longest deadline: 30 days.
 const DEADLINE_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// Most copies of anything.
+/// Most copies at any level.
 const COPIES_MAX: u8 = 16;
 
-/// Most rules of a file: each is tried for each file that is opened.
+/// Most rules in a file: each is tried for each file that is opened.
 const RULES_MAX: usize = 1000;
 
 /// Longest name of a class, in bytes.
@@ -28,13 +29,15 @@ struct Document {
     class: BTreeMap<String, WrittenClass>,
     #[serde(default)]
     rule: Vec<Wanted>,
+    #[serde(default)]
+    level: BTreeMap<String, WrittenLifetime>,
 }
 
 /// A class as it is written.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WrittenClass {
-    /// The class that says what this one does not.
+    /// The class from which this one takes what it does not set.
     like: Option<String>,
     memory: Option<WrittenStep>,
     local: Option<WrittenStep>,
@@ -46,7 +49,7 @@ struct WrittenClass {
     on_error: Option<String>,
 }
 
-/// A deadline, with copies or without.
+/// A deadline, with or without a number of copies.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 enum WrittenStep {
@@ -54,7 +57,7 @@ enum WrittenStep {
     Copies(Copies),
 }
 
-/// How many copies, by a deadline or by that of the class that this one is like.
+/// How many copies, by this deadline or else by that of the class in `like`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Copies {
@@ -62,14 +65,24 @@ struct Copies {
     copies: u8,
 }
 
+/// How long copies last at a level, as it is written: what is left out is as before.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenLifetime {
+    mttf: Option<String>,
+    repair: Option<String>,
+}
+
 /// The content of a file: its classes, which may build on earlier ones, and its rules.
 #[derive(Debug)]
 pub(crate) struct Read {
     pub(crate) classes: Vec<(String, Specification)>,
     pub(crate) rules: Vec<Rule>,
+    pub(crate) lifetimes: Lifetimes,
 }
 
-/// Reads the text of a file called `file`. `known` are the classes so far.
+/// Reads the text of a file called `file`. `known` are the classes so far, `lifetimes` the figures
+/// so far.
 ///
 /// # Errors
 /// A line for the user, without the file's name.
@@ -77,6 +90,7 @@ pub(crate) fn read(
     file: &str,
     text: &str,
     known: &BTreeMap<String, Specification>,
+    mut lifetimes: Lifetimes,
 ) -> Result<Read, String> {
     let document: Document = toml::from_str(text).map_err(|error| {
         let before = error.span().map_or("", |span| &text[..span.start.min(text.len())]);
@@ -86,7 +100,7 @@ pub(crate) fn read(
     let mut known = known.clone();
     let mut classes = Vec::new();
     let mut left: Vec<_> = document.class.into_iter().collect();
-    // A class may be like one that is written below it.
+    // A class may be like one that is defined below it.
     while !left.is_empty() {
         let names: Vec<String> = left.iter().map(|(name, _)| name.clone()).collect();
         let waits = |written: &WrittenClass, name: &str| {
@@ -121,7 +135,30 @@ pub(crate) fn read(
         }
         rules.push(rule);
     }
-    Ok(Read { classes, rules })
+    for (name, written) in document.level {
+        let at = |why: String| format!("level {name}: {why}");
+        let level = Level::named(&name).ok_or_else(|| at("there is no such level".to_owned()))?;
+        lifetimes.set(level, written.read(lifetimes.of(level)).map_err(at)?);
+    }
+    Ok(Read { classes, rules, lifetimes })
+}
+
+impl WrittenLifetime {
+    fn read(self, before: Lifetime) -> Result<Lifetime, String> {
+        let time = |typed: Option<String>, before: Duration| match typed {
+            None => Ok(before),
+            Some(typed) => match time(&typed, LIFETIME_MAX) {
+                None => Err(format!("{typed:?} is no time such as 30d or 25y")),
+                Some(Some(time)) if time > Duration::ZERO => Ok(time),
+                Some(_) => Err(format!("{typed}: not from 1ms to 1000000000y")),
+            },
+        };
+        let (mttf, repair) = (time(self.mttf, before.mttf)?, time(self.repair, before.repair)?);
+        if repair > mttf {
+            return Err("repair takes longer than a copy lasts".to_owned());
+        }
+        Ok(Lifetime { mttf, repair })
+    }
 }
 
 impl WrittenClass {
@@ -195,8 +232,16 @@ fn deadline(typed: &str) -> Result<Deadline, String> {
         "never" => return Ok(Deadline::Never),
         _ => {}
     }
-    let bad = || format!("{typed:?} is no deadline: 0, never, or a time such as 30s or 10min");
-    let digits = typed.find(|c: char| !c.is_ascii_digit()).ok_or_else(bad)?;
+    match time(typed, DEADLINE_MAX) {
+        None => Err(format!("{typed:?} is no deadline: 0, never, or a time such as 30s or 10min")),
+        Some(None) => Err(format!("{typed}: longer than 30 days")),
+        Some(Some(time)) => Ok(Deadline::Within(time)),
+    }
+}
+
+/// Reads a number with a unit. `None`: it is none. `Some(None)`: it is longer than `most`.
+fn time(typed: &str, most: Duration) -> Option<Option<Duration>> {
+    let digits = typed.find(|c: char| !c.is_ascii_digit()).filter(|digits| *digits > 0)?;
     let (number, unit) = typed.split_at(digits);
     let unit_ms: u64 = match unit.trim_start() {
         "ms" => 1,
@@ -204,11 +249,11 @@ fn deadline(typed: &str) -> Result<Deadline, String> {
         "min" | "m" => 60_000,
         "h" => 3_600_000,
         "d" => 24 * 3_600_000,
-        _ => return Err(bad()),
+        "y" => 365 * 24 * 3_600_000,
+        _ => return None,
     };
     let ms = number.parse::<u64>().ok().and_then(|number| number.checked_mul(unit_ms));
-    let time = ms.map(Duration::from_millis).filter(|time| *time <= DEADLINE_MAX);
-    time.map(Deadline::Within).ok_or_else(|| format!("{typed}: longer than 30 days"))
+    Some(ms.map(Duration::from_millis).filter(|time| *time <= most))
 }
 
 #[cfg(test)]
@@ -218,9 +263,11 @@ mod tests {
     use super::*;
 
     fn classes(text: &str) -> Result<BTreeMap<String, String>, String> {
-        let shipped = read("shipped", include_str!("shipped.toml"), &BTreeMap::new()).unwrap();
+        let shipped =
+            read("shipped", include_str!("shipped.toml"), &BTreeMap::new(), Lifetimes::default())
+                .unwrap();
         let known = shipped.classes.into_iter().collect();
-        let read = read("test", text, &known)?;
+        let read = read("test", text, &known, Lifetimes::default())?;
         Ok(read.classes.into_iter().map(|(name, spec)| (name, spec.to_string())).collect())
     }
 
@@ -260,6 +307,16 @@ mod tests {
     }
 
     #[test]
+    fn what_is_left_out_of_a_level_is_as_before() {
+        let read = |text: &str, before| read("test", text, &BTreeMap::new(), before).unwrap();
+        let first = read("[level.shared]\nmttf = '90d'", Lifetimes::default()).lifetimes;
+        let second = read("[level.shared]\nrepair = '2min'\n[level.archive]", first).lifetimes;
+        let (days, minutes) = (Duration::from_secs(90 * 24 * 3600), Duration::from_secs(120));
+        assert_eq!(second.of(Level::Shared), Lifetime { mttf: days, repair: minutes });
+        assert_eq!(second.of(Level::Archive), Lifetimes::default().of(Level::Archive));
+    }
+
+    #[test]
     fn mistakes_are_told_in_one_line() {
         for (text, expected) in [
             ("[class.a]\ndurable = \"soon\"", "class a: durable: \"soon\" is no deadline"),
@@ -280,6 +337,13 @@ mod tests {
             ("[class.\"a b\"]\ndurable = \"0\"", "letters, digits"),
             ("[class.a]\n\ndurabel = \"0\"", "line 3: unknown field"),
             ("class = 7", "line 1: invalid type"),
+            ("[level.disk]", "level disk: there is no such level"),
+            ("[level.local]\nmttf = '25'", "level local: \"25\" is no time such as"),
+            ("[level.local]\nmttf = 'never'", "is no time such as"),
+            ("[level.local]\nmttf = '0d'", "level local: 0d: not from 1ms"),
+            ("[level.local]\nmttf = '9999999999y'", "9999999999y: not from 1ms to 1000000000y"),
+            ("[level.shared]\nmttf = '1h'\nrepair = '2h'", "level shared: repair takes longer"),
+            ("[level.shared]\nmtbf = '1h'", "line 2: unknown field `mtbf`"),
             (
                 "[[rule]]\nglob = \"*.o\"\n[[rule]]\nglob = \"*.o\"\nclass = \"edited\"",
                 "missing field `class`",
@@ -292,8 +356,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_is_a_panic(text in "(\\[class\\.a\\]\n|\\[\\[rule\\]\\]\n|durable = \"[0-9a-z]{0,20}\"\n|glob = \"[*a-z{\\[/]{0,9}\"\n|class = \"edited\"\n|.{0,9}){0,6}") {
-            let _ = read("test", &text, &BTreeMap::new());
+        fn no_text_is_a_panic(text in "(\\[class\\.a\\]\n|\\[level\\.local\\]\n|mttf = \"[0-9a-z]{0,20}\"\n|\\[\\[rule\\]\\]\n|durable = \"[0-9a-z]{0,20}\"\n|glob = \"[*a-z{\\[/]{0,9}\"\n|class = \"edited\"\n|.{0,9}){0,6}") {
+            let _ = read("test", &text, &BTreeMap::new(), Lifetimes::default());
         }
     }
 }

@@ -10,6 +10,7 @@ use larder_vfs::{Error, Ino, Remote, Result};
 use crate::core::{Begin, Core, blocking};
 use crate::journal::{Carried, OPEN_BLOCK};
 use crate::node::Table;
+use crate::open::Remaker;
 use crate::options::{Options, Start};
 use crate::read::{Fill, start_filling};
 use crate::write::{UnsentTotal, start_engine};
@@ -25,7 +26,7 @@ pub struct Client {
 pub struct Status {
     /// Open files.
     pub open_files: u64,
-    /// What the server does not hold yet.
+    /// What the server does not have yet.
     pub unsent: UnsentTotal,
     /// Whether the server answers.
     pub reachable: bool,
@@ -39,7 +40,7 @@ pub struct Status {
     pub opens_other: u64,
     /// Opens for reading of files that are not empty.
     pub opens_for_reading: u64,
-    /// Of these, those that found every byte of the file's present version in the cache.
+    /// Of these, the opens that found every byte of the file's present version in the cache.
     pub opens_of_whole_files: u64,
     /// Nodes in memory.
     pub nodes_in_memory: u64,
@@ -49,16 +50,15 @@ pub struct Status {
 
 impl Client {
     /// Puts a client together. For a new mount it asks the server for the root, so it waits for one
-    /// round trip. One that is resumed, or whose server is known to be out of reach, asks nothing
-    /// if the index knows the root, and reads the local disk (all of each file that the kernel
-    /// was writing itself).
+    /// round trip. A mount that is resumed, or whose server is known to be out of reach, asks
+    /// nothing if the index knows the root, and reads the local disk (all of each file that the
+    /// kernel was writing itself).
     ///
     /// `session` must differ from that of every earlier run on this cache (a random number). A
-    /// client that resumes goes on under the number of the run before.
+    /// client that resumes keeps the number of the earlier run.
     ///
     /// # Errors
-    /// What the server answers; [`Error::TimedOut`] if it is out of reach and the index has no
-    /// root.
+    /// The server's error; [`Error::TimedOut`] if it is out of reach and the index has no root.
     pub async fn new(
         remote: Arc<dyn Remote>,
         cache: Cache,
@@ -90,8 +90,10 @@ impl Client {
         if let Some(root) = root {
             core.learn(&root, asked, None);
         }
-        let watcher = Arc::downgrade(&core);
-        core.remote.watch(watcher);
+        core.remote.watch(Arc::<Core>::downgrade(&core));
+        if let Some(here) = core.remote.deferring() {
+            here.held_by(Arc::<Core>::downgrade(&core));
+        }
         core.note_run((first_open / OPEN_BLOCK + 2) * OPEN_BLOCK);
         let taking = core.clone();
         blocking(move || taking.take_up(start, &carried)).await?;
@@ -100,14 +102,20 @@ impl Client {
         Ok(Client { core })
     }
 
-    /// The mount is over, and no other process will go on with it: forgets its open files. To be
-    /// called after the kernel's last request and before [`Cache::close`]; not by a process
-    /// that is to be replaced.
+    /// From now on, lost files are made again before they are read. Only the first call has an
+    /// effect.
+    pub fn remake_by(&self, remaker: Arc<dyn Remaker>) {
+        let _ = self.core.remaker.set(remaker);
+    }
+
+    /// The mount is over, and no other process will continue it: forgets its open files. To be
+    /// called after the kernel's last request and before [`Cache::close`]; not by a process that is
+    /// to be replaced.
     pub fn end_mount(&self) {
         self.core.end_session();
     }
 
-    /// What is going on.
+    /// The present state, for people and programs.
     pub fn status(&self) -> Status {
         let core = &self.core;
         Status {

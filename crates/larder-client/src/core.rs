@@ -12,9 +12,9 @@ use tokio::sync::Semaphore;
 use crate::class::SetClasses;
 use crate::limits::Budget;
 use crate::locks::Locks;
-use crate::names::Changing;
+use crate::names::{Changing, Room};
 use crate::node::{Node, ServerTimes, Squash, Table};
-use crate::open::OpenFiles;
+use crate::open::{OpenFiles, Remaker, Replaced};
 use crate::options::{Options, TtlRange};
 use crate::read::FillQueue;
 use crate::write::Queue;
@@ -32,15 +32,18 @@ pub(crate) struct Core {
     /// Names this run: monotonic times in records of other runs mean nothing.
     pub(crate) session: u64,
     pub(crate) kernel: OnceLock<Arc<dyn Kernel>>,
+    /// Makes lost files again, if the mount has such a service.
+    pub(crate) remaker: OnceLock<Arc<dyn Remaker>>,
+    pub(crate) replaced: Replaced,
     /// The mount is that of an earlier process, which may have died before it had told the kernel
-    /// of a change that it knew.
+    /// of a change that it had learnt of.
     pub(crate) succeeds: bool,
     pub(crate) open_files: OpenFiles,
     /// The next number of an open file or hidden name, see [`Core::next_number`].
     pub(crate) next_number: AtomicU64,
-    /// KiB of readahead that may be on its way or waiting to be read.
+    /// KiB of readahead that may be in flight or waiting to be read.
     pub(crate) readahead_budget: Arc<Semaphore>,
-    /// KiB of demanded reads and write-back that may be on their way.
+    /// KiB of demanded reads and write-back that may be in flight.
     pub(crate) transfer_budget: Arc<Budget>,
     pub(crate) statfs: Mutex<Option<(Monotonic, StatFs)>>,
     pub(crate) squash: Squash,
@@ -51,17 +54,19 @@ pub(crate) struct Core {
     pub(crate) fill: FillQueue,
     /// Names that are being changed.
     pub(crate) changing: Changing,
+    /// For the names of directories that are known whole.
+    pub(crate) room_of_names: Room,
     /// Locks of processes, where the mount passes them on.
     pub(crate) locks: Locks,
     /// The classes that were set for single files and directories.
     pub(crate) set_classes: SetClasses,
-    /// Sends what nobody waits for.
+    /// Sends the data for which no caller waits.
     pub(crate) engine: Arc<Queue>,
 }
 
 /// How a run begins.
 pub(crate) struct Begin {
-    /// Its name; that of the run whose mount it goes on with.
+    /// The number of this run, or of the run whose mount it continues.
     pub(crate) session: u64,
     /// From here on no number was given to an open file.
     pub(crate) first_open: u64,
@@ -81,7 +86,13 @@ pub(crate) struct Counters {
 }
 
 impl Core {
-    /// The parts, of which none runs yet.
+    /// The server is out of reach, and this machine answers in its place: what the cache keeps is
+    /// acknowledged, whatever the class.
+    pub(crate) fn is_away(&self) -> bool {
+        self.remote.deferring().is_some_and(larder_vfs::Deferring::is_away)
+    }
+
+    /// The parts, before any of them runs.
     pub(crate) fn new(
         remote: Arc<dyn Remote>,
         table: Table,
@@ -103,6 +114,8 @@ impl Core {
             runtime: tokio::runtime::Handle::current(),
             session,
             kernel: OnceLock::new(),
+            remaker: OnceLock::new(),
+            replaced: Replaced::default(),
             succeeds,
             open_files: OpenFiles::default(),
             next_number: AtomicU64::new(first_open),
@@ -115,6 +128,7 @@ impl Core {
             in_air: tokio::sync::watch::Sender::new(0),
             fill: FillQueue::default(),
             changing: Changing::default(),
+            room_of_names: Room::default(),
             locks: Locks::default(),
             set_classes,
             engine: Arc::default(),
@@ -169,7 +183,7 @@ impl Core {
     }
 }
 
-/// Runs `work` here if that is `quick`, else as [`blocking`].
+/// Runs `work` on this thread if it is `quick`, else as [`blocking`].
 pub(crate) async fn blocking_unless<T: Send + 'static>(
     quick: bool,
     work: impl FnOnce() -> T + Send + 'static,
@@ -177,7 +191,7 @@ pub(crate) async fn blocking_unless<T: Send + 'static>(
     if quick { Ok(work()) } else { blocking(work).await }
 }
 
-/// Runs what may wait for the local disk away from the threads that drive the network.
+/// Runs work that may wait for the local disk away from the threads that drive the network.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T> {

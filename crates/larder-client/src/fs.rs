@@ -43,8 +43,8 @@ impl FileSystem for Client {
         self.core.getattr(cred, ino)
     }
 
-    /// What the server behind told of the change is not what this client's users saw of the file
-    /// before.
+    /// The server's reply describes its own file before the change, which is not what this client's
+    /// users saw of the file before.
     fn setattr(
         &self,
         cred: &Cred,
@@ -106,7 +106,7 @@ impl FileSystem for Client {
     }
 
     fn open(&self, cred: &Cred, ino: Ino, flags: OpenFlags) -> Answer<Opened> {
-        self.core.open(cred, ino, flags)
+        self.core.open_whole(cred, ino, flags)
     }
 
     fn create(
@@ -129,7 +129,7 @@ impl FileSystem for Client {
         offset: u64,
         len: u32,
     ) -> Answer<Bytes> {
-        self.core.read(cred, ino, open, offset, len)
+        self.core.read_whole(cred, ino, open, offset, len)
     }
 
     fn write(
@@ -212,9 +212,9 @@ impl FileSystem for Client {
         self.later(|core| async move { core.copy_range(from, to, len).await })
     }
 
-    fn fsync(&self, _cred: &Cred, ino: Ino) -> Answer<Verifier> {
+    fn fsync(&self, _cred: &Cred, ino: Ino, open: Option<OpenId>) -> Answer<Verifier> {
         let deadline = self.core.deadline();
-        self.later(|core| async move { core.fsync(ino, deadline).await })
+        self.later(|core| async move { core.fsync(ino, open, deadline).await })
     }
 
     fn sync_names(&self, cred: &Cred, dir: Ino) -> Option<Answer<()>> {

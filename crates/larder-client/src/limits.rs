@@ -29,7 +29,7 @@ impl Progress {
         *self.moved.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
     }
 
-    /// `deadline`, counted anew from when data last moved.
+    /// `deadline`, counted again from when data last moved.
     fn extend(&self, deadline: Deadline) -> Deadline {
         let moved = *self.moved.lock().unwrap_or_else(PoisonError::into_inner);
         moved.map_or(deadline, |when| deadline.moved(when))
@@ -56,7 +56,7 @@ impl Progress {
     }
 }
 
-/// Whoever moves data or size of one file between cache and server: one at a time.
+/// The turn to move data or size of one file between cache and server: one operation at a time.
 pub(crate) struct Transfer {
     turn: tokio::sync::Mutex<()>,
     progress: Progress,
@@ -69,12 +69,13 @@ pub(crate) struct Transferring<'a> {
 }
 
 impl Transfer {
-    /// Nobody moves anything yet.
+    /// No data moves yet.
     pub(crate) fn new(clock: Arc<dyn Clock>) -> Transfer {
         Transfer { turn: tokio::sync::Mutex::default(), progress: Progress::new(clock) }
     }
 
-    /// Waits for the turn, until `deadline`, or for as long as whoever has it moves data.
+    /// Waits for the turn, until `deadline`, or for as long as the operation that has it moves
+    /// data.
     ///
     /// # Errors
     /// [`Error::TimedOut`]
@@ -83,7 +84,7 @@ impl Transfer {
         Ok(Transferring { progress: &self.progress, _turn: turn })
     }
 
-    /// The turn, if nobody has it.
+    /// The turn, if it is free.
     pub(crate) fn try_begin(&self) -> Option<Transferring<'_>> {
         Some(Transferring { progress: &self.progress, _turn: self.turn.try_lock().ok()? })
     }
@@ -95,19 +96,19 @@ impl Transferring<'_> {
         self.progress.note();
     }
 
-    /// `deadline`, counted anew from when data last moved.
+    /// `deadline`, counted again from when data last moved.
     pub(crate) fn extend(&self, deadline: Option<Deadline>) -> Option<Deadline> {
         deadline.map(|deadline| self.progress.extend(deadline))
     }
 }
 
-/// Room for bytes of all files on their way between server and cache, in KiB.
+/// Limits how many KiB of all files are in flight between server and cache.
 pub(crate) struct Budget {
     room: Semaphore,
     progress: Progress,
 }
 
-/// Room for some bytes on their way. Free again when dropped.
+/// Room for some bytes in flight. Free again when dropped.
 pub(crate) struct Room<'a> {
     progress: &'a Progress,
     _permit: SemaphorePermit<'a>,
@@ -119,8 +120,8 @@ impl Budget {
         Budget { room: Semaphore::new(kib), progress: Progress::new(clock) }
     }
 
-    /// Waits for room for `kib`, until the caller's deadline, or for as long as others move data.
-    /// Answers the caller with what is left to it.
+    /// Waits for room for `kib`, until the caller's deadline, or for as long as other operations
+    /// move data. Returns the caller with what is left of its deadline.
     ///
     /// # Errors
     /// [`Error::TimedOut`]
@@ -154,7 +155,7 @@ mod tests {
         (clock, Some(deadline))
     }
 
-    /// What comes of a wait once the clock has moved by `time`.
+    /// The result of a wait once the clock has moved by `time`.
     async fn after<T>(clock: &SimClock, time: Duration, wait: impl Future<Output = T>) -> T {
         let moved = async {
             clock.asleep(1).await;
@@ -164,7 +165,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_waits_for_a_turn_gives_up_at_the_deadline() {
+    async fn a_call_that_waits_for_a_turn_gives_up_at_the_deadline() {
         let (clock, deadline) = begin();
         let transfer = Transfer::new(clock.clone());
         let first = transfer.begin(None).await.unwrap();
@@ -175,9 +176,9 @@ mod tests {
         assert!(transfer.begin(deadline).await.is_ok(), "the turn was not lost to who gave up");
     }
 
-    /// A link may be slow: as long as data moves, nobody gives up.
+    /// A link may be slow: as long as data moves, no wait times out.
     #[tokio::test]
-    async fn who_waits_for_data_that_moves_waits_on() {
+    async fn a_call_that_waits_for_data_in_motion_waits_on() {
         let (clock, deadline) = begin();
         let transfer = Transfer::new(clock.clone());
         let first = transfer.begin(None).await.unwrap();
@@ -186,7 +187,7 @@ mod tests {
             clock.advance(LIMIT / 2);
             first.progress();
             clock.advance(LIMIT / 2);
-            // It sleeps anew, until a limit after data moved.
+            // It sleeps again, until the limit after data last moved.
             clock.asleep(1).await;
             assert_eq!(clock.next_wake(), Some(clock.instant() + LIMIT / 2));
             drop(first);
@@ -196,7 +197,7 @@ mod tests {
         assert_eq!(extended.at(), deadline.unwrap().at() + LIMIT / 2);
     }
 
-    /// What is left to a caller who got room is told, and is not less than a limit after others
+    /// A caller that got room has at least the limit left, counted from when other operations last
     /// moved data.
     #[tokio::test]
     async fn room_that_is_not_there_in_time_is_not_waited_for() {

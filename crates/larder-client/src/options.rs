@@ -5,6 +5,11 @@ use std::time::Duration;
 
 use larder_class::Classes;
 
+use crate::class::Here;
+
+/// `wback`, unless an option says otherwise.
+const UNSENT_AGE_MAX: Duration = Duration::from_secs(30);
+
 /// Options of a [`crate::Client`].
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -17,7 +22,7 @@ pub struct Options {
     pub close_to_open: bool,
     /// Which names are cached (`lookupcache`).
     pub lookup_cache: LookupCache,
-    /// Locks of processes are passed on to the server; else the front door's kernel keeps them
+    /// Locks of processes are passed on to the server; otherwise the front door's kernel keeps them
     /// (`brl`).
     pub pass_locks: bool,
     /// Files have extended attributes (`user_xattr`).
@@ -38,11 +43,11 @@ pub struct Options {
     pub write_bytes_max: u32,
     /// Farthest readahead of one stream, in bytes.
     pub readahead_bytes_max: u64,
-    /// One budget for all data that is on its way between server and cache, in bytes.
+    /// One budget for all data in flight between server and cache, in bytes.
     pub buffer_bytes_max: u64,
     /// Dirty bytes of one file that start write-back before close.
     pub dirty_bytes_max: u64,
-    /// How long written bytes may be unsent if nobody asks for more (`wback`).
+    /// How long written bytes may be unsent if no caller asks for more (`wback`).
     pub unsent_age_max: Duration,
     /// Most nodes kept in memory; the rest is on the cache's disk.
     pub nodes_in_memory_max: usize,
@@ -55,11 +60,11 @@ pub struct Options {
 /// How a client begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
-    /// Of a mount that the kernel has just made. What an earlier process left unsent in the cache
-    /// is sent in the background.
+    /// A mount that the kernel has just made. What an earlier process left unsent in the cache is
+    /// sent in the background.
     NewMount,
-    /// In the place of a process that died (or was replaced) while the kernel's mount goes on. The
-    /// cache must be the one of that process, opened in the same boot of the machine with
+    /// In the place of a process that died (or was replaced) while the kernel's mount continues.
+    /// The cache must be the one of that process, opened in the same boot of the machine with
     /// [`larder_cache::Config::boot`] set; else nothing of the mount is known, and its open files
     /// answer [`Error::Stale`].
     Resume,
@@ -84,7 +89,7 @@ pub(crate) struct TtlRange {
 }
 
 impl TtlRange {
-    /// Of what was just described for the first time.
+    /// The timeout of attributes that were just reported for the first time.
     pub(crate) fn at_first(self) -> Duration {
         (self.min * 2).clamp(self.min, self.max)
     }
@@ -101,7 +106,7 @@ impl Default for Options {
             has_xattrs: false,
             sync: false,
             classes: Arc::new(
-                Classes::shipped(&crate::offer("a mount", false))
+                Classes::shipped(&crate::offer("a mount", Here::default(), UNSENT_AGE_MAX))
                     .expect("what larder brings, it keeps"),
             ),
             read_only: false,
@@ -111,7 +116,7 @@ impl Default for Options {
             readahead_bytes_max: 8 << 20,
             buffer_bytes_max: 64 << 20,
             dirty_bytes_max: 32 << 20,
-            unsent_age_max: Duration::from_secs(30),
+            unsent_age_max: UNSENT_AGE_MAX,
             nodes_in_memory_max: 32 << 10,
             fill_after: Some(Duration::from_secs(10)),
             fill_bytes_max: 64 << 20,

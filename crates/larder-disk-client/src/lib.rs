@@ -41,11 +41,11 @@ pub const DISK_PROGRAM: Program =
 /// Why a disk did not do something, or why it is unknown whether it did.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum DiskError {
-    /// It refused, and has shown that it was it.
+    /// The disk refused, and the seal proves that the answer is the disk's.
     #[error("{0}")]
     Refused(Refusal),
-    /// An unsealed message says that the disk refused. The disk may have carried out the request
-    /// all the same.
+    /// An unsealed message says that the disk refused. The disk may nevertheless have executed the
+    /// request.
     #[error("{0}, as somebody says")]
     Hearsay(Refusal),
     /// The answer is not from the disk.
@@ -67,7 +67,8 @@ impl From<AskError> for DiskError {
 }
 
 impl DiskError {
-    /// What to do: at most one more try, because an attacker in between can send anything.
+    /// What the caller should do: try once more at most, because an attacker in between can send
+    /// anything.
     pub fn remedy(self) -> Remedy {
         match self {
             DiskError::Refused(refusal) | DiskError::Hearsay(refusal) => refusal.remedy(),
@@ -76,14 +77,14 @@ impl DiskError {
     }
 }
 
-/// Reads and writes a disk under capabilities. May be used by many tasks at a time.
+/// Reads and writes a disk under capabilities. Many tasks may use it at a time.
 #[derive(Debug)]
 pub struct DiskClient {
     link: Link,
 }
 
 impl DiskClient {
-    /// Of the disk that `rpc` calls; see [`DISK_PROGRAM`].
+    /// A client of the disk that `rpc` calls; see [`DISK_PROGRAM`].
     pub fn new(rpc: RpcClient) -> DiskClient {
         DiskClient { link: Link::new(rpc) }
     }
@@ -109,12 +110,13 @@ impl DiskClient {
     }
 
     /// Writes `data`, at most [`larder_wire::disk::DATA_BYTES_MAX`], to `offset` of the disk. If
-    /// `stable`, it is durable on return; else after [`DiskClient::flush`], if that is answered by
-    /// the same boot: in another one, what was not flushed may be lost, and is to be written again.
+    /// `stable`, they are durable on return; otherwise after a [`DiskClient::flush`] that the same
+    /// boot answers. If another boot answers, what was not flushed may be lost, and must be written
+    /// again.
     ///
     /// # Errors
-    /// [`DiskError`]; then any part of it may have been written, but none comes after the answer
-    /// to a later call.
+    /// [`DiskError`]: any part of the data may have been written, but none is written after the
+    /// answer to a later call.
     pub async fn write(
         &self,
         granted: &Granted,
@@ -164,11 +166,12 @@ pub struct Control {
     pub volume: VolumeId,
     /// The disk's number in it.
     pub disk: DiskId,
-    /// Which owner of the volume this metadata server is: higher than all before it.
+    /// The number of the volume's owner that this metadata server is: higher than that of every
+    /// earlier owner.
     pub owner: u64,
 }
 
-/// The metadata server's operations on a disk. Each is in force when it is answered.
+/// The metadata server's operations on a disk. Each takes effect before it is answered.
 #[derive(Debug)]
 pub struct DiskControl {
     link: Link,
@@ -177,15 +180,14 @@ pub struct DiskControl {
 }
 
 impl DiskControl {
-    /// Of the disk that `rpc` calls; see [`DISK_PROGRAM`].
+    /// Controls the disk that `rpc` calls; see [`DISK_PROGRAM`].
     pub fn new(rpc: RpcClient, control: Control) -> DiskControl {
         DiskControl { link: Link::new(rpc), control, options: CallOptions::default() }
     }
 
-    /// Lets the disk trust what it knows until a time of its own clock, as far as that lies less
-    /// than ten minutes ahead; `None` changes nothing. Returns its clock, which may have advanced
-    /// since, and its current boot. In a new boot the disk knows nothing, and must be given key
-    /// epoch and groups.
+    /// Lets the disk trust its state until a time of its own clock, but for ten minutes at most;
+    /// `None` changes nothing. Returns its clock, which may have advanced since, and its current
+    /// boot. After a new boot the disk has no state, and must be given key epoch and groups.
     ///
     /// # Errors
     /// [`DiskError`]; [`Refusal::OldBoot`] if the time is of another boot.
@@ -197,7 +199,7 @@ impl DiskControl {
     }
 
     /// Revokes capabilities of a group, at most [`larder_wire::disk::REVOKED_MAX`]. On return none
-    /// of them lets anything in, and nothing that they let in is under way.
+    /// of them admits a request, and no request that they admitted is in progress.
     ///
     /// # Errors
     /// [`DiskError`]
@@ -205,7 +207,7 @@ impl DiskControl {
         self.order(RevokeHead { group, ids: Array(ids) }).await.map(drop)
     }
 
-    /// Ends a group and begins another, whose number is higher than that of any before it.
+    /// Ends a group and begins another, whose number is higher than that of every earlier group.
     ///
     /// # Errors
     /// [`DiskError`]
@@ -217,7 +219,7 @@ impl DiskControl {
         self.order(GroupReplaceHead { victim, group }).await.map(drop)
     }
 
-    /// Has the disk take capabilities of this key epoch, and of the one before.
+    /// Has the disk accept capabilities of this key epoch and of the one before.
     ///
     /// # Errors
     /// [`DiskError`]
@@ -225,7 +227,7 @@ impl DiskControl {
         self.order(EpochHead { key }).await.map(drop)
     }
 
-    /// Copies bytes of the disk to another place of it, durably.
+    /// Copies bytes of the disk to another offset, durably.
     ///
     /// # Errors
     /// [`DiskError`]
@@ -233,7 +235,7 @@ impl DiskControl {
         self.order(CopyHead { from, to }).await.map(drop)
     }
 
-    /// Makes bytes read as zeros, durably, and gives whole blocks back.
+    /// Makes bytes read as zeros, durably, and frees whole blocks.
     ///
     /// # Errors
     /// [`DiskError`]
@@ -241,8 +243,8 @@ impl DiskControl {
         self.order(ClearHead { extents }).await.map(drop)
     }
 
-    /// Waits until every block with bytes of `extents` has been written, for so long at most:
-    /// whether they all have been, durably.
+    /// Waits, for a limited time, until every block with bytes of `extents` has been written.
+    /// Returns whether all have been, durably.
     ///
     /// # Errors
     /// [`DiskError`]
@@ -270,7 +272,7 @@ impl DiskControl {
     }
 }
 
-/// Asks a disk for its state, on behalf of a holder of its key. Nothing of the disk changes.
+/// Asks a disk for its state, on behalf of a holder of its key. Changes nothing on the disk.
 ///
 /// # Errors
 /// [`DiskError`]

@@ -15,7 +15,7 @@ use crate::DiskError;
 /// How often a request is sent: once, and once more in a new session.
 const TRIES_MAX: u32 = 2;
 
-/// How to begin a session: from a nonce, and the session that is over.
+/// How to begin a session: from a nonce, and the session that has ended.
 pub(crate) trait Hail:
     Fn([u8; KEY_BYTES], Option<&Session>) -> (HandshakeCall, Hailing)
 {
@@ -38,8 +38,8 @@ struct Slot {
     over: Option<Arc<Session>>,
 }
 
-/// A session in use by one request. If the request may take effect later, unobserved, the session
-/// is over.
+/// A session in use by one request. If the request may still take effect later, unobserved, the
+/// session must not be used again.
 struct InUse<'a> {
     link: &'a Link,
     session: Arc<Session>,
@@ -59,8 +59,8 @@ impl Link {
         Link { rpc, slot: Mutex::default(), hailing: tokio::sync::Mutex::default() }
     }
 
-    /// Calls the disk, with the secret of the capability that `head` shows; `None` if it shows
-    /// none. Returns the results, the data, and the boot of the disk that answered.
+    /// Calls the disk, with the secret of the capability in `head`, or `None` if it has none.
+    /// Returns the results, the data, and the boot of the disk that answered.
     pub(crate) async fn call<H: Head>(
         &self,
         hail: &impl Hail,
@@ -79,7 +79,7 @@ impl Link {
             };
             let mut in_use = InUse { link: self, session, may_come_later: true };
             let Ok((request, asked)) = asked else { continue };
-            // Reads and flushes do no harm whenever they are carried out.
+            // Reads and flushes do no harm whenever they are executed.
             in_use.may_come_later = secret.is_none() || !data.is_empty();
             let reply = self.rpc.call(&Credential::None, &request, options).await;
             let reply = reply.map_err(DiskError::Rpc)?.results;
@@ -96,7 +96,7 @@ impl Link {
         }
     }
 
-    /// The session, which is made if there is none.
+    /// The session; makes one if there is none.
     async fn session(
         &self,
         hail: &impl Hail,
@@ -124,7 +124,7 @@ impl Link {
         self.slot().current.clone()
     }
 
-    /// A session is no longer used.
+    /// A session is used no longer.
     fn retire(&self, session: &Arc<Session>) {
         let mut slot = self.slot();
         if slot.current.as_ref().is_some_and(|current| Arc::ptr_eq(current, session)) {

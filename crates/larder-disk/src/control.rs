@@ -80,7 +80,7 @@ impl ControlHead for ClearHead {
     }
 }
 
-/// Longest wait for somebody who has said that he writes.
+/// Longest wait for a client that has said that it is writing.
 const WRITTEN_WAIT_MAX: Duration = Duration::from_secs(10);
 
 impl ControlHead for AwaitWrittenHead {

@@ -1,4 +1,4 @@
-//! How often the disk refused something, and why. An attack shows as refusals.
+//! How often the disk refused requests, by reason. An attack shows as refusals.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

@@ -27,13 +27,13 @@ use crate::standing::{Deed, Standing};
 use crate::store::{Identity, Store, StoreError};
 use crate::underway::{Entered, Underway};
 
-/// Longest time that a disk trusts what it knows without hearing of the metadata server.
+/// Longest time for which a disk trusts what it knows without hearing from the metadata server.
 pub const TRUST_MAX: Duration = Duration::from_secs(600);
 
-/// Identity of a disk, and how much its clients may hold.
+/// Identity of a disk, and how many sessions its clients may hold.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Which disk of which volume.
+    /// The disk's volume and number.
     pub identity: Identity,
     /// The secret that it shares with the metadata server.
     pub master: MasterKey,
@@ -41,7 +41,7 @@ pub struct Config {
     pub sessions_max: usize,
     /// Most bytes a second, read and written; none: as many as can be.
     pub rate: Option<u64>,
-    /// The clock by which it tells the time.
+    /// The clock that it uses.
     pub clock: Arc<dyn Clock>,
 }
 
@@ -66,12 +66,13 @@ pub struct Device {
     orders: Underway,
     counts: Counts,
     rate: Option<Rate>,
-    /// Somebody has written.
+    /// Something was written.
     written: Notify,
     started: Monotonic,
 }
 
-/// How the reply to a request is sealed: with its number, once. Without a seal in a setup of none.
+/// How to seal the reply to a request: with the request's number, once. Nothing is sealed in a
+/// setup without seals.
 struct ReplySeal(Option<(Arc<RequestKeys>, Setup, SessionId, u64)>);
 
 impl ReplySeal {
@@ -86,7 +87,7 @@ impl ReplySeal {
 }
 
 impl Device {
-    /// Starts a disk: a new boot, which knows nothing yet of what the metadata server said.
+    /// Starts a disk: a new boot, which has heard nothing from the metadata server yet.
     pub fn start(config: Config, store: Store) -> Device {
         let Identity { volume, disk, .. } = config.identity;
         let boot = BootEpoch(u64::from_be_bytes(larder_io::secret::random()));
@@ -214,7 +215,7 @@ impl Device {
         self.sessions.begin(kind, *nonce, |number| self.welcome(&secret, number, nonce))
     }
 
-    /// Ends a session for its client, and waits for what was let in in it.
+    /// Ends a session for its client, and waits for the requests that were admitted in it.
     async fn end(&self, ending: &Ending, nonce: &[u8; KEY_BYTES]) -> Res<()> {
         if let Ok(session) = self.sessions.get(ending.session) {
             session.key().check_ending(nonce, &ending.proof).map_err(|_| Refusal::Forged)?;
@@ -284,7 +285,7 @@ impl Device {
         Ok((head, reply))
     }
 
-    /// Checks the seal and the number of a request: its data, and how to seal the reply.
+    /// Checks the seal and the number of a request; returns its data, and how to seal the reply.
     fn open<H: Head>(
         &self,
         request: Sealed<H>,
@@ -324,8 +325,8 @@ impl Device {
         }
     }
 
-    /// Waits until all blocks of these extents have been written; whether they are when the time
-    /// is over.
+    /// Waits until all blocks of these extents have been written; returns whether they are when the
+    /// time is over.
     pub(crate) async fn await_written(
         &self,
         extents: &Extents,
@@ -333,7 +334,7 @@ impl Device {
     ) -> Result<bool, Refusal> {
         let until = self.config.clock.instant() + wait;
         loop {
-            // Before they are looked at: who writes after that wakes us.
+            // Before the blocks are checked: a later write wakes us.
             let written = self.written.notified();
             if self.store.has_written(extents.as_slice()).map_err(refusal)? {
                 return Ok(true);
@@ -349,8 +350,8 @@ impl Device {
         self.blocking(entered, Store::flush).await.map(|()| Bytes::new())
     }
 
-    /// Runs work that may take long on a thread of its own. It continues if no caller waits any
-    /// more, and counts as in flight until it is done.
+    /// Runs work that may take long on a thread of its own. It continues if its caller has given
+    /// up, and counts as in flight until it is done.
     pub(crate) async fn blocking<T: Send + 'static>(
         &self,
         entered: Entered,
@@ -365,7 +366,7 @@ impl Device {
         done.await.map_err(|_| Refusal::Failed)?.map_err(refusal)
     }
 
-    /// The secret that goes with a capability, whatever that says.
+    /// The secret that belongs to a capability, whatever its content.
     fn secret(&self, capability: &Capability) -> Res<Secret> {
         if !self.is_off() {
             self.standing().is_current(capability)?;
@@ -377,7 +378,7 @@ impl Device {
         self.config.identity.setup == Setup::Off
     }
 
-    /// Which disk of which volume it is.
+    /// The disk's volume and number.
     pub fn identity(&self) -> &Identity {
         &self.config.identity
     }
@@ -413,7 +414,8 @@ pub(crate) trait ClientHead: Head<Done = Done> {
     /// The capability that it shows.
     fn capability(&self) -> &Capability;
 
-    /// What must be checked and done. Zero bytes, and more than there can be, cannot be asked for.
+    /// What is to be checked and done. A request for zero bytes, or for more than the limit, is
+    /// refused.
     fn deed(&self, data: &Bytes) -> Result<Deed, Refusal>;
 
     /// Whether a write is to be durable before the reply.
@@ -463,7 +465,7 @@ fn range(offset: u64, length: u64) -> Result<Extent, Refusal> {
     Extent::new(offset, length).map_err(|_| Refusal::Malformed)
 }
 
-/// What a remote caller learns of a failure of the store; the log has the rest.
+/// The refusal that a remote caller gets for a failure of the store; the log has the rest.
 pub(crate) fn refusal(error: StoreError) -> Refusal {
     match error {
         StoreError::OutOfDisk => Refusal::OutOfDisk,

@@ -23,7 +23,7 @@ pub struct Groups {
 }
 
 impl Groups {
-    /// Whether a capability is of a valid group, and not revoked.
+    /// Fails unless a capability belongs to a valid group, and is not revoked.
     ///
     /// # Errors
     /// [`Refusal::OldGroup`], [`Refusal::Revoked`]

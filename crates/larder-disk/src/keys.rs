@@ -3,7 +3,7 @@
 //!
 //! Invariants: keys are cached only for requests whose seal was right, and found only by the very
 //! capability for which they were derived; never more than [`KEYS_MAX`], the oldest leave first.
-//! Requests are checked each time all the same: a revoked capability's keys seal its refusal.
+//! Requests are still checked each time: a revoked capability's keys seal its refusal.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -36,7 +36,8 @@ fn name(session: SessionId, capability: &Capability) -> Name {
 }
 
 impl Keys {
-    /// The keys of requests in this session that show exactly this capability, if they are kept.
+    /// The keys of requests in this session that present exactly this capability, if they are
+    /// cached.
     pub(crate) fn get(
         &self,
         session: SessionId,

@@ -14,19 +14,19 @@
 //! A client's request passes these checks, in this order, and is refused by the first that it
 //! fails:
 //! 1. its session is one of this boot;
-//! 2. its capability is for this volume, disk and boot, and of a key epoch that is taken;
+//! 2. its capability is for this volume, disk and boot, and of a key epoch that is accepted;
 //! 3. its seal is right: its sender has the secrets of session and capability, and it was not
 //!    altered;
 //! 4. its sequence number was not used;
-//! 5. the metadata server was heard of in time, and the capability's group is valid, the capability
-//!    not revoked, not expired, of the right mode, and covers the bytes;
+//! 5. the disk has heard from the metadata server in time, and the capability's group is valid, the
+//!    capability not revoked, not expired, of the right mode, and covers the bytes;
 //! 6. the store can do it.
 //!
 //! If it fails one of the first four, the disk only counts the refusal. Such refusals are answered
 //! without a seal, because the receiver is unknown, or the seal would need a number twice.
 //!
 //! Invariants: once a revocation is answered, a revoked capability admits nothing, and no request
-//! that it admitted before is still in flight; a disk that has just started, or has not heard of
+//! that it admitted before is still in flight; a disk that has just started, or has not heard from
 //! the metadata server in time, refuses everything.
 //!
 //! Absent on purpose: names, files, users, clients, other disks; `larder-meta`. Data is copied

@@ -1,4 +1,4 @@
-//! A limit on bytes a second, for disks that are to be as slow as others (`--rate`).
+//! A limit on bytes per second, for a disk that is to be as slow as another one (`--rate`).
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};

@@ -30,7 +30,8 @@ pub const CONTROLS_MAX: usize = 8;
 /// Whose a session is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A client's, made under this capability. Each of its requests shows one of its own.
+    /// A client's, made under this capability. Each of its requests presents a capability of its
+    /// own.
     Client(GroupId, CapabilityId),
     /// The metadata server's, of this owner of the volume.
     Control(u64),
@@ -57,7 +58,7 @@ impl Session {
         &self.key
     }
 
-    /// Takes a sequence number, of a request whose seal is right.
+    /// Takes the sequence number of a request whose seal is right.
     ///
     /// # Errors
     /// [`Refusal::Replayed`], [`Refusal::Exhausted`]
@@ -95,8 +96,9 @@ struct Table {
 }
 
 impl Sessions {
-    /// None yet, at most `clients_max` of clients. Their numbers begin at `first`, which differs
-    /// from boot to boot: an old session's number is then not that of a new one.
+    /// No sessions, and room for at most `clients_max` of clients. Their numbers begin at `first`,
+    /// which differs from boot to boot: so the number of an earlier boot's session is not that of a
+    /// new one.
     pub fn new(clients_max: usize, first: u64) -> Sessions {
         let (entries, by_nonce) = (HashMap::new(), HashMap::new());
         let next = first.max(1);
@@ -195,7 +197,8 @@ impl Table {
         self.keep_below(clients_max, is_client);
     }
 
-    /// Ends the one that was used longest ago of those that `counts`, if there are `limit` of them.
+    /// Ends the least recently used session among those for which `counts` holds, if there are
+    /// `limit` of them.
     fn keep_below(&mut self, limit: usize, counts: impl Fn(&Entry) -> bool) {
         let counted = || self.entries.iter().filter(|(_, entry)| counts(entry));
         if counted().count() < limit {
@@ -259,9 +262,9 @@ mod tests {
         assert_ne!(begin(&sessions, client(1), 2).unwrap(), first);
     }
 
-    /// Handshakes that nobody follows up displace each other, and no session that is used.
+    /// Handshakes that no request follows displace each other, and no session that is used.
     #[test]
-    fn a_flood_of_handshakes_displaces_nobody_who_works() {
+    fn a_flood_of_handshakes_displaces_no_working_client() {
         let sessions = Sessions::new(512, 1);
         let working: Vec<SessionId> = (0..200)
             .map(|at| begin(&sessions, client(at), u64::from(at)).unwrap())

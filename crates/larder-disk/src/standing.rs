@@ -13,7 +13,7 @@ use larder_wire::disk::words::Refusal;
 
 use crate::groups::Groups;
 
-/// What a request wants to do under a capability.
+/// What a request is to do under a capability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deed {
     /// To begin a session.
@@ -50,7 +50,7 @@ impl Standing {
         self.boot
     }
 
-    /// Whether this disk is the one that was named.
+    /// Fails unless this disk is the one that was named.
     ///
     /// # Errors
     /// [`Refusal::WrongVolume`], [`Refusal::WrongDisk`]
@@ -62,8 +62,8 @@ impl Standing {
         }
     }
 
-    /// Whether a capability is for this disk and this boot, and made with a key that is taken: with
-    /// which key its seal is to be checked is known only then.
+    /// Fails unless a capability is for this disk and this boot, and made with a key that is
+    /// accepted: only then is it known with which key its seal must be checked.
     ///
     /// # Errors
     /// [`Refusal`]
@@ -77,7 +77,7 @@ impl Standing {
         if is_taken { Ok(()) } else { Err(Refusal::OldKey) }
     }
 
-    /// Whether a capability whose seal is right allows the request now.
+    /// Fails unless a capability whose seal is right allows the request now.
     ///
     /// # Errors
     /// [`Refusal`]
@@ -130,12 +130,12 @@ impl Standing {
         self.trusted_until_ms = until_ms;
     }
 
-    /// Until when what is known may be trusted.
+    /// Until when the disk may trust what it knows.
     pub fn trusted_until_ms(&self) -> u64 {
         self.trusted_until_ms
     }
 
-    /// Capabilities of this key epoch are taken, and of the one before.
+    /// Accepts capabilities of this key epoch, and of the one before.
     ///
     /// # Errors
     /// [`Refusal::StaleKey`] if there was a later one.
@@ -200,8 +200,7 @@ mod tests {
         }
     }
 
-    /// Every combination of what can be wrong: the first of them, in the order of the checks, is
-    /// what the disk says.
+    /// Every combination of faults: the disk reports the first of them, in the order of the checks.
     #[test]
     fn every_combination_of_faults_is_refused_by_the_first() {
         type Fault = (Refusal, fn(&mut Standing, &mut Capability, &mut u64));

@@ -38,7 +38,7 @@ use thiserror::Error;
 
 /// Blocks whose first writes wait for each other: 1 MiB of them.
 const REGION_BLOCKS: u64 = 256;
-/// Locks for regions. Regions that share one wait for each other, too.
+/// Locks for regions. Two regions that share one exclude each other, too.
 const REGION_LOCKS: usize = 64;
 /// Bytes that COPY moves at a time.
 const COPY_BYTES: u64 = 1 << 20;
@@ -51,7 +51,7 @@ pub enum StoreError {
     /// The bytes are beyond its end.
     #[error("the bytes are behind the end of the disk")]
     OutOfDisk,
-    /// A copy would overwrite what it copies.
+    /// The source and the target of a copy overlap.
     #[error("a copy onto itself")]
     Overlap,
     /// The medium has no room.
@@ -85,7 +85,7 @@ pub struct Store {
     map: Mutex<Map>,
     /// The first write of a block holds the lock of its region.
     regions: [Mutex<()>; REGION_LOCKS],
-    /// Flushes asked for so far.
+    /// Flushes requested so far.
     flushes_asked: AtomicU64,
     /// Of those, how many are done. Held while the map is written.
     flushes_done: Mutex<u64>,
@@ -97,7 +97,7 @@ impl Store {
     /// until it is dropped. `size` is the number of its bytes, a multiple of [`BLOCK_BYTES`].
     ///
     /// # Errors
-    /// [`OpenError`]; then nothing is changed that was there.
+    /// [`OpenError`]; then nothing that existed is changed.
     pub fn open(
         disk: &dyn Disk,
         name: &str,
@@ -181,7 +181,7 @@ impl Store {
         Ok(())
     }
 
-    /// Whether every block with bytes of these extents was written since somebody got it.
+    /// Whether every block with bytes of these extents was written since it was last cleared.
     ///
     /// # Errors
     /// [`StoreError::OutOfDisk`]
@@ -191,7 +191,7 @@ impl Store {
         Ok(extents.iter().all(|extent| map.all(blocks_around(*extent))))
     }
 
-    /// Makes everything durable that was written before. Callers at the same time share the work.
+    /// Makes everything durable that was written before. Concurrent callers share the work.
     ///
     /// # Errors
     /// [`StoreError::Poisoned`]
@@ -208,8 +208,8 @@ impl Store {
         Ok(())
     }
 
-    /// Makes bytes read as zeros, durably on return. Blocks that are cleared as a whole are given
-    /// back to what is below.
+    /// Makes bytes read as zeros, durably on return. Blocks that are cleared as a whole are
+    /// released in the file.
     ///
     /// # Errors
     /// [`StoreError`]; then some of the bytes may be zeros, and not durably.
@@ -235,7 +235,7 @@ impl Store {
         for whole in extents.iter().map(|extent| blocks_within(*extent)) {
             let (start, end) = (whole.start * BLOCK_BYTES, whole.end * BLOCK_BYTES);
             if let Err(cause) = self.file.punch_hole(self.start + start..self.start + end) {
-                // Nobody reads them; they only take room.
+                // They are not read; they only take room.
                 tracing::debug!(%cause, "blocks cannot be given back");
             }
         }
@@ -269,8 +269,8 @@ impl Store {
         self.flush()
     }
 
-    /// Writes zeros over bytes of written blocks. Holds no lock: the caller that clears has made
-    /// sure that nothing writes.
+    /// Writes zeros over bytes of written blocks. Takes no lock: its caller has ensured that
+    /// nothing writes there.
     fn wipe(&self, range: Range<u64>) -> Result<(), StoreError> {
         for part in self.written_in(range) {
             let zeros = vec![0; (part.end - part.start) as usize];
@@ -279,11 +279,11 @@ impl Store {
         Ok(())
     }
 
-    /// Makes the bytes durable, then the map that vouches for them. Called under `flushes_done`:
-    /// nothing else writes the map.
+    /// Makes the bytes durable, then the map that records them as written. Called under
+    /// `flushes_done`: nothing else writes the map.
     fn persist(&self) -> Result<(), StoreError> {
-        // The bits of the map are set after the bytes were written, so the sync that follows
-        // covers whatever these pages vouch for.
+        // The bits of the map are set after the bytes were written, so the sync that follows covers
+        // all bytes that these pages record.
         let pages = self.map().take_unsaved();
         let save = || -> io::Result<()> {
             self.file.sync_data()?;
@@ -335,7 +335,7 @@ impl Store {
     }
 }
 
-/// How many bytes the map has, and where the bytes of the disk begin in the file.
+/// The size of the map, and where the bytes of the disk begin in the file.
 fn layout(size: u64) -> (usize, u64) {
     let map_bytes = (size / BLOCK_BYTES).div_ceil(8).next_multiple_of(PAGE_BYTES as u64);
     (map_bytes as usize, head::HEAD_BYTES + map_bytes)

@@ -1,21 +1,21 @@
-//! What is under way, and waiting until it is done.
+//! Operations in flight, and waiting until they are done.
 //!
-//! A capability that is revoked may have let in a write that is still being carried out. Who
-//! revokes waits here for everything that was let in before, and for nothing that comes after.
+//! A capability that is revoked may have admitted a write that is still being carried out. The
+//! revocation waits here for everything that was admitted before, and for nothing that comes later.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-/// Counts what is under way. Clones count together.
+/// Counts operations in flight. Clones count together.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Underway(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
     lot: Mutex<Lot>,
-    /// Somebody left.
+    /// An operation has ended.
     left: Notify,
 }
 
@@ -23,11 +23,11 @@ struct Shared {
 struct Lot {
     /// Number of the next one.
     next: u64,
-    /// Numbers of those that are under way.
+    /// Numbers of the operations in flight.
     inside: BTreeSet<u64>,
 }
 
-/// Something under way, until it is dropped.
+/// An operation in flight, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Entered {
     shared: Arc<Shared>,
@@ -35,7 +35,7 @@ pub(crate) struct Entered {
 }
 
 impl Underway {
-    /// Something begins. What it goes by is to be looked at after this.
+    /// An operation begins. The state on which it depends must be checked after this.
     pub(crate) fn enter(&self) -> Entered {
         let mut lot = self.0.lock();
         let number = lot.next;
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_waits_for_those_before_and_for_nobody_else() {
+    fn a_wait_covers_those_before_it_and_no_other() {
         let underway = Underway::default();
         assert!(is_ready(pin!(underway.settled())));
         let (first, second) = (underway.enter(), underway.enter());
@@ -96,9 +96,9 @@ mod tests {
         drop(later);
     }
 
-    /// Who has given up waiting does not take with him what the next one waits for.
+    /// A waiter that gives up does not take away what the next one waits for.
     #[test]
-    fn who_waits_after_somebody_gave_up_waits_for_all() {
+    fn a_wait_after_another_gave_up_waits_for_all() {
         let underway = Underway::default();
         let first = underway.enter();
         {

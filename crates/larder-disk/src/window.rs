@@ -1,12 +1,12 @@
 //! Which sequence numbers of a session were used: exactly, for the last [`WINDOW`] of them.
 //!
-//! Invariant: a number is taken at most once. One that is [`WINDOW`] or more below the highest is
-//! refused whether it was taken or not: so many requests of one client are not under way at a time.
+//! Invariant: a number is taken at most once. A number that is [`WINDOW`] or more below the highest
+//! is refused whether it was taken or not: one client does not have that many requests in flight.
 
 use larder_wire::disk::SEQUENCE_END;
 use larder_wire::disk::words::Refusal;
 
-/// How many numbers below the highest are told apart.
+/// How many numbers below the highest are tracked.
 pub const WINDOW: u64 = 1024;
 const WORDS: usize = WINDOW as usize / 64;
 
@@ -22,7 +22,7 @@ impl Window {
     /// Takes a number.
     ///
     /// # Errors
-    /// [`Refusal::Replayed`] if it was taken, or is too old to tell; [`Refusal::Exhausted`] if the
+    /// [`Refusal::Replayed`] if it was taken, or is too old to know; [`Refusal::Exhausted`] if the
     /// session has no such number. Then nothing is changed.
     pub fn take(&mut self, sequence: u64) -> Result<(), Refusal> {
         if sequence >= SEQUENCE_END {
@@ -32,7 +32,7 @@ impl Window {
             return Err(Refusal::Replayed);
         }
         if sequence > self.highest {
-            // The numbers between were not taken: their places belonged to older ones.
+            // The numbers in between were not taken: their places were used by older ones.
             if sequence - self.highest >= WINDOW {
                 self.taken = [0; WORDS];
             } else {
@@ -63,7 +63,7 @@ mod tests {
 
     use super::*;
 
-    /// What the window promises, remembered in full.
+    /// What the window promises, without forgetting anything.
     #[derive(Default)]
     struct Model {
         taken: BTreeSet<u64>,
@@ -92,7 +92,7 @@ mod tests {
         }
     }
 
-    /// Every order of every four numbers of those at which something changes.
+    /// Every order of every four numbers among those at which the behaviour changes.
     #[test]
     fn every_short_history_agrees_with_the_model() {
         let numbers = [

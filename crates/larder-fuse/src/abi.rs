@@ -98,8 +98,8 @@ opcodes! {
     CopyFileRange64 = 53,
 }
 
-/// Codes of messages from us to the kernel that answer nothing; they go where the error goes in a
-/// reply.
+/// Codes of messages from us to the kernel that are not replies; they are in the place of a reply's
+/// error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum NotifyCode {
@@ -113,7 +113,7 @@ pub enum NotifyCode {
     Retrieve = 5,
     /// A name is gone: another client has unlinked it.
     Delete = 6,
-    /// Send once more what was read and not answered (7.40).
+    /// Send again the requests that were read and not answered (7.40).
     Resend = 7,
     /// Distrust all names that are cached (7.44).
     IncEpoch = 8,
@@ -134,7 +134,7 @@ pub mod init {
     pub const PARALLEL_DIROPS: u64 = 1 << 18;
     pub const MAX_PAGES: u64 = 1 << 22;
     pub const CACHE_SYMLINKS: u64 = 1 << 23;
-    /// There is a second word of flags.
+    /// The request has a second word of flags.
     pub const INIT_EXT: u64 = 1 << 30;
     pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
     pub const PASSTHROUGH: u64 = 1 << 37;
@@ -298,7 +298,7 @@ wire! {
     NotifyPruneOut { count: u32, padding: u32, spare: u64, }
     /// Payload of an io_uring command (`fuse_uring_cmd_req`).
     UringCmd { flags: u64, commit_id: u64, qid: u16, padding: [u8; 6], }
-    /// What the kernel and we tell each other about a ring entry.
+    /// What the kernel and we write into the header of a ring entry.
     UringInOut { flags: u64, commit_id: u64, payload_sz: u32, padding: u32, reserved: u64, }
 }
 
@@ -308,7 +308,7 @@ pub const INIT_IN_SHORT: usize = 16;
 pub const URING_REGISTER: u32 = 1;
 /// Number of an io_uring command: send a reply, and wait for the next request.
 pub const URING_COMMIT_AND_FETCH: u32 = 2;
-/// Bytes for the header, and for the structure of the operation, at the begin of a ring entry.
+/// Bytes for the header, and for the structure of the operation, at the start of a ring entry.
 pub const URING_HEADER: usize = 128;
 
 /// The headers of a ring entry (`fuse_uring_req_header`).

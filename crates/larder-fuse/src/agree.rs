@@ -31,16 +31,17 @@
 //! - `EXPORT_SUPPORT`: the file system has no lookup of `.`. Use larder's own NFS server.
 //! - `DONT_MASK`: the kernel has applied the umask to the mode that we get.
 //! - `SUBMOUNTS`: a server's file systems show as one, as the NFS mount protocol gives them.
-//! - `NO_OPEN_SUPPORT`, `NO_OPENDIR_SUPPORT` (refusing opens to be spared of them): an open is
-//!   where freshness and the server's rights are checked.
+//! - `NO_OPEN_SUPPORT`, `NO_OPENDIR_SUPPORT` (the kernel stops sending opens once one is refused):
+//!   an open is where freshness and the server's rights are checked.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::abi::{self, InitIn, InitOut, init};
 use crate::options::MountOptions;
 
-/// Requests without a waiting process (readahead) that the kernel has under way at most, and from
-/// how many on it calls us congested. Enough for a window of 1 MiB requests on a long fat link.
+/// Requests without a waiting process (readahead) that the kernel has in flight at most, and the
+/// number from which it considers the mount congested. Enough for a window of 1 MiB requests on a
+/// long fat link.
 const BACKGROUND_MAX: u16 = 128;
 const CONGESTED_FROM: u16 = 96;
 

@@ -1,5 +1,6 @@
 //! Local files that are registered with the kernel for passthrough: by this process if it may,
-//! otherwise through [`larder_helper`], which is started when it is first needed, and ends with us.
+//! otherwise through [`larder_helper`], which is started when it is first needed, and ends with
+//! this process.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -12,7 +13,7 @@ use crate::device::Device;
 use crate::helper::Helper;
 use crate::passthrough::Registered;
 
-/// Starts of the helper without an answer of it, after which it is given up.
+/// How often the helper is started without giving an answer, before it is given up.
 const STARTS_MAX: u32 = 3;
 
 /// A local file that the kernel holds for us under a number. Dropping it gives the file back; opens
@@ -57,7 +58,7 @@ impl Drop for BackingId {
     }
 }
 
-/// Whoever registers local files with a mount.
+/// Registers local files with a mount.
 #[derive(Debug)]
 pub(crate) struct Registry {
     device: Arc<Device>,

@@ -98,6 +98,7 @@ pub(crate) fn set_attr(set: &SetattrIn) -> SetAttr {
         size: given(fattr::SIZE).then_some(set.size),
         atime: time(fattr::ATIME, fattr::ATIME_NOW, set.atime, set.atimensec),
         mtime: time(fattr::MTIME, fattr::MTIME_NOW, set.mtime, set.mtimensec),
+        in_memory: None,
     }
 }
 

@@ -1,7 +1,8 @@
 //! Copies within a file system: what COPY_FILE_RANGE asks for.
 //!
-//! A file system that copies nothing is refused once, with ENOSYS; what one does not copy of these
-//! two files, with EOPNOTSUPP. The kernel reads and writes itself after either.
+//! For a file system that copies nothing the request is refused once, with ENOSYS; for two files
+//! between which the file system does not copy, with EOPNOTSUPP. The kernel reads and writes itself
+//! after either.
 
 use larder_vfs::{Ino, OpenId, OpenPlace, Result};
 
@@ -12,7 +13,7 @@ use crate::output::Output;
 /// Most that COPY_FILE_RANGE can answer, in bytes, in whole pages.
 const COPIED_BYTES_MAX: u64 = (u32::MAX as u64) & !4095;
 
-/// In which form the answer is.
+/// The form of the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
     /// Of COPY_FILE_RANGE.
@@ -28,7 +29,7 @@ impl Form {
     }
 }
 
-/// From where to where, and how much; `None` if there are flags, which the kernel has none of.
+/// The two ranges and the length; `None` if there are flags: the kernel defines none.
 pub(crate) fn asked(
     header: &InHeader,
     asked: &CopyFileRangeIn,

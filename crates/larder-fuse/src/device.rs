@@ -33,7 +33,8 @@ impl Device {
         Device(fd)
     }
 
-    /// One more descriptor of the same mount, with a queue of its own for what was read through it.
+    /// Another descriptor of the same mount, with a queue of its own for the requests read through
+    /// it.
     ///
     /// # Errors
     /// If we may not open the device, or it is not mounted yet.
@@ -67,13 +68,13 @@ impl Device {
             Err(error) => {
                 tracing::error!(unique, %error, "the kernel does not take a reply");
                 let header = OutHeader { len: 16, error: -libc::EIO, unique };
-                // Nothing is left to be done if it does not take that either.
+                // If the kernel does not accept that either, nothing is left to do.
                 let _ = self.write(&[header.as_bytes()]);
             }
         }
     }
 
-    /// Tells the kernel something that it did not ask for. May block, see [`crate::notify`].
+    /// Sends the kernel a message that it did not ask for. May block, see [`crate::notify`].
     ///
     /// # Errors
     /// `ENOENT` if the kernel does not know the inode or name, `ENODEV` if the mount is gone,

@@ -60,7 +60,7 @@ pub(crate) struct Door {
     pub(crate) waits: Waits,
     /// Number of requests not answered yet, including those being processed.
     pub(crate) waiting: AtomicU64,
-    /// Another process takes over: what is read now is left to it.
+    /// Another process takes over: requests are left to it from now on.
     pub(crate) leaving: AtomicBool,
     /// Locks of processes come to us.
     pub(crate) locks: bool,
@@ -70,8 +70,8 @@ pub(crate) struct Door {
     pub(crate) lock_waits: Arc<LockWaits>,
 }
 
-/// How an answer of the file system becomes one to the kernel: `C` is what it needs to know
-/// besides.
+/// How an answer of the file system is encoded for the kernel: `C` is the additional data that this
+/// needs.
 type Encode<T, C> = fn(&Door, C, Result<T>) -> Output;
 
 impl Door {
@@ -117,7 +117,7 @@ impl Door {
         }
     }
 
-    /// Answers requests that concern open files and directories, and refuses what is not ours.
+    /// Answers requests that concern open files and directories, and refuses unknown ones.
     fn answer_open(self: &Arc<Self>, request: &Request<'_>) -> Response {
         let Request { header, operation } = request;
         let ino = Ino(header.nodeid);
@@ -149,7 +149,7 @@ impl Door {
                 let owner = self.locks.then(|| locks::process(flush.lock_owner));
                 self.respond(fs.flush(&cred(), ino, OpenId(flush.fh), owner), (), Door::done)
             }
-            Operation::Fsync(_) => self.respond(fs.fsync(&cred(), ino), (), Door::synced),
+            Operation::Fsync(sync) => self.sync_data(&cred(), ino, OpenId(sync.fh)),
             Operation::Release(release) => {
                 let open = OpenId(release.fh);
                 // The kernel has let the backing file go already.
@@ -186,6 +186,10 @@ impl Door {
             Operation::Ioctl { ioctl, data } => self.hint(header, &ioctl, data),
             _ => self.answer_space(request),
         }
+    }
+
+    fn sync_data(self: &Arc<Self>, cred: &Cred, ino: Ino, open: OpenId) -> Response {
+        self.respond(self.fs.fsync(cred, ino, Some(open)), (), Door::synced)
     }
 
     /// Once refused, the kernel does not ask again.
@@ -274,7 +278,7 @@ impl Door {
         Cred { retried, request: header.unique & !abi::UNIQUE_RESEND, ..cred }
     }
 
-    /// SETLK and SETLKW, which waits; GETLK if `waits` is `None`.
+    /// SETLK, or SETLKW, which waits; GETLK if `waits` is `None`.
     fn lock(self: &Arc<Self>, header: &InHeader, lock: LkIn, waits: Option<bool>) -> Response {
         let (ino, open, fs) = (Ino(header.nodeid), OpenId(lock.fh), &self.fs);
         match (locks::wanted(&lock), waits) {
@@ -482,7 +486,7 @@ impl Door {
         })
     }
 
-    /// Chooses the way of an open's data.
+    /// Chooses the I/O mode of an open file.
     fn choose(&self, ino: Ino, flags: OpenFlags, opened: &Opened) -> OpenOut {
         let way = self.ways.choose(ino, opened.id, &opened.path);
         // A close also ends locks of the process that closes.

@@ -39,6 +39,8 @@ pub(crate) fn errno(error: Error) -> i32 {
         Error::Shutdown => libc::ENOTCONN,
         // The version that was being read is gone, as is a file behind a stale handle.
         Error::Changed => libc::ESTALE,
+        // No other error of a file system has this number.
+        Error::Lost => libc::ENOTRECOVERABLE,
         Error::Io => libc::EIO,
     }
 }

@@ -48,7 +48,7 @@ pub enum MountError {
         /// The system's answer.
         source: io::Error,
     },
-    /// The mount was not gone in time.
+    /// The mount was not gone within the limit.
     #[error("{0}: still mounted; nothing is served there any more, remove it (umount -l {0})")]
     StillMounted(PathBuf),
 }

@@ -27,10 +27,10 @@ pub(crate) struct Helper {
 }
 
 impl Helper {
-    /// Starts it: from beside our own program, else from `PATH`.
+    /// Starts it: from the directory of our own program, else from `PATH`.
     ///
     /// # Errors
-    /// `PermissionDenied` if it is not there: then we may not do what it is for.
+    /// `PermissionDenied` if it is not there: without it we may not register local files.
     pub(crate) fn start() -> io::Result<Helper> {
         let (ours, theirs) = rustix::net::socketpair(
             AddressFamily::UNIX,
@@ -91,7 +91,7 @@ fn denied(text: String) -> io::Error {
 
 impl Drop for Helper {
     fn drop(&mut self) {
-        // It ends by that, unless it is stuck. Both fail only if it is gone already.
+        // This ends the helper, unless it is stuck. Both calls fail only if it is gone already.
         drop(self.link.take());
         let _ = self.process.kill();
         let _ = self.process.wait();

@@ -12,10 +12,10 @@ const NAME_BYTES: u32 = 32;
 /// `LARDER_IOC_CLASS`: `_IOW('L', 0x61, struct larder_class)`.
 const CLASS: u32 = 1 << 30 | NAME_BYTES << 16 | (b'L' as u32) << 8 | 0x61;
 
-/// The class that an IOCTL wants for an open file.
+/// The class that an IOCTL requests for an open file.
 ///
 /// # Errors
-/// The errno of another IOCTL, or of what is no name.
+/// The errno of another IOCTL, or of bytes that are not a name.
 pub(crate) fn class(ioctl: &IoctlIn, data: &[u8]) -> std::result::Result<String, i32> {
     if ioctl.cmd != CLASS {
         return Err(libc::ENOTTY);

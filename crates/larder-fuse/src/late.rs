@@ -24,20 +24,20 @@ pub(crate) struct Late {
     relay: Arc<Relay>,
 }
 
-/// Wakes what is not a task of the runtime yet.
+/// Receives the wake-ups of a future that is not a task of the runtime yet.
 #[derive(Default)]
 struct Relay(Mutex<Stage>);
 
 #[derive(Default)]
 enum Stage {
-    /// Nobody drives it, and nothing has come for it.
+    /// It has no driver yet, and was not woken.
     #[default]
     Begun,
-    /// Something came before it was known what is to be driven.
+    /// The future was woken before the relay got its task.
     Woken,
-    /// What the runtime gets once the future is woken.
+    /// The task that the runtime gets once the future is woken.
     Waiting(Task, Handle),
-    /// The runtime has it, and wakes it by another way.
+    /// The runtime has the task, and wakes it by itself.
     Given,
 }
 
@@ -74,8 +74,8 @@ impl Late {
         }
     }
 
-    /// Has it driven to its end by the runtime, and then `answer` it. If it panics, or the runtime
-    /// ends, `answer` is dropped.
+    /// Has the runtime drive the future to its end, and then calls `answer`. If the future panics,
+    /// or the runtime ends, `answer` is dropped.
     pub(crate) fn drive(self, runtime: &Handle, answer: impl FnOnce(Output) + Send + 'static) {
         let Late { future, relay } = self;
         let task: Task = Box::pin(async move { answer(future.await) });
@@ -109,7 +109,7 @@ mod tests {
         assert!(matches!(panics, Response::Now(output) if output.errno == libc::EIO));
     }
 
-    /// Whatever is first: that something comes for it, or that it is known who drives it.
+    /// Either order: the future is woken first, or the relay gets its task first.
     #[test]
     fn what_comes_early_or_late_is_answered_once() {
         let runtime = runtime();
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_answers_is_dropped() {
+    fn a_request_that_is_never_answered_is_dropped() {
         let (runtime, (told, dropped)) = (runtime(), mpsc::channel::<()>());
         let entered = runtime.enter();
         let (sender, receiver) = tokio::sync::oneshot::channel::<()>();

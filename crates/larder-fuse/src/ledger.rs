@@ -13,7 +13,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use rustix::fs::{FallocateFlags, MemfdFlags};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Where the log begins at first; before it are the word that says where it begins, and the head.
+/// Where the log begins at first; before it are the word that holds its beginning, and the head.
 const FIRST: u64 = 8192;
 
 /// Other state that the next process must know is stored here; see [`put_head`].
@@ -22,7 +22,7 @@ const HEAD: u64 = 64;
 /// Number of records after which the log is rewritten, unless most of them still count.
 const RECORDS_MAX: u64 = 4096;
 
-/// Which local file: as long as it is open, no other one has these numbers.
+/// Identifies the local file: as long as it is open, no other file has these numbers.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]

@@ -1,9 +1,9 @@
 //! The front door for the kernel: serves any [`FileSystem`](larder_vfs::FileSystem) by `/dev/fuse`.
 //!
 //! [`mount`] mounts, [`Mounted`] waits and unmounts. In between, each request of the kernel becomes
-//! one call of the file system; the thread that read the request gives a warm answer, and the tokio
-//! runtime drives an answer that has to wait. The kernel bounds how many wait: one for each thread
-//! that is in a system call, and `max_background` more for readahead.
+//! one call of the file system; the thread that read the request gives an answer that is ready at
+//! once, and the tokio runtime drives an answer that has to wait. The kernel bounds how many wait:
+//! one for each thread that is in a system call, and `max_background` more for readahead.
 //!
 //! Invariants:
 //! - errno lives here (`errno`) and nowhere else, and `ENOSYS` comes from this crate alone: to the
@@ -14,15 +14,18 @@
 //!   (`notify`), since the kernel may hold the inode's lock for a request that waits for us.
 //! - [`Mounted::unmount`] returns within [`UNMOUNT_LIMIT`], whatever the file system does.
 //!
-//! Absent on purpose: knowledge of the client, of caches and of servers; locks (POSIX and BSD locks
-//! are not announced, so that the kernel keeps them for this machine); extended attributes, ACLs,
-//! `fallocate`, copies and `SEEK_HOLE` of file systems without them (refused once, then the kernel
-//! answers without us).
+//! Locks (`locks`), extended attributes (`xattrs`), allocation, holes (`space`) and copies (`copy`)
+//! are passed on to file systems that have them. On a mount without locks, POSIX and BSD locks are
+//! not announced, so that the kernel keeps them for this machine. An operation that a file system
+//! does not have is refused once with `ENOSYS`; then the kernel answers it without us.
+//!
+//! Absent on purpose: knowledge of the client, of caches and of servers; access control lists, and
+//! all extended attributes except those of users.
 //!
 //! The layers, from the kernel inwards: [`abi`] (the protocol as data), [`request`] (decoding,
 //! without I/O), two transports (`reader`: `/dev/fuse`; `ring`: io_uring), `door` (each request as
-//! a call of the file system, each answer as an `output`). A transport knows nothing of what it
-//! carries.
+//! a call of the file system, each answer as an `output`). A transport knows nothing of the
+//! requests that it carries.
 //!
 //! A limit: `st_ino` is our [`Ino`](larder_vfs::Ino) and not the server's inode number.
 

@@ -33,20 +33,20 @@ use crate::errno::errno;
 use crate::late::Late;
 use crate::output::{Output, Response};
 
-/// Offsets from here on, below [`TOP`], stand for cookies that were written down.
+/// Offsets from here on, below [`TOP`], stand for cookies that were recorded.
 const FAR: u64 = TOP - FAR_LEN_MAX;
 
 /// Stands for itself.
 const TOP: u64 = i64::MAX as u64;
 
-/// Most cookies that are written down for one open directory, at about 40 bytes each.
+/// Most cookies that are recorded for one open directory, at about 40 bytes each.
 const FAR_LEN_MAX: u64 = 1 << 24;
 
 const AFTER_DOT: u64 = 1;
 const AFTER_DOT_DOT: u64 = 2;
 
-/// Number of an inode that is not known (libfuse's `FUSE_UNKNOWN_INO`). The kernel makes nothing of
-/// it.
+/// Number of an inode that is not known (libfuse's `FUSE_UNKNOWN_INO`). The kernel gives it no
+/// meaning.
 const UNKNOWN_INO: u64 = 0xffff_ffff;
 
 /// Most bytes of a reply, whatever the kernel offers.
@@ -95,7 +95,7 @@ impl Listings {
         self.lock().remove(&dir);
     }
 
-    /// The position that the kernel's `offset` stands for.
+    /// The position for which the kernel's `offset` stands.
     ///
     /// # Errors
     /// [`Error::BadCookie`] if it was not given out for this open directory.
@@ -114,7 +114,8 @@ impl Listings {
         }
     }
 
-    /// The kernel's offset for the server's `cookie`; `None` if too many had to be written down.
+    /// The kernel's offset for the server's `cookie`; `None` if too many cookies would have to be
+    /// recorded.
     fn offset(&self, dir: u64, cookie: u64) -> Option<u64> {
         if cookie < FAR - AFTER_DOT_DOT {
             return Some(cookie + AFTER_DOT_DOT);
@@ -170,7 +171,7 @@ enum StandsFor {
 }
 
 impl Part {
-    /// Asks the file system: what it has at once, and complete, is the answer at once.
+    /// Asks the file system. A complete listing that is ready at once is answered at once.
     pub(crate) fn answer(self, door: &Arc<Door>) -> Response {
         match self.ask(door) {
             Answer::Now(Err(error)) => Response::error(errno(error)),
@@ -215,7 +216,7 @@ impl Part {
             if !named.is_empty() {
                 return Ok(named);
             }
-            // All of them were removed meanwhile, but an empty answer would mean the end.
+            // All of them were removed in the meantime, but an empty answer would mean the end.
             answer = self.ask_after(door, cookie);
         }
     }
@@ -307,7 +308,7 @@ impl Part {
 }
 
 fn dirent(ino: u64, off: u64, name_len: usize, kind: Option<Kind>) -> Dirent {
-    // The type is what `S_IFMT` has, shifted (`DT_*` of dirent.h); 0 if it is not known.
+    // The type is that of `S_IFMT`, shifted (`DT_*` of dirent.h); 0 if it is not known.
     let kind = kind.map_or(0, |kind| convert::file_type(kind) >> 12);
     Dirent { ino, off, namelen: name_len as u32, kind }
 }
@@ -326,7 +327,7 @@ fn put(out: &mut Vec<u8>, room: usize, entry: &EntryOut, dirent: &Dirent, name: 
     true
 }
 
-/// The nodes that the kernel takes from an answer, which [`Part::fill`] made.
+/// The nodes that the kernel references because of an answer that [`Part::fill`] made.
 pub(crate) fn nodes(mut answer: &[u8]) -> impl Iterator<Item = u64> {
     std::iter::from_fn(move || {
         let (entry, rest) = EntryOut::read_from_prefix(answer).ok()?;

@@ -7,9 +7,9 @@
 //! carries the number of the process, whose locks on the file end with it; RELEASE ends those of
 //! the open file.
 //!
-//! A caller that waits for a lock differs from one whose answer is late: any signal ends the wait,
-//! not only one that kills, and a hand-over to another process does not wait for it (the kernel
-//! sends the request again, to the next one).
+//! A caller that waits for a lock differs from one that waits for any other answer: any signal ends
+//! the wait, not only one that kills, and a hand-over to another process does not wait for it (the
+//! kernel sends the request again, to the next one).
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,7 +21,7 @@ use crate::abi::{LK_FLOCK, LkIn, LkOut, UNIQUE_RESEND};
 use crate::errno::errno;
 use crate::output::Output;
 
-/// Tells waiters for locks to give up, by the kernel's number of their requests.
+/// Ends the waits for locks of callers that gave up, by the kernel's number of their requests.
 #[derive(Default)]
 pub(crate) struct LockWaits(Mutex<HashMap<u64, oneshot::Sender<()>>>);
 
@@ -80,7 +80,7 @@ pub(crate) fn process(id: u64) -> LockOwner {
     LockOwner { kind: LockKind::Range, id }
 }
 
-/// What a request asks for: owner, bytes, and mode, or none to unlock them.
+/// The owner, the bytes, and the mode of a request; no mode means to unlock them.
 pub(crate) fn wanted(lock: &LkIn) -> Option<(Lock, bool)> {
     let (start, end) = (lock.start, lock.end.checked_add(1)?);
     if start >= end || end > LOCK_END {
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_waits_gives_up_when_told_and_only_then() {
+    async fn a_waiter_gives_up_when_told_and_only_then() {
         let waits = LockWaits::default();
         let (first, second) = (waits.begin(1), waits.begin(2));
         assert_eq!(waits.count(), 2);

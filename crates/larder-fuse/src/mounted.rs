@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use larder_io::{Clock, RealClock};
 use larder_vfs::{FileSystem, Kernel};
@@ -68,7 +68,7 @@ struct Ended {
 }
 
 /// Mounts `fs` at `mountpoint`, for as long as this process lives. Requests are answered from now
-/// on; what has to wait runs on `runtime`.
+/// on; answers that have to wait run on `runtime`.
 ///
 /// [`FileSystem::attach`] is called before the first request, and [`Kernel::passthrough`] is known
 /// then.
@@ -87,10 +87,10 @@ pub fn mount(
 /// Whether another process has served the session before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Begin {
-    /// Nobody has.
+    /// No process has served it.
     First,
-    /// A process has, and is gone: the kernel sends again what it left unanswered, and open files
-    /// continue under the numbers that it gave them.
+    /// Another process served it, and is gone: the kernel sends again the requests that it left
+    /// unanswered, and open files continue under the numbers that it gave them.
     Again,
 }
 
@@ -146,8 +146,8 @@ pub fn serve(
         session: Arc::new(Ended::default()),
     };
     fs.attach(Arc::clone(&kernel) as Arc<dyn Kernel>);
-    // Before anything is read: the kernel sends again all that was read and not answered, by
-    // whomever.
+    // Before anything is read: the kernel sends again all requests that any process read and did
+    // not answer.
     if begin == Begin::Again
         && let Err(error) = devices[0].notify(NotifyCode::Resend, &[])
     {
@@ -191,8 +191,8 @@ fn start(
     let (kernel, ended) = (Arc::clone(&door.kernel), Arc::clone(&mounted.session));
     let wait = move || {
         let result = joined(threads);
-        // Those that read the device see the end of the mount, also while all entries of a ring
-        // wait.
+        // The threads that read the device see the end of the mount even while all entries of a
+        // ring wait.
         let result = result.and(joined(rings.end()));
         kernel.close();
         ended.set(result);
@@ -226,7 +226,7 @@ impl Mounted {
         &self.mountpoint.path
     }
 
-    /// Whether the mount is what one sees at its path. Touches it not.
+    /// Whether the mount is the topmost at its path. Does not touch it.
     pub fn is_mounted(&self) -> bool {
         self.mountpoint.is_on_top()
     }
@@ -236,7 +236,8 @@ impl Mounted {
         self.transport
     }
 
-    /// How many requests of each kind came since our process began, by the kernel's name of them.
+    /// How many requests of each kind arrived since our process began, by the kernel's name for
+    /// them.
     pub fn requests(&self) -> Vec<(String, u64)> {
         let named = |(opcode, count)| (format!("{opcode:?}").to_uppercase(), count);
         self.door.counts.all().into_iter().map(named).collect()
@@ -247,7 +248,7 @@ impl Mounted {
         self.door.counts.references()
     }
 
-    /// Blocks until it is unmounted, by whomever.
+    /// Blocks until it is unmounted, by any process.
     ///
     /// # Errors
     /// If the session broke off. The mount may still be there then, without service: drop `self`.
@@ -264,26 +265,26 @@ impl Mounted {
     /// Accepts no more requests, and waits, for at most `limit`, until those that were accepted are
     /// answered. Returns whether they are. Later requests, and unanswered ones, are for the next
     /// process that serves the session: this process must exit without unmounting.
-    #[expect(clippy::disallowed_methods, reason = "blocks; the process is to exit")]
     pub fn leave(&self, limit: Duration) -> bool {
         self.door.leaving.store(true, Ordering::Release);
-        let deadline = Instant::now() + limit;
+        let deadline = self.door.clock.instant() + limit;
         // A waiter for a lock may wait for ever, and continues to wait with the next process.
         let unanswered =
             |door: &Door| door.waiting.load(Ordering::Acquire) > door.lock_waits.count() as u64;
         while unanswered(&self.door) {
-            if Instant::now() > deadline {
+            if self.door.clock.instant() > deadline {
                 return false;
             }
-            thread::sleep(LOOK);
+            self.door.clock.block(LOOK);
         }
         true
     }
-    /// Unmounts, also while files are open: those have two seconds to be closed, then every call on
-    /// them fails. Returns within [`UNMOUNT_LIMIT`], also if the file system does not answer.
+
+    /// Unmounts, even while files are open: those have two seconds to be closed, then every call on
+    /// them fails. Returns within [`UNMOUNT_LIMIT`], even if the file system does not answer.
     ///
     /// # Errors
-    /// [`MountError::StillMounted`] if the mount is still to be seen.
+    /// [`MountError::StillMounted`] if the mount is still visible.
     pub fn unmount(&self) -> Result<(), MountError> {
         let detached = self.detach_on_thread()?;
         let mut outcome = match self.session.wait_for(GRACE) {

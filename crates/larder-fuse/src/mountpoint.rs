@@ -71,7 +71,7 @@ pub(crate) fn connect(
         Some(line) if line.kind == KIND => {
             Ok((fuse, Mountpoint { path, device_minor: line.device_minor }))
         }
-        // Another mount slid over ours in between. Closing the descriptor makes ours harmless.
+        // Another mount covered ours in between. Closing the descriptor makes ours harmless.
         _ => Err(MountError::Busy(path)),
     }
 }
@@ -126,8 +126,8 @@ fn refuse_our_own(path: &Path) -> Result<(), MountError> {
     }
 }
 
-/// Whether the daemon of the mount at `path` is gone. Asked on a thread of its own, since a daemon
-/// that is there need not answer.
+/// Whether the daemon of the mount at `path` is gone. Checked on a thread of its own, since a
+/// living daemon might not answer.
 fn is_stale(path: &Path) -> bool {
     let path = path.to_owned();
     let (sender, receiver) = mpsc::channel();
@@ -204,7 +204,7 @@ fn receive_descriptor(socket: &OwnedFd) -> io::Result<Option<OwnedFd>> {
 }
 
 impl Mountpoint {
-    /// Whether our mount is what one sees at its path.
+    /// Whether our mount is the topmost at its path.
     pub(crate) fn is_on_top(&self) -> bool {
         mounted_at(&self.path)
             .is_ok_and(|line| line.is_some_and(|line| line.device_minor == self.device_minor))
@@ -230,7 +230,7 @@ impl Mountpoint {
         let mut lazily = UnmountFlags::NOFOLLOW | UnmountFlags::DETACH;
         match rustix::mount::unmount(&self.path, UnmountFlags::NOFOLLOW) {
             Err(Errno::BUSY) => {
-                // Once it is detached, only its connection is left to end it by.
+                // Once it is detached, only its connection can be used to end it.
                 if self.connection().is_none() {
                     lazily |= UnmountFlags::FORCE;
                 }
@@ -271,8 +271,8 @@ impl Mountpoint {
         connection.exists().then_some(connection)
     }
 
-    /// How far the kernel reads ahead. INIT can only lower it, so it is set from outside, if we
-    /// may.
+    /// Sets how far the kernel reads ahead. INIT can only lower it, so it is set from outside, if
+    /// we may.
     pub(crate) fn set_readahead(&self, bytes: u32) {
         let knob = format!("/sys/class/bdi/0:{}/read_ahead_kb", self.device_minor);
         if let Err(error) = std::fs::write(&knob, (bytes / 1024).to_string()) {
@@ -285,7 +285,7 @@ impl Mountpoint {
 mod tests {
     use super::*;
 
-    /// Needs root or a set-uid `fusermount3`, as the tests with real mounts do.
+    /// Needs root or a set-uid `fusermount3`, like the tests with real mounts.
     #[test]
     fn the_helper_passes_a_descriptor() {
         let dir = tempfile::tempdir().unwrap();

@@ -65,7 +65,7 @@ struct Queue {
     inodes: HashMap<Ino, Waiting>,
     /// Entries in `order`.
     entries: HashSet<Arc<(Ino, OsString)>>,
-    /// The inode whose notification is being sent, and the tasks that wait for it.
+    /// The inode for which the notification is being sent, and the tasks that wait for it.
     telling: Option<(Ino, Waiters)>,
     closed: bool,
 }
@@ -157,14 +157,14 @@ impl Invalidations {
 }
 
 impl Lane {
-    /// Tells the kernel what is queued, until the queue is closed or the mount is gone.
+    /// Sends the kernel what is queued, until the queue is closed or the mount is gone.
     pub(crate) fn run(&self, device: &Device) {
         while let Some(message) = self.next() {
             match tell(device, &message) {
                 Ok(()) => (),
                 Err(error) if error.raw_os_error() == Some(libc::ENODEV) => break,
-                // For example a directory that is a process' working directory: the kernel has
-                // dropped what it could.
+                // For example a directory that is the working directory of a process: the kernel
+                // has dropped what it could.
                 Err(error) => tracing::debug!(%error, ?message, "invalidation"),
             }
         }
@@ -346,14 +346,14 @@ mod tests {
         assert_eq!((inodes.next(), entries.next()), (None, None));
     }
 
-    /// Whether nobody would wait for it any more.
+    /// Whether no open would wait for it any more.
     fn is_told(told: &mut Told) -> bool {
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
         told.as_mut().poll(&mut context).is_ready()
     }
 
     #[test]
-    fn who_waits_for_an_inode_goes_on_when_the_kernel_has_dropped_it() {
+    fn a_wait_for_an_inode_ends_when_the_kernel_has_dropped_it() {
         let invalidations = Invalidations::default();
         assert!(invalidations.told(Ino(2)).is_none());
         invalidations.invalidate(Ino(2), true);
@@ -363,7 +363,7 @@ mod tests {
         invalidations.inodes.next();
         let mut telling = invalidations.told(Ino(2)).unwrap();
         assert!(!is_told(&mut queued) && !is_told(&mut telling), "it is just being told");
-        // Once more while it is being told: what was asked for last counts.
+        // Queued again while it is being sent: the latest request counts.
         invalidations.invalidate(Ino(2), false);
         let mut again = invalidations.told(Ino(2)).unwrap();
         invalidations.inodes.next();
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_goes_on_when_everything_before_is_told_or_never_will_be() {
+    fn a_wait_ends_when_everything_before_was_sent_or_never_will_be() {
         let invalidations = Invalidations::default();
         let done = Arc::new(AtomicBool::new(false));
         let tell = |done: &Arc<AtomicBool>| -> Then {

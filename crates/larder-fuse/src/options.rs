@@ -15,15 +15,15 @@ const IO_BYTES_MAX: u32 = 16 << 20;
 /// How requests travel between the kernel and us.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transport {
-    /// By io_uring where the kernel has it and the mount need not survive its server, else by
+    /// Use io_uring where the kernel has it and the mount need not survive its server, else the
     /// device.
     #[default]
     Auto,
     /// Requests are read from `/dev/fuse`, and answers written to it. A mount survives the process
     /// that serves it.
     Device,
-    /// In place, by io_uring, on the CPU of the caller: faster. If the process dies, requests that
-    /// it had accepted fail with ECONNABORTED, and the mount ends.
+    /// Served in place, by io_uring, on the CPU of the caller: faster. If the process dies,
+    /// requests that it had accepted fail with ECONNABORTED, and the mount ends.
     Uring,
 }
 
@@ -57,13 +57,13 @@ pub struct MountOptions {
     /// KiB.
     pub readahead_bytes: u32,
     /// Threads that read requests, each on its own descriptor. Default: 2: one was as fast on two
-    /// cores, the second keeps the mount alive while a warm answer has to wait for the local disk.
+    /// cores; the second keeps the mount responsive while the first has to wait for the local disk.
     pub threads: usize,
     /// How requests travel. Default: [`Transport::Auto`].
     pub transport: Transport,
     /// Another process is to continue if the one that serves dies. Default: no.
     pub survive: bool,
-    /// Locks of processes are for the file system to keep, not for the kernel. Default: no.
+    /// The file system keeps the locks of processes, not the kernel. Default: no.
     pub pass_locks: bool,
     /// Set-uid bits mean nothing.
     pub no_suid: bool,
@@ -73,8 +73,8 @@ pub struct MountOptions {
     pub no_exec: bool,
     /// Reading does not change access times.
     pub no_atime: bool,
-    /// Directory that local files of passthrough opens are in. It is tried at mount time whether
-    /// the kernel takes files from there; `None`: no passthrough.
+    /// Directory of the local files for passthrough opens. At mount time, one file shows whether
+    /// the kernel accepts files from there; `None`: no passthrough.
     pub probe_dir: Option<PathBuf>,
 }
 
@@ -102,7 +102,7 @@ impl MountOptions {
         }
     }
 
-    /// Refuses what cannot be.
+    /// Refuses values that make no sense.
     pub(crate) fn check(&self) -> Result<(), MountError> {
         let refuse = |text: String| Err(MountError::Option(text));
         if self.source.contains('\0') {
@@ -147,7 +147,7 @@ impl MountOptions {
         flags
     }
 
-    /// Options that the FUSE driver reads, and `fusermount3` too.
+    /// Options that both the FUSE driver and `fusermount3` read.
     pub(crate) fn driver(&self) -> String {
         let mut options = format!("max_read={}", self.io_bytes_max);
         for (name, wanted) in

@@ -4,7 +4,7 @@
 //! (`fuse_file_io_open` in `fs/fuse/iomode.c`): while one of its opens is passthrough, every other
 //! open must carry the same backing id, and while one is cached, none may be passthrough. An open
 //! that breaks the rule fails with EIO. The file system cannot obey it, because it learns of a
-//! release later than the kernel. So this module obeys it, with the mode that always works: an open
+//! release later than the kernel. So this module does, with the mode that always works: an open
 //! with `FOPEN_DIRECT_IO` reads and writes through the file system, and may carry a backing id,
 //! which it then does not use.
 //!
@@ -36,7 +36,7 @@ use crate::abi::fopen;
 use crate::backing::BackingId;
 use crate::ledger::{FileId, Ledger, Record};
 
-/// `f_type` of stacked file systems, whose files lie one level deeper
+/// `f_type` of stacked file systems, whose files are on one more level
 /// (`include/uapi/linux/magic.h`).
 const STACKED: [i64; 2] = [0x794c_7630 /* overlayfs */, 0xf15f /* ecryptfs */];
 
@@ -90,8 +90,8 @@ type Register<T> = Box<dyn Fn(BorrowedFd<'_>) -> io::Result<T> + Send + Sync>;
 
 /// The open files, by inode.
 pub(crate) struct Ways<T = BackingId> {
-    /// Hands a local file to the kernel; `None` where passthrough does not work: then all modes go
-    /// together, and nothing has to be remembered.
+    /// Registers a local file with the kernel; `None` where passthrough does not work: then all
+    /// modes are compatible, and nothing has to be remembered.
     register: Option<Register<T>>,
     opens: Mutex<Opens<T>>,
 }
@@ -119,8 +119,9 @@ impl<T: Registered> Ways<T> {
         Ways { register: None, opens: Mutex::new(opens) }
     }
 
-    /// With passthrough: `register` registers a local file with the kernel. Opens in `ledger` from
-    /// before our time count; `known` makes the registration for an id that the kernel has already.
+    /// With passthrough: `register` registers a local file with the kernel. Opens in `ledger`, made
+    /// by earlier processes, count; `known` makes the registration for an id that the kernel has
+    /// already.
     pub(crate) fn with(
         register: Register<T>,
         ledger: Option<(Ledger, Vec<Record>)>,
@@ -140,7 +141,7 @@ impl<T: Registered> Ways<T> {
         Ways { register: Some(register), opens: Mutex::new(Opens { inodes, ledger }) }
     }
 
-    /// The way of an open for which the file system wants `wanted`. The answer stands until
+    /// The I/O mode of an open for which the file system wants `wanted`. It stays until
     /// [`Ways::release`].
     pub(crate) fn choose(&self, ino: Ino, open: OpenId, wanted: &DataPath) -> Way<T> {
         let Some(register) = &self.register else {
@@ -178,7 +179,7 @@ impl<T: Registered> Ways<T> {
         }
     }
 
-    /// `open` is gone; the inode's last one gives the local file back.
+    /// `open` is gone; the inode's last open gives the local file back.
     pub(crate) fn release(&self, ino: Ino, open: OpenId) {
         let mut opens = self.opens.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(inode) = opens.inodes.get_mut(&ino) else { return };
@@ -188,7 +189,7 @@ impl<T: Registered> Ways<T> {
             ledger.released(ino.0, open.0);
         }
         drop(opens);
-        // This tells the kernel, if it was the last.
+        // If it was the last one, this tells the kernel.
         drop(gone);
     }
 }
@@ -209,15 +210,16 @@ impl<T> Backing<T> {
     }
 }
 
-/// How deep the file systems may be stacked, ours included, so that files of `dir` can back ours.
+/// How deep the file systems may be stacked, ours included, so that files of `dir` can back files
+/// of ours.
 ///
-/// 1 leaves room for an overlay on top of our mount; a `dir` that is on an overlay itself takes it.
+/// 1 leaves room for an overlay on top of our mount; a `dir` on an overlay needs that level itself.
 pub(crate) fn stack_depth(dir: &Path) -> u32 {
     let stacked = rustix::fs::statfs(dir).is_ok_and(|fs| STACKED.contains(&fs.f_type));
     if stacked { 2 } else { 1 }
 }
 
-/// A nameless file of `dir`, to try whether the kernel accepts files from there.
+/// A nameless file in `dir`, to test whether the kernel accepts files from there.
 ///
 /// # Errors
 /// Those of the file system of `dir`.
@@ -248,7 +250,7 @@ mod tests {
         Arc::new(nameless_file(&std::env::temp_dir()).unwrap())
     }
 
-    /// Answers in short: letters of the way, and the number of the registration.
+    /// An answer in short: letters of the I/O mode, and the number of the registration.
     fn told(way: &Way<Id>) -> (char, u32) {
         match way {
             Way::Cached { .. } => ('c', 0),
@@ -258,7 +260,7 @@ mod tests {
         }
     }
 
-    /// Registrations are numbered from 1 on; those given back are told.
+    /// Registrations are numbered from 1 on; those given back are recorded in `closed`.
     fn register(closed: &Arc<Mutex<Vec<u32>>>) -> Register<Id> {
         let (closed, next) = (Arc::clone(closed), Mutex::new(0));
         Box::new(move |_| {
@@ -302,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_goes_on_keeps_the_rule() {
+    fn the_next_worker_keeps_the_rule() {
         let closed = Arc::new(Mutex::new(Vec::new()));
         let (memory, wanted, other) = (Ledger::memory().unwrap(), file(), file());
         let before = {

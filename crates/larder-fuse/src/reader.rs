@@ -1,7 +1,7 @@
 //! Transport A: requests are read from `/dev/fuse`, each answered with one vectored write.
 //!
-//! A thread for each descriptor. An answer that has nothing to wait for is written by the thread
-//! that read the request; the runtime drives any other answer, and writes it.
+//! A thread for each descriptor. An answer that is ready at once is written by the thread that read
+//! the request; the runtime drives any other answer, and writes it.
 
 use std::io;
 use std::sync::Arc;
@@ -43,7 +43,7 @@ pub(crate) fn serve(
         let busy = Busy::new(door);
         if door.leaving.load(Ordering::Acquire) {
             drop(busy);
-            // Whoever serves next gets it.
+            // The next process that serves gets it.
             loop {
                 thread::park();
             }
@@ -69,7 +69,7 @@ pub(crate) fn serve(
     }
 }
 
-/// Answers what cannot be decoded, if it has a header and its caller waits.
+/// Refuses a request that cannot be decoded, if it has a header and its caller waits.
 fn refuse(device: &Device, bytes: &[u8], error: Malformed) {
     let Ok((header, _)) = request::header(bytes) else {
         return tracing::error!(%error, len = bytes.len(), "the kernel sends what is no request");

@@ -2,7 +2,7 @@
 //!
 //! A request is a header, the structure of its operation, and the rest: names that end in a zero
 //! byte, or data. From `/dev/fuse` they come in one piece; a ring entry has a place for each. Bytes
-//! that are no request of the protocol are an error, never a crash.
+//! that are not a request of the protocol are an error, never a crash.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -26,7 +26,7 @@ pub enum Malformed {
     /// A name is empty, does not end, or contains a slash.
     #[error("the request has a wrong name")]
     Name,
-    /// There is no such operation. The header was fine, so it can be refused.
+    /// There is no such operation. The header is right, so the request can be refused.
     #[error("the operation is not known")]
     Opcode,
 }
@@ -115,8 +115,8 @@ impl<'a> Request<'a> {
         Ok(Request { header, operation: operation(opcode, fixed, rest)? })
     }
 
-    /// Decodes a request whose parts lie apart, as in a ring entry: `fixed` may be longer than the
-    /// operation's structure.
+    /// Decodes a request whose parts are separate, as in a ring entry: `fixed` may be longer than
+    /// the operation's structure.
     ///
     /// # Errors
     /// See [`Malformed`].
@@ -133,7 +133,7 @@ impl<'a> Request<'a> {
     }
 }
 
-/// The header of a request, which may be refused by it whatever follows.
+/// The header of a request: enough to refuse it, whatever follows.
 ///
 /// # Errors
 /// If there is none.
@@ -408,7 +408,7 @@ mod tests {
     }
 
     proptest! {
-        /// No bytes crash the decoder, and what it accepts lies within them.
+        /// No bytes crash the decoder, and what it accepts is within them.
         #[test]
         fn any_bytes_are_a_request_or_an_error(
             opcode in 0..60_u32,

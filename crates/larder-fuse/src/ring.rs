@@ -10,7 +10,7 @@
 //!
 //! **Memory**: [`DEPTH`] entries per CPU, each of the size of the largest request; only what is
 //! used takes memory of the machine. **Limit**: a request that waits for the server keeps its
-//! entry, so with [`DEPTH`] of them waiting on one CPU others of that CPU wait too.
+//! entry, so with [`DEPTH`] of them waiting on one CPU, further requests on that CPU wait too.
 //!
 //! **Death**: when the process dies the kernel ends what its entries held with ECONNABORTED; it has
 //! nothing to send again. Therefore a mount that is to survive uses [`crate::reader`].

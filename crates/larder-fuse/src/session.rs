@@ -33,11 +33,11 @@ use crate::request::{Operation, Request};
 /// Most descriptors of a session that is sent: the kernel takes 253 at a time.
 const DESCRIPTORS_MAX: usize = MountOptions::THREADS_MAX + 1;
 
-/// Begins a session that is sent, so that nothing else is taken for one.
+/// Marks the beginning of a session that is sent, so that nothing else is mistaken for one.
 const MAGIC: u64 = u64::from_le_bytes(*b"larder\0\x01");
 
-/// A mount, as its holder has it. Dropping the last holder's ends the mount: calls fail from then
-/// on, and what is left of it is to be unmounted.
+/// A mount, as one holder has it. When the last holder drops it the mount ends: calls fail from
+/// then on, and what is left of it must be unmounted.
 #[derive(Debug)]
 pub struct Session {
     /// The first is the one that was mounted.
@@ -58,8 +58,8 @@ struct Head {
 }
 
 impl Session {
-    /// Mounts at `mountpoint` and agrees with the kernel. Nobody serves yet: calls on the mount
-    /// wait.
+    /// Mounts at `mountpoint` and negotiates with the kernel. No process serves it yet: calls on
+    /// the mount wait.
     ///
     /// # Errors
     /// See [`MountError`]; nothing is mounted then.
@@ -102,7 +102,7 @@ impl Session {
         &self.mountpoint.path
     }
 
-    /// Whether the mount is what one sees at its path. Touches it not.
+    /// Whether the mount is the topmost at its path. Does not touch it.
     pub fn is_mounted(&self) -> bool {
         self.mountpoint.is_on_top()
     }
@@ -189,7 +189,7 @@ impl Session {
         Ok(Session { devices: descriptors, ledger, agreed: head.agreed, mountpoint })
     }
 
-    /// Writes state that is not in the descriptors themselves to where the process that gets them
+    /// Writes the state that is not in the descriptors themselves where the process that gets them
     /// finds it.
     fn record(&self) -> io::Result<()> {
         let path = self.mountpoint.path.as_os_str().as_bytes();
@@ -247,7 +247,7 @@ fn begin(
         }
     }
     let mut devices = Vec::new();
-    // Over io_uring only what is not for a queue comes here.
+    // With io_uring, only requests that do not belong to a queue arrive here.
     let threads = if uring { 1 } else { options.threads };
     for _ in 1..threads {
         match device.another() {

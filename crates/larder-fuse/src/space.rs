@@ -1,9 +1,9 @@
 //! Room and holes: FALLOCATE and LSEEK.
 //!
 //! FALLOCATE operations that a file system cannot do are refused with EOPNOTSUPP each time, because
-//! that may depend on the file; the kernel has no replacement, and the C library writes into each
-//! block for posix_fallocate(3). LSEEK of a file system that knows no holes is refused with ENOSYS:
-//! the kernel then asks no more, and treats all of each file as data.
+//! that may depend on the file; the kernel does nothing in their place, and the C library writes
+//! into each block for posix_fallocate(3). LSEEK of a file system that knows no holes is refused
+//! with ENOSYS: the kernel then asks no more, and treats all of each file as data.
 
 use larder_vfs::{Error, Result, Seek, SpaceChange, SpaceKind};
 
@@ -11,7 +11,7 @@ use crate::abi::{FallocateIn, LseekIn, LseekOut, falloc};
 use crate::errno::errno;
 use crate::output::Output;
 
-/// The change that FALLOCATE asks for; `None` if it is none that file systems are asked for.
+/// The change that FALLOCATE requests; `None` if it is not one that file systems offer.
 pub(crate) fn change(asked: &FallocateIn) -> Option<SpaceChange> {
     let keep_size = asked.mode & falloc::KEEP_SIZE != 0;
     let kind = match (asked.mode & !falloc::KEEP_SIZE, keep_size) {

@@ -102,14 +102,14 @@ impl Waits {
     }
 }
 
-/// The number by which a request is known; one that is sent again keeps it.
+/// The number that identifies a request; it is unchanged when the request is sent again.
 fn number(unique: u64) -> u64 {
     unique & !UNIQUE_RESEND
 }
 
 impl Door {
-    /// Has `late` answered by `reply` once it is there. To be called by a thread that has entered
-    /// the runtime.
+    /// Has `reply` answer with the result of `late` once that is ready. To be called by a thread
+    /// that has entered the runtime.
     pub(crate) fn answer_later(
         self: &Arc<Self>,
         request: &Request<'_>,
@@ -171,8 +171,8 @@ impl Door {
         None
     }
 
-    /// Lets go of what the kernel would hold by an answer that it did not take, and has it forget
-    /// what it believes because it does not know that this was done.
+    /// Releases what the kernel would hold by an answer that it did not take, and has the kernel
+    /// drop what it believes only because it does not know that the request was carried out.
     fn take_back(&self, header: &InHeader, names: &[(Ino, OsString)], output: &Output) {
         for (dir, name) in names {
             self.kernel.invalidate_entry(*dir, name);
@@ -222,7 +222,7 @@ impl Door {
 }
 
 /// Drives a request that waits. If it is dropped without an answer (a future that panicked), the
-/// request is answered with an error, so that no caller waits for ever.
+/// request is answered with an error, so that its caller does not wait for ever.
 struct Pending {
     door: Arc<Door>,
     header: InHeader,
@@ -251,7 +251,7 @@ impl Drop for Pending {
     }
 }
 
-/// Directories and names that a request makes, removes, or has stand for something else.
+/// The directories and names affected by a request that makes, removes or renames.
 fn names_changed(request: &Request<'_>) -> Vec<(Ino, OsString)> {
     let dir = request.header.nodeid;
     let named = |dir: u64, name: &OsStr| (Ino(dir), name.to_owned());
@@ -271,8 +271,8 @@ fn names_changed(request: &Request<'_>) -> Vec<(Ino, OsString)> {
 /// Whether a signal told a thread to end, or the thread is exiting because of one.
 ///
 /// Never waits for the thread. Reading the file `stat` does wait while the thread executes another
-/// program: that closes files, and so waits for us. So it is read only for a thread that is known
-/// not to do that.
+/// program: that closes files, and so waits for us. So the file is read only for a thread that is
+/// known not to do that.
 fn is_killed(thread: u32) -> bool {
     // One that is not there is in a namespace that we cannot see.
     let file = |name: &str| std::fs::read_to_string(format!("/proc/{thread}/{name}"));
@@ -290,7 +290,7 @@ enum Outlook {
     Living,
     /// A signal to end it has come.
     Told,
-    /// It has no memory any more: it is exiting, and only its files are left.
+    /// It has no memory any more: it is exiting, and only its files are left to close.
     Leaving,
 }
 
@@ -309,7 +309,7 @@ fn outlook(status: &str) -> Option<Outlook> {
 
 /// Whether a signal ended an exiting thread; from the file `stat`, see proc_pid_stat(5).
 fn ended_by_signal(stat: &str) -> bool {
-    // The second field is a name, in which anything may be.
+    // The second field is a name, which may contain anything.
     let fields = stat.rsplit_once(')').map(|(_, rest)| rest.split_ascii_whitespace());
     let exit_code = fields.and_then(|mut fields| fields.nth(52 - 3)?.parse::<u64>().ok());
     exit_code.is_some_and(|code| code & 0x7f != 0)
@@ -322,7 +322,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_is_killed_is_told_from_others() {
+    fn killed_callers_are_told_from_others() {
         let status = |pending: u64, memory: &str| {
             outlook(&format!("Name:\tVmSize: 1\n{memory}SigPnd:\t{pending:016x}\nShdPnd:\t0\n"))
         };
@@ -347,7 +347,8 @@ mod tests {
         assert!(is_killed_after_death(&mut child));
     }
 
-    /// A process that was killed and not waited for has left its files, but shows how it ended.
+    /// A process that was killed and not yet reaped has closed its files, but still shows how it
+    /// ended.
     fn is_killed_after_death(child: &mut std::process::Child) -> bool {
         child.kill().unwrap();
         let stat = format!("/proc/{}/stat", child.id());
@@ -385,7 +386,7 @@ mod tests {
         assert!(waits.watch(3), "nobody does any more");
     }
 
-    /// A request may be interrupted before the thread that received it has put it in.
+    /// A request may be interrupted before the thread that received it has recorded it.
     #[test]
     fn what_is_interrupted_early_is_found_later() {
         let waits = Waits::default();

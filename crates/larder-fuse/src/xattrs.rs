@@ -21,7 +21,7 @@ pub(crate) fn own(name: &OsStr) -> Option<&OsStr> {
     (!own.is_empty()).then_some(OsStr::from_bytes(own))
 }
 
-/// The change that SETXATTR asks for, and REMOVEXATTR, which has no value.
+/// The change that SETXATTR requests; or REMOVEXATTR, which has no value.
 ///
 /// # Errors
 /// The errno of a name that the file system does not have, or of flags without a meaning.
@@ -54,8 +54,8 @@ pub(crate) fn found(size: u32, value: Result<Option<Bytes>>) -> Output {
     }
 }
 
-/// Names as listxattr(2) has them, each with its prefix and ended by a NUL, for a caller with room
-/// for `size` bytes.
+/// Names as listxattr(2) returns them, each with its prefix and ended by a NUL, for a caller with
+/// room for `size` bytes.
 pub(crate) fn listed(size: u32, names: Result<Vec<OsString>>) -> Output {
     match names {
         Ok(names) => told(list(&names), size),

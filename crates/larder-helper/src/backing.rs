@@ -27,7 +27,7 @@ pub fn open(fuse: BorrowedFd<'_>, file: BorrowedFd<'_>) -> io::Result<u32> {
     u32::try_from(id).map_err(|_| io::ErrorKind::InvalidData.into())
 }
 
-/// Ends a registration. Opens that use it continue.
+/// Ends a registration. Open files that use it continue.
 ///
 /// # Errors
 /// If there is no such number, or we lack the privilege.
@@ -35,7 +35,7 @@ pub fn close(fuse: BorrowedFd<'_>, id: u32) -> io::Result<()> {
     control(fuse, BACKING_CLOSE, &id).map(drop)
 }
 
-/// An ioctl that takes a pointer to what it reads.
+/// An ioctl whose argument is a pointer to its input.
 #[allow(unsafe_code)]
 fn control<T>(fuse: BorrowedFd<'_>, request: u64, argument: &T) -> io::Result<i32> {
     // SAFETY: both requests only read, through the pointer, the type that belongs to them, which is

@@ -23,7 +23,7 @@ const FOR_DATA: [(u32, &str); 8] = [
     (0x794c_7630, "overlay"),
 ];
 
-/// Whether it is a descriptor of `/dev/fuse`.
+/// Checks that it is a descriptor of `/dev/fuse`.
 ///
 /// # Errors
 /// `ENODEV` if not.
@@ -36,13 +36,13 @@ pub fn fuse_device(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     }
 }
 
-/// Whether it is a file for data that belongs to `uid`, and is open for reading and writing.
+/// Checks that it is a file for data that belongs to `uid`, and is open for reading and writing.
 ///
 /// # Errors
-/// `EACCES` if it is another's, or is not open for both, or may not be changed at will;
+/// `EACCES` if it belongs to another user, is not open for both, or is append-only or immutable;
 /// `EOPNOTSUPP` if it is no regular file on a file system for data.
 pub fn own_file(fd: BorrowedFd<'_>, uid: u32) -> Result<(), Errno> {
-    // First: nothing else is asked of a file system that we do not know.
+    // This check comes first: no other request goes to a file system that we do not know.
     let kind = rustix::fs::fstatfs(fd)?.f_type as u32;
     if !FOR_DATA.iter().any(|(known, _)| *known == kind) {
         return Err(Errno::OPNOTSUPP);
@@ -53,14 +53,15 @@ pub fn own_file(fd: BorrowedFd<'_>, uid: u32) -> Result<(), Errno> {
     }
     let open = rustix::fs::fcntl_getfl(fd)?;
     let both = open & OFlags::RWMODE == OFlags::RDWR && !open.contains(OFlags::PATH);
-    if both && is_his(&stat, uid) && !is_fixed(fd)? { Ok(()) } else { Err(Errno::ACCESS) }
+    if both && is_owned_by(&stat, uid) && !is_fixed(fd)? { Ok(()) } else { Err(Errno::ACCESS) }
 }
 
-fn is_his(stat: &Stat, uid: u32) -> bool {
+fn is_owned_by(stat: &Stat, uid: u32) -> bool {
     stat.st_uid == uid
 }
 
-/// Whether what may be done to it is less than its owner's right (chattr(1): `a`, `i`).
+/// Whether the file is append-only or immutable (chattr(1): `a`, `i`), so that its owner may not
+/// change it freely.
 fn is_fixed(fd: BorrowedFd<'_>) -> Result<bool, Errno> {
     let told = rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::empty())?;
     let fixed = StatxAttributes::APPEND | StatxAttributes::IMMUTABLE;
@@ -117,7 +118,7 @@ mod tests {
         assert_eq!(own_file(reader.as_fd(), own_uid()), Err(Errno::OPNOTSUPP));
     }
 
-    /// Needs root, as `chattr +a` does.
+    /// Needs root, because `chattr +a` does.
     #[test]
     fn an_append_only_file_is_refused() {
         let dir = tempfile::tempdir_in("/var/tmp").unwrap();

@@ -8,11 +8,12 @@ use rustix::thread::{
     set_keep_capabilities, set_no_new_privs, set_thread_res_gid, set_thread_res_uid,
 };
 
-/// Becomes the user who started us, with `CAP_SYS_ADMIN` if we have it and no other capability,
-/// permanently. To be called while there is one thread, because ids belong to threads here.
+/// Permanently takes the identity of the user that started the program, and keeps no capability but
+/// `CAP_SYS_ADMIN`, if it has that. To be called while there is only one thread, because the ids of
+/// Linux belong to threads.
 ///
 /// # Errors
-/// The kernel's; the program must not serve then.
+/// The kernel's; then the program must not serve.
 pub fn keep_one() -> io::Result<()> {
     let (uid, gid) = (getuid(), getgid());
     set_keep_capabilities(true)?;

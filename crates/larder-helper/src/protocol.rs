@@ -23,10 +23,10 @@ const CLOSE: u32 = 2;
 
 const PACKET: usize = 8;
 
-/// Most descriptors of a packet.
+/// Most descriptors in a packet.
 const DESCRIPTORS_MAX: usize = 2;
 
-/// What is asked.
+/// A request to the helper.
 #[derive(Debug)]
 pub enum Request {
     /// Register `file` with the mount of `fuse`.
@@ -36,21 +36,21 @@ pub enum Request {
         /// The file.
         file: OwnedFd,
     },
-    /// Give a registered file back.
+    /// End the registration of a file.
     Close {
         /// A descriptor of `/dev/fuse`.
         fuse: OwnedFd,
-        /// The file's number.
+        /// The number of the registration.
         id: u32,
     },
 }
 
-/// Why there is no answer as wished; one variant for each reaction.
+/// Why a request failed; one variant for each reaction.
 #[derive(Debug)]
 pub enum Failure {
-    /// It was answered so.
+    /// The helper refused it with this error.
     Refused(Errno),
-    /// The helper no longer answers.
+    /// The helper does not answer any more.
     Gone(io::Error),
 }
 
@@ -65,7 +65,7 @@ pub fn is_link(socket: BorrowedFd<'_>, uid: u32) -> bool {
 /// Waits for the next request; `None`: the peer is gone.
 ///
 /// # Errors
-/// If it is none; the connection is of no use then.
+/// If the packet is not a request; then the connection cannot be used any more.
 pub fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<Request>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -107,8 +107,8 @@ pub fn answer(socket: BorrowedFd<'_>, result: Result<u32, Errno>) -> io::Result<
     Ok(())
 }
 
-/// Asks that `file` be registered with the mount of `fuse`; answers its number. Blocks for as long
-/// as the socket's timeouts allow.
+/// Asks the helper to register `file` with the mount of `fuse`; returns the number. Blocks for as
+/// long as the socket's timeouts allow.
 ///
 /// # Errors
 /// See [`Failure`].
@@ -120,7 +120,7 @@ pub fn ask_open(
     ask(socket, packet(OPEN, 0), &[fuse, file])
 }
 
-/// Asks that the file with this number be given back. Blocks as [`ask_open`] does.
+/// Asks the helper to end the registration with this number. Blocks as [`ask_open`] does.
 ///
 /// # Errors
 /// See [`Failure`].
@@ -211,7 +211,7 @@ mod tests {
         let (ours, theirs) = pair(SocketType::SEQPACKET);
         let file = tempfile::tempfile().unwrap();
         for result in [Ok(3), Err(Errno::PERM)] {
-            // It waits in the socket until it is asked for.
+            // The answer waits in the socket until it is read.
             answer(theirs.as_fd(), result).unwrap();
             let asked = ask_open(ours.as_fd(), file.as_fd(), file.as_fd());
             match (asked, result) {

@@ -11,7 +11,7 @@ use crate::{backing, check};
 /// Answers requests for files that belong to `uid`. Blocks until the peer is gone.
 ///
 /// # Errors
-/// If the peer says something that is no request.
+/// If the peer sends something that is not a request.
 pub fn serve(socket: BorrowedFd<'_>, uid: u32) -> io::Result<()> {
     while let Some(request) = receive(socket)? {
         if answer(socket, carry_out(&request, uid)).is_err() {

@@ -3,16 +3,17 @@
 use std::panic;
 use std::thread;
 
-/// How much less of a busy CPU such work gets: ten steps are a tenth (setpriority(2)).
+/// The nice value of background work: ten steps reduce its share of a busy CPU to a tenth
+/// (setpriority(2)).
 const NICENESS: i32 = 10;
 
-/// Runs `work` on a thread of its own, which gets a busy CPU only after others, and waits for it.
-/// If there can be no thread, it runs on this one, like anything else.
+/// Runs `work` on a thread of low priority, and waits for it. If no thread can be started, runs it
+/// on this one at normal priority.
 ///
 /// # Panics
 /// If `work` does.
 pub fn behind_others<T: Send>(work: impl FnOnce() -> T + Send) -> T {
-    // The thread takes it out; if there is none, it is still here.
+    // The thread takes the work out; if no thread could be started, it is still here.
     let mut work = Some(work);
     let done = thread::scope(|scope| {
         let run = || {
@@ -30,8 +31,7 @@ pub fn behind_others<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     }
 }
 
-/// Lowers the priority of this thread, if that has not been done. No privilege is needed to ask for
-/// less.
+/// Lowers the priority of this thread, once. That needs no privilege.
 fn give_way() {
     let this = Some(rustix::thread::gettid());
     if rustix::process::getpriority_process(this).is_ok_and(|now| now < NICENESS) {

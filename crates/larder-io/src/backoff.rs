@@ -23,7 +23,7 @@ impl Backoff {
         pause
     }
 
-    /// The last attempt went well: the next pause is the first one again.
+    /// The last attempt succeeded: the next pause is the first one again.
     pub fn reset(&mut self) {
         self.next = self.first;
     }

@@ -10,7 +10,7 @@ pub use sleep::{Elapsed, Sleep};
 
 use std::fmt::Debug;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
@@ -54,7 +54,7 @@ pub struct WallTime {
     pub nsec: u32,
 }
 
-/// Reads the time, and waits for a time. Reading does not block.
+/// Reads the time, and waits for a time.
 pub trait Clock: Debug + Send + Sync {
     /// The monotonic clock.
     fn now(&self) -> Monotonic;
@@ -67,6 +67,10 @@ pub trait Clock: Debug + Send + Sync {
 
     /// Resolves once [`instant`](Self::instant) has come to `until`.
     fn sleep_until(&self, until: Instant) -> Sleep;
+
+    /// Blocks the thread until [`instant`](Self::instant) has reached `until`. For threads that
+    /// drive no runtime.
+    fn block_until(&self, until: Instant);
 }
 
 /// The machine's clocks: `CLOCK_MONOTONIC` and `CLOCK_REALTIME`.
@@ -91,6 +95,10 @@ impl Clock for RealClock {
     fn sleep_until(&self, until: Instant) -> Sleep {
         Sleep::real(until)
     }
+
+    fn block_until(&self, until: Instant) {
+        std::thread::sleep(until.saturating_duration_since(Instant::now()));
+    }
 }
 
 /// A clock that stands still until it is moved by hand, or that advances at each reading.
@@ -102,6 +110,8 @@ pub struct SimClock {
     /// Its start, for the standard library.
     start: Instant,
     nanos: AtomicU64,
+    /// The difference between the wall clock and the monotonic one, in seconds.
+    wall_offset_sec: AtomicI64,
     /// How far each reading advances it.
     tick_nanos: u64,
     sleepers: Arc<sleep::Sleepers>,
@@ -111,7 +121,8 @@ impl Default for SimClock {
     fn default() -> SimClock {
         let start = Instant::now();
         let sleepers = Arc::new(sleep::Sleepers::new(start));
-        SimClock { start, nanos: AtomicU64::new(0), tick_nanos: 0, sleepers }
+        let (nanos, wall_offset_sec) = (AtomicU64::new(0), AtomicI64::new(0));
+        SimClock { start, nanos, wall_offset_sec, tick_nanos: 0, sleepers }
     }
 }
 
@@ -134,6 +145,11 @@ impl SimClock {
         self.sleepers.moved(self.start + Duration::from_nanos(before.saturating_add(nanos)));
     }
 
+    /// Sets the wall clock alone, forward or back, as an administrator or a time server does.
+    pub fn set_wall_by(&self, seconds: i64) {
+        self.wall_offset_sec.fetch_add(seconds, Ordering::SeqCst);
+    }
+
     /// When the next sleeper wakes, if there is a sleeper.
     pub fn next_wake(&self) -> Option<Instant> {
         self.sleepers.next()
@@ -153,6 +169,7 @@ impl Clock for SimClock {
     fn wall(&self) -> WallTime {
         let nanos = self.nanos.load(Ordering::SeqCst);
         let sec = i64::try_from(nanos / 1_000_000_000).unwrap_or(i64::MAX);
+        let sec = sec.saturating_add(self.wall_offset_sec.load(Ordering::SeqCst));
         let nsec = u32::try_from(nanos % 1_000_000_000).unwrap_or(0);
         WallTime { sec, nsec }
     }
@@ -163,6 +180,10 @@ impl Clock for SimClock {
 
     fn sleep_until(&self, until: Instant) -> Sleep {
         Sleep::simulated(&self.sleepers, until)
+    }
+
+    fn block_until(&self, until: Instant) {
+        sleep::block_on(self.sleep_until(until));
     }
 }
 
@@ -186,5 +207,29 @@ mod tests {
         assert_eq!(clock.now().since(start), Duration::from_millis(1500));
         assert_eq!(start.since(clock.now()), Duration::ZERO);
         assert_eq!(clock.wall(), WallTime { sec: 1, nsec: 500_000_000 });
+    }
+
+    #[test]
+    fn a_blocked_thread_goes_on_when_the_time_has_come() {
+        let real: &dyn Clock = &RealClock;
+        let begin = real.instant();
+        real.block(Duration::from_millis(2));
+        assert!(real.instant() >= begin + Duration::from_millis(2));
+        real.block_until(begin);
+
+        let clock = Arc::new(SimClock::new());
+        let blocked = {
+            let clock: Arc<dyn Clock> = clock.clone();
+            std::thread::spawn(move || clock.block(Duration::from_secs(10)))
+        };
+        while clock.next_wake().is_none() {
+            std::thread::yield_now();
+        }
+        clock.advance(Duration::from_secs(9));
+        assert!(clock.next_wake().is_some(), "a second is left");
+        clock.advance(Duration::from_secs(1));
+        blocked.join().unwrap();
+        let over = clock.instant();
+        clock.block_until(over);
     }
 }

@@ -2,12 +2,12 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Raises the limit to the most that this process may set (its hard limit), and answers what it is
-/// then. Processes that we start inherit it.
+/// Raises the limit on open descriptors to the hard limit of this process, and returns the new
+/// limit. Child processes inherit it.
 pub fn raise_limit() -> usize {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let raised = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
     let limit = if raised.is_ok() { maximum } else { current };
-    // Without a limit there is still that of the machine, which is far above what we ask for.
+    // Without a limit of the process there is still the machine's, which is far above what we need.
     limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX))
 }

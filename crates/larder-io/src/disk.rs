@@ -54,7 +54,7 @@ pub enum Writers {
     Owner,
     /// The owner and a group.
     Group,
-    /// Everybody.
+    /// All users.
     All,
 }
 
@@ -145,7 +145,7 @@ pub trait Disk: Debug + Send + Sync {
         Ok(())
     }
 
-    /// Whether what is on it is there for others after this process.
+    /// Whether other processes can find its files after this process has ended.
     fn outlives_process(&self) -> bool {
         true
     }
@@ -153,7 +153,7 @@ pub trait Disk: Debug + Send + Sync {
 
 /// An open file of a [`Disk`]. All methods may block on the disk; all may run concurrently.
 pub trait DiskFile: Debug + Send + Sync {
-    /// Reads up to `buf.len()` bytes; fewer only at the end of the file.
+    /// Reads up to `buf.len()` bytes; fewer only if the file ends.
     ///
     /// # Errors
     /// Those of pread(2).
@@ -165,22 +165,22 @@ pub trait DiskFile: Debug + Send + Sync {
     /// Those of pwrite(2); a part of `data` may then be written.
     fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()>;
 
-    /// Cuts or extends the file; new bytes are zeros.
+    /// Truncates or extends the file; new bytes are zeros.
     ///
     /// # Errors
     /// Those of ftruncate(2).
     fn set_len(&self, len_bytes: u64) -> io::Result<()>;
 
-    /// Makes a range read as zeros and gives its blocks back; the length stays.
+    /// Makes a range read as zeros and frees its blocks; the length stays.
     ///
     /// # Errors
     /// Those of fallocate(2).
     fn punch_hole(&self, range: Range<u64>) -> io::Result<()>;
 
-    /// Extends the file to `len_bytes`, with blocks of its own where the disk can promise them.
+    /// Extends the file to `len_bytes`, with allocated blocks where the disk can allocate them.
     ///
     /// # Errors
-    /// Those of fallocate(2) and ftruncate(2), `ENOSPC` among them; a part may then be allocated.
+    /// Those of fallocate(2) and ftruncate(2), including `ENOSPC`; a part may then be allocated.
     fn allocate(&self, len_bytes: u64) -> io::Result<()> {
         self.set_len(len_bytes)
     }
@@ -197,7 +197,7 @@ pub trait DiskFile: Debug + Send + Sync {
     /// Those of fstat(2).
     fn stamp(&self) -> io::Result<Stamp>;
 
-    /// Takes the file's lock until this open file is dropped; `false` if another one has it.
+    /// Takes the file's lock until this open file is dropped; `false` if another open file has it.
     ///
     /// # Errors
     /// Those of flock(2), but not `EWOULDBLOCK`.

@@ -16,20 +16,22 @@ use rustix::io::Errno;
 /// Selects the signal that notifies the holder of a lease (fcntl(2)): missing from `libc`.
 const F_SETSIG: libc::c_int = 10;
 
-/// A lease, held until it is dropped. Hold it for as long as a system call takes: others wait.
+/// A lease, held until this is dropped. Hold it no longer than a system call takes: other
+/// processes' opens wait for it.
 #[derive(Debug)]
 pub struct Alone<'fd> {
     fd: BorrowedFd<'fd>,
 }
 
-/// Whether the caller is alone with a file.
+/// Whether the caller is the only one that has a file open.
 #[derive(Debug)]
 pub enum Company<'fd> {
-    /// No other process has it open, and none can open it as long as this is held.
+    /// No other open file description exists, and no process can open the file as long as this is
+    /// held.
     Alone(Alone<'fd>),
-    /// Somebody else has it open, perhaps this process by another descriptor.
+    /// The file is open elsewhere, perhaps in this process by another descriptor.
     Others,
-    /// Its file system has no leases, or we may not take one.
+    /// The file system has no leases, or this process may not take one.
     Unknown,
 }
 
@@ -53,7 +55,7 @@ pub fn alone(file: &impl AsFd) -> Company<'_> {
 
 impl Drop for Alone<'_> {
     fn drop(&mut self) {
-        // It fails only if there is none, and then there is nothing to be given back.
+        // This fails only if there is no lease, and then there is none to release.
         let _ = set(self.fd, libc::F_SETLEASE, libc::F_UNLCK);
     }
 }
@@ -79,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn who_shares_a_file_is_not_alone_and_who_is_alone_stays_so() {
+    fn an_open_elsewhere_prevents_the_lease_and_the_lease_keeps_opens_out() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
         let file = open(&path);

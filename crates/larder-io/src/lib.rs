@@ -9,8 +9,9 @@
 //! | [`Disk`] | [`RealDisk`] (a directory), [`MemDisk`] (anonymous memory files) | [`SimDisk`] (crash images, torn writes, faults) |
 //!
 //! Everything here may block. Nothing here knows about remote file systems, caches or servers.
-//! System calls go through `rustix`; unsafe code is in [`handle`], [`lease`] and [`pages`], for
-//! calls that it lacks, and behind [`Tail`], for memory that is a file.
+//! System calls go through `rustix`; unsafe code is in [`class_hint`], [`confined`], [`handle`],
+//! [`lease`], [`pages`] and [`watched`], for calls that it lacks, and behind [`Tail`], for memory
+//! that is a file.
 
 #![cfg_attr(
     test,
@@ -20,7 +21,9 @@
 mod background;
 mod backoff;
 mod boot;
+pub mod class_hint;
 mod clock;
+pub mod confined;
 pub mod descriptors;
 mod disk;
 pub mod handle;
@@ -36,6 +39,7 @@ pub mod secret;
 mod sim;
 pub mod sockets;
 mod tail;
+pub mod watched;
 
 pub use background::behind_others;
 pub use backoff::Backoff;

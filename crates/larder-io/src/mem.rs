@@ -13,7 +13,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use crate::disk::{Disk, DiskFile, FsKind, OpenMode, Space};
 use crate::real::RealFile;
 
-/// Files in memory; they go with the process.
+/// A disk in memory; its files are lost with the process.
 #[derive(Debug, Default)]
 pub struct MemDisk {
     files: Mutex<BTreeMap<String, Arc<RealFile>>>,
@@ -75,8 +75,8 @@ impl Disk for MemDisk {
     fn space(&self) -> io::Result<Space> {
         let info = rustix::system::sysinfo();
         let unit = u64::from(info.mem_unit);
-        // A counter of free memory leaves out the page cache, which gives way, so it is too low to
-        // steer by: half of the machine's memory stands for what files may take.
+        // A count of free memory would leave out the page cache, which the kernel gives up on
+        // demand. So half of the machine's memory counts as the room for files.
         let total_bytes = info.totalram.saturating_mul(unit);
         Ok(Space { total_bytes, free_bytes: total_bytes / 2, total_inodes: 0, free_inodes: 0 })
     }

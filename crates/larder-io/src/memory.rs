@@ -6,12 +6,12 @@ use std::process::Command;
 /// Variable with settings of the C library (glibc; `ld.so --list-tunables` names them).
 const TUNABLES: &str = "GLIBC_TUNABLES";
 
-/// CPUs that share a heap in a process that is to keep little.
+/// CPUs that share a heap in a process that must keep little memory.
 const CPUS_PER_HEAP: usize = 4;
 
-/// Gives memory that was freed back to the machine. The C library keeps it for later otherwise:
-/// after a walk over a million files a hundred megabytes. Takes some milliseconds; to be called
-/// after much was freed.
+/// Returns freed memory to the system. Otherwise the C library keeps it for reuse: a hundred
+/// megabytes after a walk over a million files. Takes a few milliseconds; to be called after much
+/// memory was freed.
 #[allow(unsafe_code)]
 pub fn give_back() {
     #[cfg(target_env = "gnu")]
@@ -33,7 +33,7 @@ pub fn keep_little(command: &mut Command) {
     command.env(TUNABLES, joined(ours, std::env::var_os(TUNABLES)));
 }
 
-/// Settings, of which later ones override earlier ones.
+/// Joins two lists of settings; later settings override earlier ones.
 fn joined(ours: String, theirs: Option<OsString>) -> OsString {
     let mut all = OsString::from(ours);
     if let Some(theirs) = theirs.filter(|theirs| !theirs.is_empty()) {
@@ -114,7 +114,7 @@ mod tests {
                 ["Size:", kib, _] if ours => size += kib.parse::<u64>().unwrap(),
                 ["Rss:", kib, _] if ours => resident += kib.parse::<u64>().unwrap(),
                 [field, ..] if field.ends_with(':') => {}
-                // The head of a mapping; one of no file has no path.
+                // The first fields of a mapping's line; an anonymous mapping has no path.
                 [_, rights, .., path] => {
                     ours = rights.starts_with("r-") && path == program.to_str().unwrap();
                 }

@@ -9,14 +9,14 @@ use std::path::{Path, PathBuf};
 /// A mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
-    /// Where; the kernel lists it without symbolic links.
+    /// The mountpoint; the kernel lists it without symbolic links.
     pub mountpoint: PathBuf,
-    /// Minor number of its device. The major one is 0 for FUSE, and this is the number of the
-    /// connection then.
+    /// Minor number of its device. For FUSE, the major number is 0 and this is the number of the
+    /// connection.
     pub device_minor: u32,
     /// File system type, as `fuse.larder`.
     pub kind: String,
-    /// The mount's source, as the mount names it.
+    /// The mount's source, as given to mount(2).
     pub source: String,
     /// Options of the file system, separated by commas.
     pub options: String,
@@ -47,11 +47,11 @@ pub fn mounted_at(path: &Path) -> io::Result<Option<Mount>> {
 /// As [`mounts`].
 pub fn mounted_around(path: &Path) -> io::Result<Option<Mount>> {
     let around = mounts()?.into_iter().filter(|mount| path.starts_with(&mount.mountpoint));
-    // The last of equal ones is on top.
+    // Of several mounts with the same mountpoint, the last one is on top.
     Ok(around.max_by_key(|mount| mount.mountpoint.components().count()))
 }
 
-/// The lines that are as the kernel writes them.
+/// Parses the lines; skips those that are not in the kernel's format.
 fn parse(text: &[u8]) -> Vec<Mount> {
     text.split(|byte| *byte == b'\n').filter_map(parse_line).collect()
 }

@@ -63,7 +63,7 @@ mod tests {
     fn what_was_written_is_resident_until_it_is_dropped() {
         let mut file = tempfile::tempfile_in("/var/tmp").unwrap();
         file.write_all(&[1; 100_000]).unwrap();
-        // Once it is on the disk, another process may have the kernel drop it, too.
+        // Once the file is on the disk, the kernel may drop it on another process's demand.
         assert!(resident_bytes(&file).unwrap() >= 100_000);
         file.sync_all().unwrap();
         rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();

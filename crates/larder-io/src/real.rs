@@ -20,7 +20,7 @@ use crate::disk::{Disk, DiskFile, FsKind, OpenMode, Space, Stamp, Writers};
 const DIR_MODE: Mode = Mode::RWXU;
 const FILE_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
 
-/// A directory that belongs to us.
+/// A directory that belongs to this process's user.
 #[derive(Debug)]
 pub struct RealDisk {
     root: OwnedFd,
@@ -135,7 +135,7 @@ impl Disk for RealDisk {
     }
 
     fn kind(&self) -> io::Result<FsKind> {
-        // The type of f_type differs between architectures; magic numbers have 32 bits.
+        // The type of `f_type` differs between architectures; magic numbers have 32 bits.
         Ok(FsKind(fs::fstatfs(&self.root)?.f_type as u64 & 0xffff_ffff))
     }
 }
@@ -212,14 +212,14 @@ impl DiskFile for RealFile {
         })
     }
 
-    /// Nothing uses the position of the descriptor, which this moves.
+    /// This moves the position of the descriptor, which no other code uses.
     fn data_ranges(&self, within: Range<u64>) -> io::Result<Vec<Range<u64>>> {
         let mut ranges = Vec::new();
         let mut at = within.start;
         while at < within.end {
             let start = match fs::seek(&self.fd, SeekFrom::Data(at)) {
                 Ok(start) => start,
-                // There is no data after this.
+                // There is no data after this offset.
                 Err(Errno::NXIO) => break,
                 // The file system does not know; lseek(2) has it answer as if there were no holes.
                 Err(Errno::INVAL) => at,
@@ -227,7 +227,7 @@ impl DiskFile for RealFile {
             };
             let end = match fs::seek(&self.fd, SeekFrom::Hole(start)) {
                 Ok(end) => end,
-                // Somebody cut the file meanwhile.
+                // Another process has truncated the file in the meantime.
                 Err(Errno::NXIO) => break,
                 Err(Errno::INVAL) => within.end,
                 Err(error) => return Err(error.into()),
@@ -261,8 +261,8 @@ fn nanos(sec: i64, nsec: impl TryInto<i64>) -> i64 {
 mod tests {
     use super::*;
 
-    /// Blocks that are reserved for root are neither free nor a part of the whole: else a disk that
-    /// is half empty to its users could count as full.
+    /// Blocks reserved for root count neither as free nor as part of the total. Otherwise a disk
+    /// that is half empty for its users could count as full.
     #[test]
     fn room_is_what_df_counts() {
         let folder = tempfile::tempdir().unwrap();

@@ -23,11 +23,11 @@ pub fn random<const N: usize>() -> [u8; N] {
     bytes
 }
 
-/// Reads a file that only its owner may use, and that belongs to this process's user or to root.
+/// Reads a file that only its owner may access, and that belongs to this process's user or to root.
 ///
 /// # Errors
-/// `PermissionDenied` for a file of another user, or that others may use; `InvalidData` if it is
-/// no text or too long; else those of open(2) and read(2).
+/// `PermissionDenied` if it belongs to another user, or others may access it; `InvalidData` if it
+/// is not text or too long; else those of open(2) and read(2).
 pub fn read(path: &Path) -> io::Result<String> {
     let file = File::open(path)?;
     let about = file.metadata()?;
@@ -48,10 +48,10 @@ pub fn read(path: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-/// Makes a file with mode 0600 that must not exist, durably.
+/// Creates a file with mode 0600, durably.
 ///
 /// # Errors
-/// `AlreadyExists`; else those of open(2), write(2) and fsync(2).
+/// `AlreadyExists` if it exists; else those of open(2), write(2) and fsync(2).
 pub fn write_new(path: &Path, text: &str) -> io::Result<()> {
     let mut file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
     io::Write::write_all(&mut file, text.as_bytes())?;
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_secret_is_read_only_if_nobody_else_may_read_it() {
+    fn a_secret_is_read_only_if_no_other_user_may_read_it() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("key");
         write_new(&path, "hush").unwrap();

@@ -14,7 +14,9 @@
 //!
 //! Invariant: nothing depends on time, addresses or hash order, so a run repeats exactly.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod content;
+
+use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
@@ -26,11 +28,10 @@ use rustix::io::Errno;
 use crate::disk::{Disk, DiskFile, FsKind, OpenMode, Space, Stamp};
 use crate::mem::children;
 use crate::real::parent;
+use content::{Blocks, Content, PAGE_BYTES};
 
 /// Bytes that reach the medium together or not at all.
 const SECTOR_BYTES: u64 = 512;
-/// Unit of space.
-const PAGE_BYTES: u64 = 4096;
 
 /// Which of the writes that no sync covered are left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,12 +83,11 @@ enum Op {
 /// A file's bytes as they are, as they were synced, and the changes between.
 #[derive(Clone, Debug, Default)]
 struct Inode {
-    live: Vec<u8>,
-    durable: Vec<u8>,
+    live: Content,
+    durable: Content,
     pending: Vec<Change>,
     changed_at: i64,
-    /// Pages with a block of their own; the others are holes.
-    pages: BTreeSet<u64>,
+    blocks: Blocks,
 }
 
 /// The tree as the log makes it.
@@ -107,7 +107,7 @@ impl Tree {
             Op::File(ino, change) => {
                 let inode = self.inodes.entry(*ino).or_default();
                 change.apply(&mut inode.live, |_| true);
-                change.allocate(&mut inode.pages);
+                change.allocate(&mut inode.blocks);
                 inode.pending.push(change.clone());
                 inode.changed_at = self.time;
             }
@@ -159,9 +159,9 @@ impl Tree {
             for change in &inode.pending {
                 change.apply(&mut bytes, |_| chance.keeps(image));
             }
-            let pages = pages_of(0, bytes.len()).collect();
+            let blocks = Blocks::whole(bytes.len());
             let (live, durable, changed_at) = (bytes.clone(), bytes, inode.changed_at);
-            let kept = Inode { live, durable, pending: Vec::new(), changed_at, pages };
+            let kept = Inode { live, durable, pending: Vec::new(), changed_at, blocks };
             inodes.insert(*ino, kept);
         }
         Tree {
@@ -184,7 +184,7 @@ impl Inode {
 
 impl Change {
     /// Carries out the parts that `keeps` lets pass: a write sector by sector, the rest as a whole.
-    fn apply(&self, bytes: &mut Vec<u8>, mut keeps: impl FnMut(u64) -> bool) {
+    fn apply(&self, bytes: &mut Content, mut keeps: impl FnMut(u64) -> bool) {
         match self {
             Change::Write { offset, data } => {
                 let end = offset + data.len() as u64;
@@ -192,22 +192,19 @@ impl Change {
                 while at < end {
                     let stop = end.min((at / SECTOR_BYTES + 1) * SECTOR_BYTES);
                     if keeps(at) {
-                        let piece = &data[to_index(at - offset)..to_index(stop - offset)];
-                        grow(bytes, stop);
-                        bytes[to_index(at)..to_index(stop)].copy_from_slice(piece);
+                        bytes.write(at, &data[to_index(at - offset)..to_index(stop - offset)]);
                     }
                     at = stop;
                 }
             }
             Change::SetLen(len_bytes) => {
                 if keeps(0) {
-                    bytes.resize(to_index(*len_bytes), 0);
+                    bytes.set_len(*len_bytes);
                 }
             }
             Change::PunchHole(range) => {
                 if keeps(range.start) {
-                    let end = to_index(range.end).min(bytes.len());
-                    bytes[to_index(range.start).min(end)..end].fill(0);
+                    bytes.zero(to_index(range.start)..to_index(range.end));
                 }
             }
         }
@@ -216,13 +213,13 @@ impl Change {
 
 impl Change {
     /// Follows the blocks in use.
-    fn allocate(&self, pages: &mut BTreeSet<u64>) {
+    fn allocate(&self, blocks: &mut Blocks) {
         match self {
-            Change::Write { offset, data } => pages.extend(pages_of(*offset, data.len())),
-            Change::SetLen(len_bytes) => pages.retain(|page| page * PAGE_BYTES < *len_bytes),
+            Change::Write { offset, data } => blocks.allocate(pages_of(*offset, data.len())),
+            Change::SetLen(len_bytes) => blocks.cut(*len_bytes),
             Change::PunchHole(range) => {
                 let whole = range.start.div_ceil(PAGE_BYTES)..range.end / PAGE_BYTES;
-                pages.retain(|page| !whole.contains(page));
+                blocks.free(whole);
             }
         }
     }
@@ -279,12 +276,6 @@ impl Chance {
     }
 }
 
-fn grow(bytes: &mut Vec<u8>, len_bytes: u64) {
-    if (bytes.len() as u64) < len_bytes {
-        bytes.resize(to_index(len_bytes), 0);
-    }
-}
-
 fn to_index(offset: u64) -> usize {
     usize::try_from(offset).expect("a simulated file fits in memory")
 }
@@ -327,14 +318,14 @@ impl Sim {
     }
 
     fn used_bytes(&self) -> u64 {
-        let pages = |ino| self.tree.inodes.get(ino).map_or(0, |inode| inode.pages.len() as u64);
+        let pages = |ino| self.tree.inodes.get(ino).map_or(0, |inode| inode.blocks.count());
         self.tree.live_names.values().map(pages).sum::<u64>() * PAGE_BYTES
     }
 
     fn check_room(&self, ino: u64, offset: u64, data: &[u8]) -> io::Result<()> {
         let Some(limit) = self.faults.space_bytes else { return Ok(()) };
         let inode = self.tree.inodes.get(&ino);
-        let is_new = |page: &u64| inode.is_none_or(|inode| !inode.pages.contains(page));
+        let is_new = |page: &u64| inode.is_none_or(|inode| !inode.blocks.has(*page));
         let more = pages_of(offset, data.len()).filter(is_new).count() as u64 * PAGE_BYTES;
         if more > 0 && self.used_bytes() + more > limit {
             return Err(Errno::NOSPC.into());
@@ -442,9 +433,8 @@ impl SimDisk {
         let mut sim = self.shared.lock();
         let ino = *sim.tree.live_names.get(path).expect("the file to corrupt exists");
         let inode = sim.tree.inodes.get_mut(&ino).expect("a name has an inode");
-        let at = to_index(offset);
-        inode.live[at] ^= 1 << (bit % 8);
-        if let Some(byte) = inode.durable.get_mut(at) {
+        *inode.live.byte_mut(offset).expect("the byte to corrupt exists") ^= 1 << (bit % 8);
+        if let Some(byte) = inode.durable.byte_mut(offset) {
             *byte ^= 1 << (bit % 8);
         }
     }
@@ -456,13 +446,15 @@ impl SimDisk {
     pub fn byte(&self, path: &str, offset: u64) -> u8 {
         let sim = self.shared.lock();
         let ino = sim.tree.live_names.get(path).expect("the file exists");
-        sim.tree.inodes[ino].live[to_index(offset)]
+        let mut byte = [0];
+        assert_eq!(sim.tree.inodes[ino].live.read(&mut byte, offset), 1, "the file is so long");
+        byte[0]
     }
 
     /// Paths and lengths in bytes of all files.
     pub fn files(&self) -> Vec<(String, u64)> {
         let sim = self.shared.lock();
-        let len = |ino| sim.tree.inodes.get(ino).map_or(0, |inode: &Inode| inode.live.len() as u64);
+        let len = |ino| sim.tree.inodes.get(ino).map_or(0, |inode: &Inode| inode.live.len());
         sim.tree.live_names.iter().map(|(path, ino)| (path.clone(), len(ino))).collect()
     }
 }
@@ -621,10 +613,7 @@ impl DiskFile for SimFile {
         let Some(inode) = sim.tree.inodes.get(&self.ino) else {
             return Ok(0);
         };
-        let start = to_index(offset).min(inode.live.len());
-        let count = buf.len().min(inode.live.len() - start);
-        buf[..count].copy_from_slice(&inode.live[start..start + count]);
-        Ok(count)
+        Ok(inode.live.read(buf, offset))
     }
 
     fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
@@ -654,7 +643,7 @@ impl DiskFile for SimFile {
         let mut sim = self.shared.lock();
         sim.step()?;
         let inode = sim.tree.inodes.get(&self.ino).ok_or(io::ErrorKind::NotFound)?;
-        let (size, time) = (inode.live.len() as u64, inode.changed_at);
+        let (size, time) = (inode.live.len(), inode.changed_at);
         Ok(Stamp { ino: self.ino, size, mtime_ns: time, ctime_ns: time })
     }
 

@@ -26,24 +26,24 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::disk::DiskFile;
 
-/// Room that is taken at a time. A multiple of every page size (64 KiB at most).
+/// Bytes that are allocated at a time. A multiple of every page size (64 KiB at most).
 const WINDOW_BYTES: usize = 256 << 10;
 
-/// Windows of a process; more tails than this write.
+/// Windows in a process; further tails append by write(2).
 const WINDOWS_MAX: usize = 64;
 
-/// A file at whose end is written.
+/// A file that is appended to.
 #[derive(Debug)]
 pub struct Tail {
     file: Arc<dyn DiskFile>,
     len: u64,
     window: Option<Window>,
-    /// The file cannot be mapped, so it is not tried again.
+    /// The file cannot be mapped, so mapping is not tried again.
     writes: bool,
 }
 
 impl Tail {
-    /// The end of an empty file.
+    /// The tail of an empty file.
     pub fn new(file: Arc<dyn DiskFile>) -> Tail {
         let writes = file.as_fd().is_none();
         Tail { file, len: 0, window: None, writes }
@@ -57,7 +57,7 @@ impl Tail {
     /// Appends a piece after all others. Not durable; it survives the process.
     ///
     /// # Errors
-    /// Those of pwrite(2), or `EIO` if the medium does not give a page. Do not use the tail after
+    /// Those of pwrite(2), or `EIO` if the medium cannot provide a page. Do not use the tail after
     /// an error.
     pub fn append(&mut self, piece: &[u8]) -> io::Result<()> {
         if self.window.as_ref().is_none_or(|window| !window.has_room(self.len, piece.len())) {
@@ -72,12 +72,12 @@ impl Tail {
         Ok(())
     }
 
-    /// Gives the file back, which may be longer than what was appended.
+    /// Returns the file, which may be longer than what was appended.
     pub fn into_file(self) -> Arc<dyn DiskFile> {
         self.file
     }
 
-    /// Has the window begin where the next piece goes.
+    /// Moves the window to where the next piece goes.
     fn move_window(&mut self) {
         self.window = None;
         if self.writes {
@@ -114,12 +114,12 @@ impl fmt::Debug for Window {
 }
 
 impl Window {
-    /// Takes room for the file from the page of `at` on, and maps it.
+    /// Allocates room in the file from the page of `at` on, and maps it.
     #[allow(unsafe_code)]
     fn open(file: &dyn DiskFile, at: u64) -> io::Result<Window> {
         let fd = file.as_fd().ok_or(io::ErrorKind::Unsupported)?;
         let start = at - at % rustix::param::page_size() as u64;
-        // Without blocks of its own a page would fail when the disk is full.
+        // Without allocated blocks, touching a page would fail when the disk is full.
         rustix::fs::fallocate(fd, FallocateFlags::empty(), start, WINDOW_BYTES as u64)?;
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         // SAFETY: a new mapping at a place of the kernel's choice touches no memory of ours.
@@ -172,11 +172,11 @@ fn unmap(base: NonNull<u8>) {
     debug_assert_eq!(unmapped, Ok(()));
 }
 
-/// A window, as the handler of SIGBUS knows it.
+/// A window, as the handler of SIGBUS sees it.
 struct Slot {
-    /// Its address; 0 without one.
+    /// Its address; 0 if the slot is free.
     base: AtomicUsize,
-    /// It is memory of the process by now.
+    /// The handler has replaced it by memory of the process.
     lost: AtomicBool,
 }
 
@@ -184,7 +184,7 @@ static SLOTS: [Slot; WINDOWS_MAX] =
     [const { Slot { base: AtomicUsize::new(0), lost: AtomicBool::new(false) } }; WINDOWS_MAX];
 
 impl Slot {
-    /// A free one, for a mapping that has not been touched yet.
+    /// Takes a free slot, for a mapping that has not been touched yet.
     fn take(base: NonNull<u8>) -> Option<&'static Slot> {
         listen();
         let is_free = |slot: &&Slot| {
@@ -202,10 +202,10 @@ impl Slot {
     }
 }
 
-/// The handler that had SIGBUS before us.
+/// The action for SIGBUS that was set before ours.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
-/// Takes SIGBUS, once.
+/// Installs the handler of SIGBUS, once.
 #[allow(unsafe_code)]
 fn listen() {
     static ONCE: Once = Once::new();
@@ -215,7 +215,7 @@ fn listen() {
             unsafe { (std::mem::zeroed::<libc::sigaction>(), std::mem::zeroed()) };
         // SAFETY: it only writes `before`.
         unsafe { libc::sigaction(libc::SIGBUS, std::ptr::null(), &raw mut before) };
-        // Before the handler can run.
+        // Set before the handler can run.
         let _ = BEFORE.set(before);
         ours.sa_sigaction = on_bus_error as *const () as usize;
         ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
@@ -227,7 +227,7 @@ fn listen() {
     });
 }
 
-/// The kernel cannot give a page of a mapping.
+/// The handler: the kernel cannot provide a page of a mapping.
 #[allow(unsafe_code)]
 extern "C" fn on_bus_error(
     signal: libc::c_int,
@@ -267,7 +267,8 @@ mod tests {
     use crate::{Disk, Image, MemDisk, OpenMode, RealDisk, SimDisk};
 
     fn pieces() -> impl Iterator<Item = Vec<u8>> {
-        // Some cross the end of a page, some that of a window, and one is longer than a window.
+        // Some pieces cross the end of a page, some the end of a window, and one is longer than a
+        // window.
         (1_u32..3000).map(|n| vec![n as u8; if n == 1500 { 300_000 } else { n as usize % 331 }])
     }
 
@@ -279,7 +280,7 @@ mod tests {
             expected.extend(piece);
         }
         assert_eq!(tail.len_bytes(), expected.len() as u64);
-        // Somebody else sees it while it is being written.
+        // A second open file sees the bytes while they are being written.
         let other = disk.open("log", OpenMode::Existing).unwrap();
         let mut found = vec![1; usize::try_from(other.len().unwrap()).unwrap()];
         other.read_exact_at(&mut found, 0).unwrap();
@@ -298,7 +299,8 @@ mod tests {
         assert!(!disk.crash(Image::Written).files().is_empty());
     }
 
-    /// The file is cut behind our back, which stands for a medium that does not give a page.
+    /// The file is truncated through another descriptor, which stands for a medium that cannot
+    /// provide a page.
     #[test]
     fn a_page_that_is_not_given_is_an_error() {
         let folder = tempfile::tempdir_in("/var/tmp").unwrap();

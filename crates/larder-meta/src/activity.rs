@@ -1,4 +1,4 @@
-//! What a metadata server is doing, as it tells who asks.
+//! What a metadata server is doing, as reported on request.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,8 +14,23 @@ pub struct Activity {
     pub leases: usize,
     /// Calls that wait until a lease is given back.
     pub calls_waiting: usize,
-    /// What was brought up to date of disks that have something stale.
+    /// The bytes that were brought up to date on disks that have stale blocks.
     pub resilvering: BTreeMap<DiskId, Progress>,
+    /// What leaves memory disks.
+    pub destaging: Destaging,
+}
+
+/// What goes from memory disks to others when it is due.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Destaging {
+    /// Files that have something there which is due now or later.
+    pub files: usize,
+    /// Bytes that were moved since the server began.
+    pub moved_bytes: u64,
+    /// How long after they were due bytes were on other disks, at the latest since then.
+    pub late_max: Duration,
+    /// Whether the other disks had no room lately for what was due.
+    pub is_short: bool,
 }
 
 /// How far a disk has been brought up to date.
@@ -28,7 +43,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// How long so many more bytes take at the rate so far. `None` while that is not known.
+    /// How long this many more bytes take at the rate so far. `None` while that is not known.
     pub fn time_left(&self, bytes: u64) -> Option<Duration> {
         let per_byte = (self.bytes > 0).then(|| self.elapsed.as_secs_f64() / self.bytes as f64)?;
         Duration::try_from_secs_f64(per_byte * bytes as f64).ok()

@@ -98,7 +98,7 @@ fn check_size(
     if size > FILE_BYTES_MAX { Err(Status::FileTooLarge) } else { Ok(()) }
 }
 
-/// Sets attributes that may be set, in `inode` and, for a smaller size, in the file's extents.
+/// Sets permitted attributes, in `inode` and, for a smaller size, in the file's extents.
 pub(crate) fn apply(
     txn: &mut Txn<'_>,
     request: &Request<'_>,
@@ -135,7 +135,7 @@ pub(crate) fn apply(
     Ok(())
 }
 
-/// Whether setting these ends what was granted before: other people may read or write now, or what
+/// Whether setting these ends what was granted before: other users may read or write now, or what
 /// was readable is gone.
 fn revokes(set: &SetAttributes, before: &Attributes) -> bool {
     set.mode.is_some_and(|mode| mode != before.mode)

@@ -23,14 +23,14 @@ impl Reply {
         Reply::of::<()>(&Err(status))
     }
 
-    /// Whether the call is to come again: then it was not carried out.
+    /// Whether the client must repeat the call: then it was not carried out.
     pub(crate) fn is_not_yet(&self) -> bool {
         self.failed && *self == Reply::refused(Status::Later)
     }
 }
 
-/// Whose a call is: of a slot, to be carried out once; or of a session, to be carried out each
-/// time.
+/// To what a call belongs: a slot, in which it is carried out once; or a session, in which it is
+/// carried out each time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bearer {
     Slot(Sequence),

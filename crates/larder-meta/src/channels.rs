@@ -8,7 +8,7 @@ use larder_rpc::server::Backchannel;
 use larder_wire::meta::recall::{LockFree, Recall};
 use larder_wire::meta::words::SessionId;
 
-/// Longest wait for a client to say that it has heard. What it does then takes its own time.
+/// Longest wait for a client to acknowledge a call. What it does then takes its own time.
 const HEARD_MAX: Duration = Duration::from_secs(10);
 
 /// Calls clients back.
@@ -16,10 +16,10 @@ pub(crate) trait Recaller: Send + Sync {
     /// Whether a session's client can be called.
     fn reaches(&self, session: SessionId) -> bool;
 
-    /// Tells a client that a lease is wanted back, if it can be called. Does not wait.
+    /// Recalls a lease from a client, if it can be called. Does not wait.
     fn recall(&self, recall: Recall);
 
-    /// Tells a client that a lock is kept for it, if it can be called. Does not wait.
+    /// Notifies a client that a lock is reserved for it, if it can be called. Does not wait.
     fn tell_free(&self, free: LockFree);
 
     /// A session is over.
@@ -42,8 +42,8 @@ impl Channels {
         self.channels.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A session has called by a connection. Answers whether it takes the place of one that ended:
-    /// what was said on that may not have been heard.
+    /// A session has called over a connection. Returns whether this replaces one that ended: calls
+    /// to the client on that may have been lost.
     pub(crate) fn note(&self, session: SessionId, channel: &Backchannel) -> bool {
         let mut channels = self.lock();
         match channels.get(&session) {
@@ -65,7 +65,7 @@ impl Recaller for Channels {
     fn recall(&self, recall: Recall) {
         let Some(channel) = self.lock().get(&recall.session).cloned() else { return };
         self.runtime.spawn(async move {
-            // Whether it has heard shows by what it gives back.
+            // Whether the client got the call shows in what it returns.
             if let Err(error) = channel.call(&recall, HEARD_MAX).await {
                 tracing::debug!(file = recall.file.0, %error, "a client does not hear a recall");
             }
@@ -75,7 +75,7 @@ impl Recaller for Channels {
     fn tell_free(&self, free: LockFree) {
         let Some(channel) = self.lock().get(&free.session).cloned() else { return };
         self.runtime.spawn(async move {
-            // Whether it has heard shows by what it asks for.
+            // Whether the client got the call shows in what it requests.
             if let Err(error) = channel.call(&free, HEARD_MAX).await {
                 tracing::debug!(file = free.file.0, %error, "a client does not hear of a lock");
             }

@@ -33,22 +33,22 @@ use crate::store::records::{Entry, Inode, Volume};
 use crate::store::{Record, Txn, key};
 use crate::volume::{self, Owned, VolumeError};
 
-/// What can be wrong with a volume.
+/// The kinds of faults of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FaultKind {
-    /// The number of a file is not that under which it is kept, or was never given.
+    /// The number of a file is not that under which it is stored, or was never assigned.
     Number,
     /// Names or bytes belong to a file that has no inode.
     Inode,
-    /// An extent makes no sense, lies where its file has another one, or belongs to no file.
+    /// An extent makes no sense, is where its file has another one, or belongs to no file.
     Extent,
-    /// A file has bytes behind its end.
+    /// A file has bytes beyond its end.
     Size,
     /// Blocks are in two places: a capability for one gets at the other.
     Shared,
     /// Blocks are nowhere.
     Lost,
-    /// Something lies on a disk that is not there, or behind its end.
+    /// A record names a disk that does not exist, or bytes beyond its end.
     Disk,
     /// Of something that a file has no copy is up to date.
     Copies,
@@ -72,7 +72,7 @@ pub enum FaultKind {
     Entries,
     /// A wrong count of bytes in use.
     Used,
-    /// Something is kept for a session that is not there.
+    /// A record belongs to a session that does not exist.
     Session,
 }
 
@@ -106,22 +106,22 @@ impl FaultKind {
 /// Something that is wrong with a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// What kind of fault it is.
+    /// The kind of fault.
     pub kind: FaultKind,
     /// The file that it is about, by its number.
     pub file: Option<u64>,
     /// Where that file is when all is repaired.
     pub path: Option<Vec<u8>>,
-    /// What is wrong.
+    /// Description of the fault.
     pub what: String,
-    /// What a repair makes of it. Nothing: it is left as it is.
+    /// What a repair does about it. Nothing: it is left as it is.
     pub remedy: Option<String>,
 }
 
-/// Checks a volume and answers what is wrong with it. Nothing is changed.
+/// Checks a volume and returns its faults. Nothing is changed.
 ///
 /// # Errors
-/// [`VolumeError`] if it cannot be read, or somebody serves it.
+/// [`VolumeError`] if it cannot be read, or a server has it.
 pub fn check(engine: &dyn Engine) -> Result<Vec<Fault>, VolumeError> {
     let left = engine.owned_for()?;
     if !left.is_zero() {
@@ -131,11 +131,11 @@ pub fn check(engine: &dyn Engine) -> Result<Vec<Fault>, VolumeError> {
     Ok(examine(&*view, Time::default())?.0)
 }
 
-/// Repairs a volume and answers what was wrong with it. What has a remedy is mended, durably, when
-/// this returns. The volume is taken from whoever owned it before.
+/// Repairs a volume and returns its faults. Those with a remedy are mended, durably, when this
+/// returns. The volume is taken from its previous owner.
 ///
 /// # Errors
-/// [`VolumeError`] if it cannot be read, taken or written: then it is as it was.
+/// [`VolumeError`] if it cannot be read, taken or written: then nothing has changed.
 pub fn repair(engine: &dyn Engine, now: Time) -> Result<Vec<Fault>, VolumeError> {
     let owned = volume::seize(engine)?;
     let repaired = mend(engine, &owned, now);
@@ -171,7 +171,7 @@ fn examine(view: &dyn View, now: Time) -> Result<(Vec<Fault>, Writes), VolumeErr
 }
 
 struct Check<'a> {
-    /// The records, and what is mended of them; inodes are mended in `inodes`.
+    /// The records, and the repairs of them; inodes are repaired in `inodes`.
     txn: Txn<'a>,
     now: Time,
     volume: Volume,
@@ -179,7 +179,7 @@ struct Check<'a> {
     inodes: BTreeMap<FileId, Inode>,
     /// Inodes that are to be written.
     changed: BTreeSet<FileId>,
-    /// Inodes that were not there before: nothing that they say can be wrong.
+    /// Inodes that did not exist before: nothing in them can be wrong.
     made: BTreeSet<FileId>,
     lost_found: Option<FileId>,
 }
@@ -193,7 +193,7 @@ impl Check<'_> {
         self.counts(&counted)?;
         for file in std::mem::take(&mut self.changed) {
             if let Some(inode) = self.inodes.get_mut(&file) {
-                // Whoever has something of it cached is to ask again.
+                // Clients that have cached something of it must ask again.
                 inode.touch(self.now, true);
                 self.txn.put(key::inode(file), inode);
             }
@@ -211,7 +211,7 @@ impl Check<'_> {
         self.faults.push(Fault { kind, file, path: None, what, remedy: Some(remedy) });
     }
 
-    /// Notes a fault that is left as it is.
+    /// Reports a fault that is left as it is.
     fn leave(&mut self, kind: FaultKind, what: String) {
         self.faults.push(Fault { kind, file: None, path: None, what, remedy: None });
     }
@@ -252,7 +252,8 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Wants the name of a file and of all directories above it, as far as they are known.
+    /// Adds a file and all directories above it, as far as they are known, to those whose names are
+    /// needed.
     fn want(&self, file: FileId, wanted: &mut BTreeSet<FileId>) {
         let mut at = file;
         while at != FileId::ROOT && wanted.insert(at) && self.is_directory(at) {

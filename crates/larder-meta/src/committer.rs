@@ -23,16 +23,18 @@ mod resilvering;
 mod waiting;
 
 use ended::Ended;
-pub(crate) use resilvering::{Enrolled, NextStale};
+pub(crate) use resilvering::{DisksChanged, NextStale};
+use waiting::answer;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Instant;
 
 use larder_io::Clock;
 use larder_wire::meta::Status;
 use larder_wire::meta::recall::Recall;
-use larder_wire::meta::words::{DiskId, Sequence, SessionId, Time};
+use larder_wire::meta::words::{DiskId, FileId, Sequence, SessionId, Time};
 use larder_wire::xdr::Opaque;
 use tokio::sync::{oneshot, watch};
 
@@ -40,11 +42,13 @@ use crate::activity::Activity;
 use crate::change::{Bearer, Change, Reply};
 use crate::channels::Recaller;
 use crate::data::copies::Sets;
-use crate::disks::{Acknowledged, Disks, Witnessed};
+use crate::destage::Destage;
+use crate::disks::{Acknowledged, Disks, Moved, Witnessed};
 use crate::engine::{Engine, View, Writes};
 use crate::held::{Held, Revoking, Ticket};
 use crate::in_place::{InPlace, Mark};
 use crate::leases::{Action, CallNumber};
+use crate::live::destaging::Copying;
 use crate::live::{Cleared, Live, Moment};
 use crate::ownership::Ownership;
 use crate::request::Request;
@@ -54,43 +58,47 @@ use crate::slots::{Slots, Verdict};
 use crate::store::records::Slot;
 use crate::store::txn::{Effects, Revoked};
 use crate::store::{Txn, key};
-use crate::volume::{Enrolment, Owned};
+use crate::volume::{DisksChange, Owned};
 
-/// Most events of a group: what a commit may keep others waiting for.
+/// Most events of a group: the work of one commit, for which others wait.
 const GROUP_MAX: usize = 1024;
 
-/// Who waits for a reply.
+/// The receiver of a reply.
 pub(crate) type Waiter = oneshot::Sender<Reply>;
 
-/// What happens.
+/// The events.
 pub(crate) enum Event {
     /// A call came.
     Call(Box<Called>),
-    /// The disks have revoked what this ticket stands for.
+    /// The disks have revoked the capabilities of this ticket.
     Revoked(Ticket),
-    /// What a call says was on its way to the disks is there, durably; or it is not known to be.
+    /// The bytes that a commit says are in flight are on the disks, durably; or that is not known.
     Written(CallNumber, bool),
     /// The disks have cleared blocks.
     Cleared(Vec<Cleared>),
     /// The disks have what was left by writers that do not commit.
     Flushed(Vec<Mark>),
-    /// Somebody asks what disks have stale.
+    /// Asks for the next stale blocks.
     NextStale(oneshot::Sender<NextStale>),
-    /// What was to be done for this disk was done, or not.
+    /// The task for this disk was carried out, or has failed.
     TaskEnded(DiskId, bool),
-    /// Another disk is to be used.
-    Enrol(Enrolment, Enrolled),
-    /// Somebody asks what goes on.
+    /// Bytes on memory disks are due on other disks.
+    Due(oneshot::Sender<()>),
+    /// A file's bytes were copied to other disks, except to these.
+    Moved(FileId, BTreeSet<DiskId>),
+    /// The volume is to have other disks.
+    Disks(DisksChange, DisksChanged),
+    /// Asks for the server's activity.
     Activity(oneshot::Sender<Activity>),
     /// A session's client can be called by another connection.
     Reached(SessionId),
     /// Some time has passed.
     Tick,
-    /// The server is to end: nothing is changed or answered any more, and the volume is free.
+    /// The server is to end: nothing is changed or answered any more, and the volume is released.
     End(oneshot::Sender<()>),
 }
 
-/// A call, and who waits for its reply.
+/// A call, and the receiver of its reply.
 pub(crate) struct Called {
     pub(crate) caller: Caller,
     pub(crate) change: Change,
@@ -102,8 +110,11 @@ pub(crate) struct Called {
 /// Lets something at the disks end in an event.
 pub(crate) type Await = Box<dyn Fn(Acknowledged, Event) + Send>;
 
-/// Lets it end in [`Event::Written`] whether what a call says is on its way is there.
+/// Waits for the bytes that a commit says are in flight, and reports by [`Event::Written`].
 pub(crate) type AwaitWritten = Box<dyn Fn(Witnessed, CallNumber) + Send>;
+
+/// Waits for the copies of a move, and reports by [`Event::Moved`].
+pub(crate) type AwaitMoved = Box<dyn Fn(Moved, FileId) + Send>;
 
 /// The order of changes.
 pub(crate) struct Committer {
@@ -116,63 +127,68 @@ pub(crate) struct Committer {
     slots: Slots<Waiter>,
     await_disks: Await,
     await_written: AwaitWritten,
+    await_moved: AwaitMoved,
+    /// When the next bytes on memory disks are due on other disks.
+    first_due: watch::Sender<Option<Instant>>,
     /// Calls that wait for the disks.
     held: Held<Finished>,
     recaller: Arc<dyn Recaller>,
-    /// What waits for leases of others, or for the disks to have what it names.
+    /// Calls that wait for leases of others, or for the disks to have the bytes that they name.
     aside: BTreeMap<CallNumber, Aside>,
     /// Those of them that wait no more.
     ready: VecDeque<CallNumber>,
     next_call: CallNumber,
-    /// What the disks have cleared and could not be freed yet.
+    /// Blocks that the disks have cleared and that could not be freed yet.
     cleared: Vec<Cleared>,
     /// What was left by writers that do not commit, and cannot change any more.
     left: BTreeSet<Mark>,
     ownership: Arc<Ownership>,
     /// Until when clients may open files again that nothing names.
-    grace_until: Option<std::time::Instant>,
-    /// After a commit that failed: what everybody is answered.
+    grace_until: Option<Instant>,
+    /// After a commit that failed: the answer to every call.
     failed: Option<Status>,
     /// Why another server is to go on, if one is.
     over: watch::Sender<Option<String>>,
 }
 
-/// A call that is to be carried out, and in whose slot it is, if it is in one.
+/// A call that is to be carried out, and its slot, if it has one.
 struct Pending {
     called: Called,
     sequence: Option<Sequence>,
 }
 
-/// What waits until others have given leases back, or the disks have what it names.
+/// Work that waits until others have returned leases, or until the disks have the bytes that it
+/// names.
 enum Aside {
     Call(Box<Pending>),
     /// A file gets another version of its data.
     Mend(Mark),
 }
 
-/// A call that was carried out, or a session that ended by itself.
+/// A call that was carried out, or a session that expired.
 struct Finished {
     /// The call, if it is to be remembered.
     sequence: Option<Sequence>,
     reply: Option<(Waiter, Reply)>,
     task: Option<(oneshot::Sender<NextStale>, NextStale)>,
-    enrolled: Option<(Enrolled, DiskId)>,
+    copying: Option<Copying>,
+    disks: Option<(DisksChanged, DiskId)>,
     ended: Ended,
 }
 
-/// What a group has so far.
+/// The results of a group so far.
 #[derive(Default)]
 struct Group {
     writes: Writes,
     finished: Vec<Finished>,
-    /// Whether it is committed although it has no writes: the volume is ours for another term
-    /// then.
+    /// Whether it is committed even without writes: that renews the term for which the volume is
+    /// ours.
     renews: bool,
-    /// Who waits for the end.
+    /// The receiver of the server's end.
     end: Option<oneshot::Sender<()>>,
 }
 
-/// What a committer works with.
+/// The parts with which a committer works.
 pub(crate) struct Parts {
     pub(crate) engine: Arc<dyn Engine>,
     pub(crate) disks: Arc<dyn Disks>,
@@ -184,15 +200,17 @@ pub(crate) struct Parts {
     /// Blocks that drained when the store was opened.
     pub(crate) draining: Vec<(DiskId, Range<u64>)>,
     pub(crate) in_place: InPlace,
+    pub(crate) destage: Destage,
     pub(crate) await_disks: Await,
     pub(crate) await_written: AwaitWritten,
+    pub(crate) await_moved: AwaitMoved,
     pub(crate) recaller: Arc<dyn Recaller>,
     pub(crate) ownership: Arc<Ownership>,
 }
 
 impl Committer {
-    /// Begins the order of changes; capabilities from before are being voided. Until they are, who
-    /// ends some waits, and what was draining drains on.
+    /// Begins to order changes. Capabilities from before are being voided; until they are, calls
+    /// that end some wait, and blocks that were draining continue to drain.
     pub(crate) fn new(parts: Parts) -> Committer {
         let Parts {
             engine,
@@ -204,8 +222,10 @@ impl Committer {
             sets,
             draining,
             in_place,
+            destage,
             await_disks,
             await_written,
+            await_moved,
             recaller,
             ownership,
         } = parts;
@@ -218,8 +238,14 @@ impl Committer {
         debug_assert!(waits, "nobody has said that it is done");
         let (own_disks, own_sessions) = (Arc::clone(&disks), Arc::clone(&sessions));
         let own_recaller = Arc::clone(&recaller);
-        let live =
-            Live::new(volume.clone(), own_disks, own_sessions, own_recaller, (sets, in_place));
+        let live = Live::new(
+            volume.clone(),
+            own_disks,
+            own_sessions,
+            own_recaller,
+            (sets, in_place, destage),
+        );
+        let first_due = watch::Sender::new(live.first_due());
         Committer {
             engine,
             disks,
@@ -231,6 +257,8 @@ impl Committer {
             slots,
             await_disks,
             await_written,
+            await_moved,
+            first_due,
             held,
             recaller,
             aside: BTreeMap::new(),
@@ -249,7 +277,12 @@ impl Committer {
         self.over.subscribe()
     }
 
-    /// Carries out a group: `first`, and what `more` has, while it has something.
+    /// Tells when the next bytes in memory are due on other disks.
+    pub(crate) fn first_due(&self) -> watch::Receiver<Option<Instant>> {
+        self.first_due.subscribe()
+    }
+
+    /// Carries out a group: `first`, and the events in `more`, while there are any.
     pub(crate) fn group(&mut self, first: Event, more: &mut dyn FnMut() -> Option<Event>) {
         let mut group = Group::default();
         match self.engine.steady_view() {
@@ -265,7 +298,7 @@ impl Committer {
             }
         }
         self.commit(group);
-        // What ended with the group may have been what others waited for.
+        // What ended with the group may be what other calls were waiting for.
         if !self.ready.is_empty() || !self.left.is_empty() {
             let mut group = Group::default();
             if let Ok(view) = self.engine.steady_view() {
@@ -273,6 +306,8 @@ impl Committer {
             }
             self.commit(group);
         }
+        let first = self.live.first_due().filter(|_| self.failed.is_none());
+        self.first_due.send_if_modified(|known| std::mem::replace(known, first) != first);
     }
 
     /// The store cannot be read, so nothing is carried out.
@@ -283,14 +318,16 @@ impl Committer {
                 answer(called.waiter, Reply::refused(status));
             }
             Event::End(done) => group.end = Some(done),
-            // There is nobody who would do anything more.
+            // No further work is done.
             Event::Revoked(_)
             | Event::Written(..)
             | Event::Cleared(_)
             | Event::Flushed(_)
             | Event::NextStale(_)
             | Event::TaskEnded(..)
-            | Event::Enrol(..)
+            | Event::Due(_)
+            | Event::Moved(..)
+            | Event::Disks(..)
             | Event::Activity(_)
             | Event::Reached(_)
             | Event::Tick => {}
@@ -313,36 +350,14 @@ impl Committer {
             self.settle(finished);
         }
         if let Some(done) = group.end {
-            // Before anybody else can begin.
+            // Before another server can begin.
             self.ownership.end();
             if self.failed.is_none() {
                 self.volume.release(&*self.engine);
             }
             self.failed = Some(Status::Later);
-            // Who has gone does not wait.
+            // A caller that is gone does not wait.
             let _ = done.send(());
-        }
-    }
-
-    /// Answers a call, or has the disks revoke what it ends first.
-    fn settle(&mut self, mut finished: Finished) {
-        let capabilities = std::mem::take(&mut finished.ended.capabilities);
-        if !capabilities.is_empty() {
-            let on = capabilities.iter().map(|taken| taken.on).collect();
-            let ticket = self.held.begin(Revoking::On(on));
-            let names = capabilities.iter().map(|taken| taken.capability).collect();
-            (self.await_disks)(self.disks.revoke(names), Event::Revoked(ticket));
-        }
-        let ends = std::mem::take(&mut finished.ended.revoked);
-        if let Some(finished) = self.held.hold(&ends, finished) {
-            self.finish(finished);
-        }
-    }
-
-    /// The disks have said what they were asked.
-    fn revoked(&mut self, ticket: Ticket) {
-        for finished in self.held.revoked(ticket) {
-            self.finish(finished);
         }
     }
 
@@ -352,38 +367,10 @@ impl Committer {
         }
         tracing::error!("nothing is changed any more: {error}");
         self.failed = Some(error.status());
-        // Who has the store alone can read on.
+        // An owner without a term has the store exclusively, and can continue to read.
         if self.engine.term().is_some() {
             self.ownership.end();
             self.over.send_replace(Some(error.to_string()));
-        }
-    }
-
-    /// Answers a call.
-    fn finish(&mut self, finished: Finished) {
-        for session in finished.ended.sessions {
-            self.live.session_is_over(session, self.clock.instant());
-        }
-        self.act();
-        let draining = finished.ended.draining;
-        self.clear(draining);
-        self.left.extend(finished.ended.left);
-        if let Some((asked, next)) = finished.task {
-            // Who has gone does nothing, and the blocks are stale as before.
-            let _ = asked.send(next);
-        }
-        if let Some((waiter, disk)) = finished.enrolled {
-            // Who has gone finds it among the disks.
-            let _ = waiter.send(Ok(disk));
-        }
-        let Some((waiter, reply)) = finished.reply else { return };
-        let others = finished.sequence.map(|call| match reply.is_not_yet() {
-            true => self.slots.put_off(call),
-            false => self.slots.finish(call, reply.bytes.clone()),
-        });
-        for waiter in others.into_iter().flatten().chain([waiter]) {
-            // Who has gone asks again.
-            let _ = waiter.send(reply.clone());
         }
     }
 
@@ -400,12 +387,18 @@ impl Committer {
             Event::NextStale(asked) => self.next_stale(view, group, asked),
             Event::TaskEnded(disk, is_done) => {
                 tracing::debug!(disk = disk.0, is_done, "resilvering has ended");
-                // What is not noted is stale, and found again.
+                // Blocks whose update is not recorded stay stale, and are found again.
                 self.internal(view, group, |live, txn| live.end_task(txn, disk, is_done));
             }
-            Event::Enrol(enrolment, waiter) => self.enrol(view, group, &enrolment, waiter),
+            Event::Due(waiter) => {
+                self.begin_moves(view, group);
+                // A driver that is gone does not wait.
+                let _ = waiter.send(());
+            }
+            Event::Moved(file, failed) => self.end_move(view, group, file, &failed),
+            Event::Disks(change, waiter) => self.change_disks(view, group, &change, waiter),
             Event::Activity(asked) => {
-                // Who has gone does not wait.
+                // A caller that is gone does not wait.
                 let _ = asked.send(self.live.activity(self.clock.instant()));
             }
             Event::Reached(session) => {
@@ -418,7 +411,7 @@ impl Committer {
         self.go_on(view, group);
     }
 
-    /// Does what follows for leases and locks.
+    /// Carries out what follows for leases and locks.
     fn act(&mut self) {
         for free in self.live.take_free_locks() {
             self.recaller.tell_free(free);
@@ -436,7 +429,7 @@ impl Committer {
                     );
                     self.sessions.condemn(session);
                 }
-                // Whoever asks takes it himself.
+                // The next caller that asks takes it.
                 Action::Give(_) => {}
             }
         }
@@ -503,7 +496,7 @@ impl Committer {
         let finished =
             Finished { sequence, reply: Some((waiter, reply)), ..Finished::nobody_asked(ended) };
         if depends_on_nothing {
-            // Nobody else's commit is waited for.
+            // There is no commit of other calls to wait for.
             self.settle(finished);
         } else {
             group.finished.push(finished);
@@ -514,11 +507,12 @@ impl Committer {
         if self.live.was_refused() {
             self.internal(view, group, Live::end_refused);
         }
+        self.note_restarts(view, group);
     }
 
-    /// What the effects of a transaction are at the disks.
+    /// The consequences of a transaction at the disks.
     fn ended(&mut self, effects: Effects) -> Ended {
-        let Effects { revoked, untaken, draining, gone } = effects;
+        let Effects { revoked, untaken, draining, gone, due } = effects;
         let (mut sessions, mut left) = (Vec::new(), Vec::new());
         for one in &revoked {
             left.extend(self.live.left_with(one));
@@ -530,10 +524,13 @@ impl Committer {
         for file in gone {
             self.live.file_is_gone(file);
         }
+        for (set, file, due_ms) in due {
+            self.live.is_due(set, file, due_ms);
+        }
         Ended { revoked, capabilities: self.live.end(untaken), draining, sessions, left }
     }
 
-    /// A transaction that nobody asked for. Answers whether it was carried out.
+    /// A transaction that no client requested. Returns whether it was carried out.
     fn internal(
         &mut self,
         view: &dyn View,
@@ -551,7 +548,7 @@ impl Committer {
         true
     }
 
-    /// Ends sessions whose time is over, and forgets what nobody opened again.
+    /// Ends sessions that have expired, and removes files that were not opened again.
     fn tick(&mut self, view: &dyn View, group: &mut Group) {
         let now = self.clock.instant();
         group.renews = self.engine.term().is_some();
@@ -562,6 +559,8 @@ impl Committer {
         }
         self.internal(view, group, Live::release_closed);
         self.internal(view, group, Live::forget_committed);
+        self.live.look_for_restarts();
+        self.note_restarts(view, group);
         self.live.time_has_passed(now);
         self.act();
         if self.grace_until.is_some_and(|until| now >= until) {
@@ -575,22 +574,17 @@ impl Committer {
 
 impl Finished {
     fn nobody_asked(ended: Ended) -> Finished {
-        Finished { sequence: None, reply: None, task: None, enrolled: None, ended }
+        Finished { sequence: None, reply: None, task: None, copying: None, disks: None, ended }
     }
 
     /// It was not committed.
     fn spoil(&mut self, status: Status) {
         self.ended = Ended::default();
-        (self.task, self.enrolled) = (None, None);
+        (self.task, self.copying, self.disks) = (None, None, None);
         if let Some((_, reply)) = &mut self.reply {
             *reply = Reply::refused(status);
         }
     }
-}
-
-fn answer(waiter: Waiter, reply: Reply) {
-    // Who has gone asks again.
-    let _ = waiter.send(reply);
 }
 
 /// The time for times of files.

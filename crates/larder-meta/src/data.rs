@@ -24,6 +24,8 @@ mod commit;
 pub(crate) mod copies;
 mod layout;
 mod map;
+pub(crate) mod memory;
+pub(crate) mod moving;
 mod placement;
 
 pub(crate) use commit::commit;
@@ -47,46 +49,48 @@ use crate::store::{Txn, key};
 /// Which of a session's maps of a file.
 type MapOf = fn(SessionId, FileId) -> Map;
 
-/// Gives `range` blocks to write to, which are the session's until it commits them: its holes; and
-/// where there are copies what the file has, too. Behind [`ALLOCATE_BYTES_MAX`] it stays as it is.
+/// Gives `range` blocks to write to, which belong to the session until it commits them: for its
+/// holes; and, where there are copies, also in place of what the file has. The part beyond
+/// [`ALLOCATE_BYTES_MAX`] stays as it is.
 pub(crate) fn allocate(
     txn: &mut Txn<'_>,
     session: SessionId,
     file: FileId,
     range: &Range<u64>,
-    cursor: &mut blocks::Cursor,
+    cursors: &mut blocks::Cursors,
     room: blocks::Room<'_>,
 ) -> Result<(), Status> {
     let wanted = within_limit(range);
-    let is_in_place = !room.sets.are_mirrored();
+    let is_in_place = !room.sets.are_written_anew();
     if is_in_place {
         drop_useless(txn, session, file, &wanted)?;
     }
+    drop_weaker(txn, (session, file), &wanted, room)?;
     // From now on these are asked for.
     for piece in Map::Ahead(session, file).cut(txn, &wanted)? {
         Map::Own(session, file).put(txn, piece)?;
     }
     let own = Map::Own(session, file);
-    // What the file has is written in place, unless there are copies of it.
+    // The file's own blocks are written in place, unless there are copies of them.
     let taken = if is_in_place { own.all_of_its_file() } else { own.all_of_its_session() };
-    fill_holes(txn, (own, &taken), &wanted, cursor, room).map(drop)
+    fill_holes(txn, (own, &taken), &wanted, cursors, room).map(drop)
 }
 
-/// The same ahead of being asked: the blocks go with the session's last open for writing.
+/// The same ahead of a request: the blocks are taken back with the session's last open for writing.
 pub(crate) fn allocate_ahead(
     txn: &mut Txn<'_>,
     session: SessionId,
     file: FileId,
     range: &Range<u64>,
-    cursor: &mut blocks::Cursor,
+    cursors: &mut blocks::Cursors,
     room: blocks::Room<'_>,
 ) -> Result<(), Status> {
     let (wanted, own) = (within_limit(range), Map::Ahead(session, file));
-    fill_holes(txn, (own, &own.all_of_its_file()), &wanted, cursor, room).map(drop)
+    fill_holes(txn, (own, &own.all_of_its_file()), &wanted, cursors, room).map(drop)
 }
 
-/// Gives the holes of `range` blocks that are the file's at once. They read as zeros: a block that
-/// somebody gets was cleared.
+/// Gives the holes of `range` blocks that belong to the file at once. They read as zeros, because
+/// blocks are cleared before they are allocated.
 ///
 /// # Errors
 /// [`Status::NoSpace`] if there are not enough; [`Status::Invalid`] if the range is longer than
@@ -96,7 +100,7 @@ pub(crate) fn preallocate(
     request: &Request<'_>,
     file: FileId,
     range: ByteRange,
-    cursor: &mut blocks::Cursor,
+    cursors: &mut blocks::Cursors,
     room: blocks::Room<'_>,
 ) -> Result<FileChanged, Status> {
     let mut inode = inode::regular(txn, file)?;
@@ -107,8 +111,8 @@ pub(crate) fn preallocate(
     let before = inode.attributes.version();
     let wanted = rounded(&range);
     let own = Map::File(file);
-    inode.attributes.used += fill_holes(txn, (own, &[own]), &wanted, cursor, room)?;
-    if !room.sets.are_mirrored() {
+    inode.attributes.used += fill_holes(txn, (own, &[own]), &wanted, cursors, room)?;
+    if !room.sets.are_written_anew() {
         drop_useless(txn, request.session, file, &wanted)?;
     }
     inode.attributes.size = inode.attributes.size.max(range.end);
@@ -120,8 +124,9 @@ pub(crate) fn preallocate(
     Ok(FileChanged { file: inode.changed(before) })
 }
 
-/// Gives up blocks of a session that lie where the file has some by now: somebody else was faster.
-/// They may have been written to, and what they hold is not to come back when those are cut off.
+/// Gives up blocks of a session for a part where the file has blocks by now, because another
+/// session was faster. They may have been written to, and their content must not appear when the
+/// file's blocks are cut off.
 fn drop_useless(
     txn: &mut Txn<'_>,
     session: SessionId,
@@ -138,6 +143,27 @@ fn drop_useless(
     Ok(())
 }
 
+/// Gives up blocks of a session on memory disks: what it writes there is now to be on other disks,
+/// or on more.
+fn drop_weaker(
+    txn: &mut Txn<'_>,
+    (session, file): (SessionId, FileId),
+    range: &Range<u64>,
+    room: blocks::Room<'_>,
+) -> Result<(), Status> {
+    let mut dropped = Vec::new();
+    for map in [Map::Own(session, file), Map::Ahead(session, file)] {
+        for piece in map.overlapping(txn, range, usize::MAX)? {
+            let is_weaker = !room.sets.suits(piece.disk, room.medium);
+            if let Some(part) = piece.within(range).filter(|_| is_weaker) {
+                dropped.extend(map.cut(txn, &(part.offset..part.end()))?);
+            }
+        }
+    }
+    give_up(txn, session, file, dropped);
+    Ok(())
+}
+
 /// Lets blocks of a session drain.
 fn give_up(txn: &mut Txn<'_>, session: SessionId, file: FileId, pieces: Vec<Piece>) {
     if !pieces.is_empty() {
@@ -151,16 +177,16 @@ fn within_limit(range: &Range<u64>) -> Range<u64> {
     wanted.start..wanted.end.min(wanted.start + ALLOCATE_BYTES_MAX)
 }
 
-/// Gives `own` blocks where none of the maps `taken` has any in `wanted`, which is within the
-/// limit. Answers how many bytes.
+/// Adds blocks to `own` where none of the maps `taken` has any in `wanted`, which is within the
+/// limit. Returns how many bytes.
 fn fill_holes(
     txn: &mut Txn<'_>,
     (own, taken): (Map, &[Map]),
     wanted: &Range<u64>,
-    cursor: &mut blocks::Cursor,
+    cursors: &mut blocks::Cursors,
     room: blocks::Room<'_>,
 ) -> Result<u64, Status> {
-    // And the block before, whose disk goes on.
+    // And the block before, whose disk is used further.
     let around = wanted.start.saturating_sub(BLOCK_BYTES)..wanted.end;
     let mut there = Vec::new();
     for map in taken {
@@ -172,7 +198,7 @@ fn fill_holes(
     for (next, disk) in taken.chain(std::iter::once((wanted.end..wanted.end, None))) {
         while at < next.start {
             let wanted = blocks::Wanted { offset: at, length: next.start - at, before };
-            let taken = blocks::take(txn, &wanted, cursor, room)?;
+            let taken = blocks::take(txn, &wanted, cursors, room)?;
             own.put(txn, Piece::new(at, taken.disk, &taken.bytes))?;
             at += taken.bytes.end - taken.bytes.start;
             given += taken.bytes.end - taken.bytes.start;
@@ -204,7 +230,7 @@ pub(crate) fn punch(
     Ok(FileChanged { file: inode.changed(before) })
 }
 
-/// Gives a file another size. What is behind a smaller one is given up.
+/// Gives a file another size. What is beyond a smaller one is given up.
 pub(crate) fn resize(txn: &mut Txn<'_>, inode: &mut Inode, size: u64) -> Result<(), Status> {
     if size < inode.attributes.size {
         let end = size.next_multiple_of(BLOCK_BYTES);
@@ -217,9 +243,10 @@ pub(crate) fn resize(txn: &mut Txn<'_>, inode: &mut Inode, size: u64) -> Result<
     Ok(())
 }
 
-/// Gives up all blocks of a file that goes.
+/// Gives up all blocks of a file that is removed.
 pub(crate) fn drop_all(txn: &mut Txn<'_>, file: FileId) -> Result<(), Status> {
     let pieces = Map::File(file).cut(txn, &(0..u64::MAX))?;
+    memory::forget(txn, file)?;
     txn.revoke(Revoked::File(file));
     blocks::drain(txn, pieces);
     Ok(())
@@ -230,7 +257,8 @@ pub(crate) fn has_ahead(txn: &Txn<'_>, session: SessionId, file: FileId) -> Resu
     Ok(!Map::Ahead(session, file).overlapping(txn, &(0..u64::MAX), 1)?.is_empty())
 }
 
-/// Gives up what a session was given ahead of a file, and has neither asked for nor committed.
+/// Gives up the blocks that a session was given ahead for a file, and has neither requested nor
+/// committed.
 pub(crate) fn release_ahead(
     txn: &mut Txn<'_>,
     session: SessionId,
@@ -265,8 +293,8 @@ pub(crate) fn release_all(txn: &mut Txn<'_>, session: SessionId) -> Result<(), S
     Ok(())
 }
 
-/// Gives up all that was given ahead in an earlier life of the server: nothing is open any more.
-/// It drains like what that one left draining.
+/// Gives up all blocks given ahead in an earlier life of the server: nothing is open any more. They
+/// drain like those that were draining then.
 pub(crate) fn release_all_ahead(txn: &mut Txn<'_>) -> Result<(), Status> {
     let first = key::ahead(SessionId([0; 16]), FileId(0), 0);
     for (key, _) in txn.scan_all::<Extent>(&first[..1])? {

@@ -3,11 +3,12 @@
 
 mod controlled;
 mod data;
-mod known;
+mod disk_state;
 mod reach;
 
 pub use controlled::ControlledDisks;
 
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -20,7 +21,7 @@ use larder_wire::disk::words::StatusDone;
 use larder_wire::meta::words::{DiskId, DiskInfo, Mode};
 use larder_wire::seal::MasterKey;
 
-/// What names a capability to its disk.
+/// Identifies a capability to its disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CapabilityName {
     /// Its group.
@@ -34,12 +35,14 @@ pub struct CapabilityName {
 pub struct Minted {
     /// To revoke it by.
     pub name: CapabilityName,
-    /// What its holder shows the disk.
+    /// What its holder presents to the disk.
     pub capability: Bytes,
-    /// What proves that it is the holder's.
+    /// The proof that it belongs to the holder.
     pub secret: [u8; 32],
     /// How long it is good at most.
     pub lasts: Duration,
+    /// The boot of the disk in which it is valid.
+    pub boot: u64,
 }
 
 /// An end of something at the disks.
@@ -48,7 +51,10 @@ pub type Acknowledged = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// An end of a copy: whether it was made.
 pub type Copied = Pin<Box<dyn Future<Output = bool> + Send>>;
 
-/// An end of waiting for what is on its way to disks: whether it is there.
+/// Resolves when the copies of a move have ended: the disks on which one failed.
+pub(crate) type Moved = Pin<Box<dyn Future<Output = BTreeSet<DiskId>> + Send>>;
+
+/// Resolves when the wait for bytes in flight to disks has ended: whether they arrived.
 pub type Witnessed = Pin<Box<dyn Future<Output = bool> + Send>>;
 
 /// Makes capabilities on disks and revokes them.
@@ -56,7 +62,7 @@ pub trait Disks: Send + Sync + 'static {
     /// The disks, where clients reach them, and their boot epochs.
     fn list(&self) -> Vec<DiskInfo>;
 
-    /// Whether a disk could be reached last: who looks for room takes others first. Does not block.
+    /// Whether a disk could last be reached: allocations take others first. Does not block.
     fn is_there(&self, disk: DiskId) -> bool;
 
     /// Makes a capability on bytes of a disk: at most [`larder_wire::capability::EXTENTS_MAX`]
@@ -64,25 +70,32 @@ pub trait Disks: Send + Sync + 'static {
     /// Does not block.
     fn mint(&self, disk: DiskId, mode: Mode, bytes: &[Range<u64>]) -> Option<Minted>;
 
-    /// Revokes capabilities. Ends when no disk takes any of them any more: it has said so, or has
-    /// not been refreshed for so long that it takes none at all.
+    /// Revokes capabilities. Resolves when no disk accepts any of them any more: it has
+    /// acknowledged, or has not been refreshed for so long that it accepts none at all.
     fn revoke(&self, capabilities: Vec<(DiskId, CapabilityName)>) -> Acknowledged;
 
-    /// Makes blocks read as zeros, whoever gets them next. Ends when the disks have done so.
+    /// Makes blocks read as zeros for their next owner. Resolves when the disks have done so.
     fn clear(&self, blocks: Vec<(DiskId, Range<u64>)>) -> Acknowledged;
 
-    /// Waits, not for long, until all these blocks have been written. Ends with whether they were,
-    /// durably: `false` also if that is not known.
+    /// Waits, for a limited time, until all these blocks have been written. Resolves to whether
+    /// they were, durably: `false` also if that is not known.
     fn await_written(&self, blocks: Vec<(DiskId, Range<u64>)>) -> Witnessed;
 
-    /// Makes durable what was written to these disks before. Ends when all have done so.
+    /// Makes durable what was written to these disks before. Resolves when all have done so.
     fn flush(&self, disks: Vec<DiskId>) -> Acknowledged;
 
-    /// Copies bytes from one disk to the same place of another, durably. Ends with whether that was
-    /// done; if it was not, nothing is written any more after the capability to write is revoked.
-    fn copy(&self, from: (DiskId, Minted), to: (DiskId, Minted), bytes: Range<u64>) -> Copied;
+    /// Copies bytes from one disk to another, where they begin at `target`, durably. Resolves to
+    /// whether that was done; if it was not, nothing is written any more after the capability to
+    /// write is revoked.
+    fn copy(
+        &self,
+        from: (DiskId, Minted),
+        to: (DiskId, Minted),
+        bytes: Range<u64>,
+        target: u64,
+    ) -> Copied;
 
-    /// Voids every capability that was made before this process began. Ends as
+    /// Voids every capability that was made before this process began. Resolves as
     /// [`revoke`](Self::revoke) does.
     fn void_all(&self) -> Acknowledged;
 }
@@ -98,7 +111,9 @@ pub struct DiskAddress {
     pub address: SocketAddr,
     /// Where clients do: `host:port`.
     pub public: String,
-    /// What this server has in common with it.
+    /// Whether it is a memory disk, as the volume has it.
+    pub is_memory: bool,
+    /// The key that this server shares with it.
     pub master: MasterKey,
 }
 
@@ -109,12 +124,13 @@ pub struct DiskState {
     pub disk: DiskId,
     /// Where clients reach it.
     pub public: String,
-    /// Whether it was reached when that was tried last: who looks for room takes others first.
+    /// Whether it was reached at the last attempt: allocations take others first.
     pub is_there: bool,
     /// Why not, when that was tried last.
     pub problem: Option<String>,
-    /// Capabilities that may have been in use when they ended for want of numbers.
+    /// Capabilities that may have been in use when their group ended because it had no numbers
+    /// left.
     pub unwanted: u64,
-    /// What it says of itself; nothing if it does not answer.
+    /// What it reports of itself; nothing if it does not answer.
     pub status: Option<StatusDone>,
 }

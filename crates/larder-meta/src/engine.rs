@@ -30,10 +30,10 @@ pub type Writes = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
 /// Is given keys and values in order, and says whether to go on.
 pub type Visitor<'a> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'a;
 
-/// Why an engine did not do what was asked.
+/// Why an engine did not carry out a request.
 #[derive(Debug, Error)]
 pub enum EngineError {
-    /// The precondition of a batch does not hold: somebody else owns the volume now. Nothing was
+    /// The precondition of a batch is not met: another process owns the volume now. Nothing was
     /// written.
     #[error("another metadata server has taken the volume over")]
     NotOwner,
@@ -43,18 +43,19 @@ pub enum EngineError {
     /// There is no store there.
     #[error("it holds no volume")]
     None,
-    /// The store cannot be reached now. Nothing that was answered is lost, and what was asked can
-    /// be asked again.
+    /// The store cannot be reached now. Nothing that was answered is lost, and the request can be
+    /// repeated.
     #[error("the metadata store cannot be reached: {0}")]
     Away(String),
-    /// The store failed, or holds what no engine of ours wrote. It promises nothing from now on.
+    /// The store failed, or contains something that no engine of ours wrote. It promises nothing
+    /// from now on.
     #[error("the metadata store failed: {0}")]
     Failed(String),
 }
 
 impl EngineError {
-    /// What a call is answered that ends with it. Where others go on, or this server does later,
-    /// the call is to come again: then it is carried out, or answered as it was.
+    /// The answer to a call that fails with it. If another server continues, or this one does
+    /// later, the client is to repeat the call: then it is carried out, or answered as it was.
     pub(crate) fn status(&self) -> Status {
         match self {
             EngineError::NotOwner | EngineError::Away(_) => {
@@ -72,9 +73,9 @@ impl EngineError {
 /// A precondition: the record of the volume's owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
-    /// Where it is kept.
+    /// The key of the record.
     pub key: Vec<u8>,
-    /// What it has to be; `None`: it must not be there.
+    /// The value that it must have; `None`: it must not exist.
     pub value: Option<Vec<u8>>,
 }
 
@@ -89,13 +90,13 @@ pub trait Engine: Send + Sync + 'static {
     /// Carries out all of `writes`, if `owner` is as expected. Durable on return.
     ///
     /// # Errors
-    /// [`EngineError::NotOwner`]: nothing was written, or all of it before another owner took the
-    /// volume. [`EngineError::Away`], [`EngineError::Failed`]: a view may have all of it or
+    /// [`EngineError::NotOwner`]: nothing was written, or all of it was, before another owner took
+    /// the volume. [`EngineError::Away`], [`EngineError::Failed`]: a view may have all of it or
     /// nothing; the engine takes no more commits.
     fn commit(&self, writes: &Writes, owner: &Owner) -> Result<(), EngineError>;
 
-    /// As [`view`](Self::view), for the owner of the volume, who alone commits: it waits for a
-    /// store that is away, and so does what is read through it.
+    /// As [`view`](Self::view), for the owner of the volume, which alone commits: it waits for a
+    /// store that is away, and so do reads through the view.
     ///
     /// # Errors
     /// [`EngineError::NotOwner`], [`EngineError::Away`] after a wait, [`EngineError::Failed`]
@@ -109,7 +110,7 @@ pub trait Engine: Send + Sync + 'static {
         None
     }
 
-    /// How long the owner's term lasts yet, by the store's own clock. Until then a commit that
+    /// The remaining time of the owner's term, by the store's own clock. Until then a commit that
     /// writes the owner's record is refused.
     ///
     /// # Errors
@@ -118,7 +119,7 @@ pub trait Engine: Send + Sync + 'static {
         Ok(Duration::ZERO)
     }
 
-    /// Ends the term of `owner`, so that the next need not wait for that.
+    /// Ends the term of `owner`, so that the next owner need not wait for that.
     ///
     /// # Errors
     /// As [`commit`](Self::commit); then it ends by itself.
@@ -136,7 +137,7 @@ pub trait View: Send {
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, EngineError>;
 
     /// Calls `each` with keys and values from `from` on, in order, while they are below `until` and
-    /// it says to go on.
+    /// it returns that it wants more.
     ///
     /// # Errors
     /// [`EngineError::Away`], [`EngineError::Failed`]

@@ -19,7 +19,7 @@ use crate::store::txn::Revoked;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Ticket(u64);
 
-/// What the disks are asked to revoke.
+/// Capabilities that the disks are asked to revoke.
 #[derive(Clone, Debug)]
 pub(crate) enum Revoking {
     /// All that was made before the server began.
@@ -42,12 +42,12 @@ impl Revoking {
     }
 }
 
-/// Calls that wait, and what for.
+/// Calls that wait, and the revocations for which they wait.
 #[derive(Debug)]
 pub(crate) struct Held<T> {
     next_ticket: u64,
     next_call: u64,
-    /// What the disks are asked and have not said, and the calls that wait for it.
+    /// The revocations that the disks have not acknowledged, and the calls that wait for them.
     outstanding: BTreeMap<Ticket, (Revoking, Vec<u64>)>,
     /// Calls in their order, and for how many tickets each waits.
     calls: BTreeMap<u64, (usize, T)>,
@@ -69,13 +69,13 @@ impl<T> Held<T> {
         ticket
     }
 
-    /// A call ends capabilities. It is given back if it need not wait for any revocation that was
+    /// A call ends capabilities. It is returned if it need not wait for any revocation that was
     /// begun so far.
     pub(crate) fn hold(&mut self, ends: &BTreeSet<Revoked>, call: T) -> Option<T> {
         self.hold_if(|_, revoking| revoking.meets(ends), call)
     }
 
-    /// Something is due when the disks have revoked what `ticket` stands for.
+    /// Something must wait until the disks have revoked the capabilities of `ticket`.
     pub(crate) fn hold_for(&mut self, ticket: Ticket, call: T) -> Option<T> {
         self.hold_if(|other, _| other == ticket, call)
     }
@@ -97,8 +97,8 @@ impl<T> Held<T> {
         None
     }
 
-    /// The disks have revoked what a ticket stands for. Answers the calls that wait for nothing
-    /// any more, in their order.
+    /// The disks have revoked the capabilities of a ticket. Returns the calls that no longer wait,
+    /// in their order.
     pub(crate) fn revoked(&mut self, ticket: Ticket) -> Vec<T> {
         let Some((_, waiting)) = self.outstanding.remove(&ticket) else { return Vec::new() };
         let mut free = Vec::new();
@@ -143,7 +143,7 @@ mod tests {
     }
 
     /// Three calls in every combination of what they end, and the disks' answers in every order: a
-    /// call comes free when the last capability that it ends is revoked, and not later.
+    /// call is released when the last capability that it ends is revoked, and not later.
     #[test]
     fn a_call_waits_for_the_capabilities_that_it_ends_and_for_no_others() {
         let capabilities = [(ONE, FileId(1)), (ONE, FileId(2)), (TWO, FileId(1)), (TWO, FileId(2))];
@@ -162,7 +162,7 @@ mod tests {
     fn all_in_order(calls: [Revoked; 3], capabilities: &[(SessionId, FileId)], order: [usize; 3]) {
         let mut held = Held::default();
         let mut left: BTreeSet<_> = capabilities.iter().copied().collect();
-        // Of each call: its ticket, and what that revokes.
+        // For each call: its ticket, and what that revokes.
         let mut asked: Vec<(Ticket, BTreeSet<_>)> = Vec::new();
         let mut waiting: BTreeSet<usize> = BTreeSet::new();
         for (number, call) in calls.into_iter().enumerate() {
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_made_before_the_start_is_waited_for_by_all_who_end_something() {
+    fn what_was_made_before_the_start_is_waited_for_by_all_that_end_something() {
         let mut held = Held::default();
         let void = held.begin(Revoking::FromBefore);
         assert_eq!(held.hold(&BTreeSet::new(), 0), Some(0));

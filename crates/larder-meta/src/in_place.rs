@@ -23,7 +23,7 @@ pub(crate) type Mark = (FileId, SessionId);
 enum State {
     /// It may have written what it has not committed.
     Writing,
-    /// It has not, and has no grant of which it makes use.
+    /// It has not, and does not use any grant at present.
     Clean,
     /// It may have, and will not commit it.
     Left,
@@ -34,12 +34,12 @@ enum State {
 pub(crate) struct InPlace(BTreeMap<Mark, State>);
 
 impl InPlace {
-    /// A mark is on record from before the server's start; `is_there` says whether its session is.
+    /// A mark was stored before the server's start; `is_there` says whether its session exists.
     pub(crate) fn load(&mut self, mark: Mark, is_there: bool) {
         self.0.insert(mark, if is_there { State::Writing } else { State::Left });
     }
 
-    /// A session is granted to write in place. Answers whether that is to be put on record.
+    /// A session is granted to write in place. Returns whether a mark must be stored.
     pub(crate) fn granted(&mut self, mark: Mark) -> bool {
         self.0.insert(mark, State::Writing).is_none()
     }
@@ -51,8 +51,8 @@ impl InPlace {
         }
     }
 
-    /// A session will not commit what it may have written of a file. Answers whether there is
-    /// something.
+    /// A session will not commit what it may have written of a file. Returns whether there is
+    /// anything.
     pub(crate) fn left(&mut self, mark: Mark) -> bool {
         let writing = self.0.get_mut(&mark).filter(|state| **state == State::Writing);
         writing.map(|state| *state = State::Left).is_some()
@@ -76,19 +76,19 @@ impl InPlace {
         self.0.get(&mark) == Some(&State::Left)
     }
 
-    /// All of which the file has to get another version.
+    /// All marks because of which the file must get a new version.
     pub(crate) fn all_left(&self) -> Vec<Mark> {
         let left = self.0.iter().filter(|(_, state)| **state == State::Left);
         left.map(|(mark, _)| *mark).collect()
     }
 
-    /// The file has got another version. Answers whether the mark goes from the record: its session
-    /// may have been granted to write again.
+    /// The file has got a new version. Returns whether the stored mark is removed: its session may
+    /// have been granted to write again.
     pub(crate) fn mended(&mut self, mark: Mark) -> bool {
         self.is_left(mark) && self.0.remove(&mark).is_some()
     }
 
-    /// Forgets all marks that are clean. Answers which go from the record.
+    /// Forgets all marks that are clean. Returns the stored marks to remove.
     pub(crate) fn forget_clean(&mut self) -> Vec<Mark> {
         self.0.extract_if(.., |_, state| *state == State::Clean).map(|(mark, _)| mark).collect()
     }

@@ -11,10 +11,10 @@ use crate::request::Request;
 use crate::store::records::{Inode, Volume};
 use crate::store::{Txn, key};
 
-/// What the size of a directory is said to be, in bytes.
+/// The size that is shown for a directory, in bytes.
 const DIRECTORY_BYTES: u64 = 4096;
 
-/// What a new file is.
+/// The content of a new file.
 #[derive(Clone, Debug)]
 pub(crate) enum Body {
     File,
@@ -34,15 +34,15 @@ impl Body {
     }
 }
 
-/// The file of a number.
+/// The file with a number.
 ///
 /// # Errors
-/// [`Status::Stale`] if there is none any more.
+/// [`Status::Stale`] if it does not exist any more.
 pub(crate) fn get(txn: &Txn<'_>, file: FileId) -> Result<Inode, Status> {
     txn.get(&key::inode(file))?.ok_or(Status::Stale)
 }
 
-/// The directory of a number.
+/// The directory with a number.
 ///
 /// # Errors
 /// [`Status::Stale`], [`Status::NotDirectory`]
@@ -54,7 +54,7 @@ pub(crate) fn directory(txn: &Txn<'_>, file: FileId) -> Result<Inode, Status> {
 /// A regular file's inode.
 ///
 /// # Errors
-/// [`Status::Stale`], [`Status::IsDirectory`]; [`Status::Invalid`] for what else has no data.
+/// [`Status::Stale`], [`Status::IsDirectory`]; [`Status::Invalid`] for other objects without data.
 pub(crate) fn regular(txn: &Txn<'_>, file: FileId) -> Result<Inode, Status> {
     let inode = get(txn, file)?;
     match inode.attributes.kind {
@@ -69,7 +69,7 @@ pub(crate) fn put(txn: &mut Txn<'_>, inode: &Inode) {
     txn.put(key::inode(inode.attributes.file), inode);
 }
 
-/// An inode of the superuser's that has nothing in it, with one name; a directory has its own, too.
+/// An empty inode that belongs to the superuser, with one name; a directory has its own link, too.
 pub(crate) fn empty(file: FileId, parent: FileId, kind: Kind, mode: u32, now: Time) -> Inode {
     let (links, size) = match kind {
         Kind::Directory => (2, DIRECTORY_BYTES),
@@ -95,7 +95,7 @@ pub(crate) fn empty(file: FileId, parent: FileId, kind: Kind, mode: u32, now: Ti
     Inode { attributes, parent, entries: 0, next_cookie: 1, target: Opaque::default() }
 }
 
-/// A new file of the caller's in `parent`, which nothing names yet and which is not written yet.
+/// A new file of the caller in `parent`, which has no name yet and is not stored yet.
 ///
 /// # Errors
 /// [`Status::Io`]
@@ -154,19 +154,19 @@ impl Inode {
         }
     }
 
-    /// Its data may be other than what was told of this version, and nobody has changed it.
+    /// Its data may differ from what clients got for this version, although no call has changed it.
     pub(crate) fn doubt(&mut self, now: Time) {
         self.touch(now, false);
         self.attributes.data_change = self.attributes.change;
     }
 
-    /// What has become of it since it was `before`.
+    /// How it has changed since it was `before`.
     pub(crate) fn changed(&self, before: Version) -> Changed {
         Changed { before, after: self.attributes }
     }
 }
 
-/// The next nanosecond. Versions of a file have distinct times, also within a tick of the clock.
+/// The next nanosecond. Versions of a file have distinct times, even within a tick of the clock.
 fn after(time: Time) -> Time {
     match time.nanoseconds {
         999_999_999 => Time { seconds: time.seconds + 1, nanoseconds: 0 },

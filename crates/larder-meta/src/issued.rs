@@ -11,9 +11,10 @@ use larder_wire::meta::words::{DiskId, FileId, Mode, SessionId};
 use crate::disks::CapabilityName;
 use crate::store::txn::Revoked;
 
-/// A file's list is freed of expired ones when it has grown to so many times what was left last.
+/// A file's list is searched for expired capabilities when it has grown to this many times what was
+/// left last.
 const GROWTH: usize = 2;
-/// Shortest list that is looked through for expired ones.
+/// Shortest list that is searched for expired capabilities.
 const LENGTH_MIN: usize = 16;
 
 #[derive(Clone, Copy, Debug)]
@@ -36,16 +37,16 @@ pub(crate) struct Purpose {
 /// A capability that ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Taken {
-    /// Whose it is, and on what.
+    /// The session, and the file.
     pub(crate) on: (SessionId, FileId),
-    /// What it is to its disk.
+    /// The disk, and the capability's name there.
     pub(crate) capability: (DiskId, CapabilityName),
 }
 
 #[derive(Debug, Default)]
 struct List {
     issued: Vec<Issued>,
-    /// How long the list may grow before it is looked through.
+    /// The length at which the list is searched for expired ones.
     limit: usize,
 }
 
@@ -86,7 +87,7 @@ impl Table {
         }
     }
 
-    /// Those under which a disk may be written for a file end.
+    /// Ends those under which a disk may be written for a file.
     pub(crate) fn take_writers(&mut self, file: FileId, disk: DiskId) -> Vec<Taken> {
         self.take_of(file, |issued| issued.disk == disk && issued.mode.writes())
     }
@@ -117,7 +118,7 @@ impl Table {
         gone.into_iter().map(taken).collect()
     }
 
-    /// Forgets what has expired.
+    /// Forgets expired ones.
     pub(crate) fn expire(&mut self, now: Instant) {
         for list in self.0.values_mut() {
             list.issued.retain(|issued| issued.until > now);

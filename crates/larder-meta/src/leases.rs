@@ -25,23 +25,24 @@ use larder_wire::meta::words::{FileId, LeaseGiven, LeaseKind, LeaseNumber, Retur
 /// Most leases of one session. Beyond them it gets no more.
 const HELD_MAX: usize = 1 << 18;
 
-/// Names a call that claims something; later ones are greater.
+/// Identifies a call that claims something; later ones are greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct CallNumber(pub(crate) u64);
 
-/// What a call does not go together with: others may keep so much of their leases on a file.
+/// The part of other sessions' leases on a file with which a call is compatible: they may keep this
+/// much.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Claim {
     pub(crate) file: FileId,
     pub(crate) keep: LeaseKind,
 }
 
-/// What happens.
+/// The events.
 #[derive(Clone, Debug)]
 pub(crate) enum Event {
     /// A session wants a lease of this kind at most.
     Asked { session: SessionId, file: FileId, kind: LeaseKind },
-    /// A call begins, or looks again whether it may.
+    /// A call begins, or checks again whether it may proceed.
     Claimed { call: CallNumber, session: SessionId, claims: Vec<Claim>, now: Instant },
     /// A session gives a lease back.
     Returned { session: SessionId, returned: Returned },
@@ -49,7 +50,7 @@ pub(crate) enum Event {
     Reached { session: SessionId },
     /// There is no such file any more.
     Gone { file: FileId },
-    /// A session is there from before the server's start, and may have any leases from then.
+    /// A session exists from before the server's start, and may have any leases from then.
     FromBefore { session: SessionId },
     /// It knows of the start.
     Resumed { session: SessionId },
@@ -59,7 +60,7 @@ pub(crate) enum Event {
     Ticked { now: Instant },
 }
 
-/// What is to be done.
+/// The actions that follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     /// The lease that was asked for is given.
@@ -68,7 +69,7 @@ pub(crate) enum Action {
     Recall { session: SessionId, file: FileId, number: LeaseNumber, keep: LeaseKind },
     /// A call may be carried out now.
     Go(CallNumber),
-    /// A session does not give back what was recalled: it is not to be renewed any more.
+    /// A session does not return what was recalled: it is not renewed any more.
     Condemn(SessionId),
 }
 
@@ -91,13 +92,13 @@ struct Waiting {
 #[derive(Clone, Debug)]
 pub(crate) struct Leases {
     files: HashMap<FileId, Vec<Lease>>,
-    /// On which files sessions have leases; none is without.
+    /// The files on which sessions have leases; a session without any is not in it.
     held: BTreeMap<SessionId, BTreeSet<FileId>>,
     /// Leases that are recalled and not given back.
     recalled: BTreeMap<LeaseNumber, FileId>,
     waiting: BTreeMap<CallNumber, Waiting>,
     from_before: BTreeSet<SessionId>,
-    /// How long a session may take to give back what is recalled.
+    /// How long a session may take to return a recalled lease.
     patience: Duration,
     next: u64,
 }
@@ -116,13 +117,13 @@ impl Leases {
         }
     }
 
-    /// Whether some other session may have a lease on anything: else no call conflicts.
+    /// Whether some other session may have any lease: if not, no call conflicts.
     pub(crate) fn others_have_some(&self, session: SessionId) -> bool {
         let mut all = self.held.keys().chain(&self.from_before);
         all.any(|other| *other != session)
     }
 
-    /// How many leases sessions have, and how many calls wait for some to be given back.
+    /// How many leases sessions have, and how many calls wait for leases to be returned.
     pub(crate) fn count(&self) -> (usize, usize) {
         (self.held.values().map(BTreeSet::len).sum(), self.waiting.len())
     }
@@ -188,7 +189,7 @@ impl Leases {
         Some(LeaseGiven { kind, number })
     }
 
-    /// What waiting calls of other sessions let be kept on a file.
+    /// How much of a lease on a file the waiting calls of other sessions let be kept.
     fn wanted_by_others(
         &self,
         session: SessionId,
@@ -221,19 +222,20 @@ impl Leases {
         actions
     }
 
-    /// Whether something is in the way of a call.
+    /// Whether a call has to wait for a lease.
     fn conflicts(&self, call: &Waiting) -> bool {
         let others_from_before = self.from_before.iter().any(|one| *one != call.session);
         call.claims.iter().any(|claim| {
             let in_the_way =
                 |lease: &Lease| lease.session != call.session && lease.kind > claim.keep;
-            // They may believe anything but that nobody else reads.
+            // Sessions from before the restart may rely on anything except that no other session
+            // reads.
             (others_from_before && claim.keep == LeaseKind::None)
                 || self.files.get(&claim.file).is_some_and(|leases| leases.iter().any(in_the_way))
         })
     }
 
-    /// Lets calls go that nothing is in the way of any more.
+    /// Lets calls proceed that no longer have to wait.
     fn go_on(&mut self) -> Vec<Action> {
         let free = self.waiting.iter().filter(|(_, waiting)| !self.conflicts(waiting));
         let free: Vec<CallNumber> = free.map(|(call, _)| *call).collect();

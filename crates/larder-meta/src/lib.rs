@@ -21,8 +21,9 @@
 //! In the code: `rights` checks rights; `names`, `attributes`, `xattrs` and `data` are the
 //! functions of calls, `store` the records; `slots`, `opens`, `issued`, `leases`, `locks` and
 //! `sessions` are the server's state besides them; `in_place` tracks sessions that may have
-//! uncommitted writes in place; `resilver` finds what disks have missed; `live` combines calls and
-//! this state, `committer` gives calls their order, `server` their threads.
+//! uncommitted writes in place; `resilver` finds what disks have missed; `destage` orders what is
+//! due on other disks than memory disks; `live` combines calls and this state, `committer` gives
+//! calls their order, `server` their threads.
 //!
 //! Absent on purpose: file data, a second server at a time.
 
@@ -39,6 +40,8 @@ mod channels;
 mod check;
 mod committer;
 mod data;
+mod destage;
+mod destaging;
 pub mod disks;
 pub mod engine;
 mod held;
@@ -66,7 +69,7 @@ mod xattrs;
 #[cfg(test)]
 mod tests;
 
-pub use activity::{Activity, Progress};
+pub use activity::{Activity, Destaging, Progress};
 pub use check::{Fault, FaultKind, check, repair};
 pub use rights::Caller;
 pub use server::{Metadata, Options, PROGRAM};

@@ -4,7 +4,7 @@
 //! transaction, a call, and what is open and granted. Its result is valid once the transaction is
 //! committed.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -13,7 +13,8 @@ use larder_wire::meta::calls::{
     OpenWhat, Opened, Preallocate, ReturnLease, SessionGiven,
 };
 use larder_wire::meta::words::{
-    ByteRange, Changed, FileId, Kind, LeaseGiven, LeaseKind, Mode, OpenId, Place, Seen, SessionId,
+    ByteRange, Changed, DiskId, FileId, Kind, LeaseGiven, LeaseKind, Medium, Mode, OpenId, Place,
+    Seen, SessionId,
 };
 use larder_wire::meta::{SLOTS_MAX, Status};
 use larder_wire::xdr::Array;
@@ -22,8 +23,9 @@ use crate::activity::Activity;
 use crate::change::{Change, Reply};
 use crate::channels::Recaller;
 use crate::data;
-use crate::data::blocks::{Cursor, Room};
+use crate::data::blocks::{Cursors, Room};
 use crate::data::copies::Sets;
+use crate::destage::Destage;
 use crate::disks::Disks;
 use crate::in_place::{InPlace, Mark};
 use crate::inode::{self, Body};
@@ -43,24 +45,28 @@ use crate::volume::Owned;
 use crate::{attributes, xattrs};
 
 mod copying;
+pub(crate) mod destaging;
 mod locking;
+mod memory;
 
 pub(crate) use copying::{Cleared, Doing};
 
 /// Most sessions at a time. One is a client, not a user.
 const SESSIONS_MAX: usize = 4096;
 
-/// So many closed files may have blocks that were given ahead, before those are given up, many at
-/// once: each disk is asked once to revoke what was on them, and once to clear them.
+/// So many closed files may have blocks that were given ahead, before these are given up together:
+/// each disk is asked once to revoke their capabilities, and once to clear them.
 const CLOSED_MAX: usize = 64;
 
-/// How often a session could give back what is recalled while it lasts without a call.
+/// How many times a session could return a recalled lease within the time that it lasts without a
+/// call.
 const RECALLS_PER_LEASE: u32 = 2;
 
-/// How often a session could let pass that a lock is kept for it while it lasts without a call.
+/// How many times a session could miss its turn for a lock within the time that it lasts without a
+/// call.
 const TURNS_PER_LEASE: u32 = 4;
 
-/// What is open, given out and alive.
+/// The open files, capabilities, leases, locks and sessions.
 pub(crate) struct Live {
     volume: Owned,
     disks: Arc<dyn Disks>,
@@ -70,24 +76,27 @@ pub(crate) struct Live {
     leases: Leases,
     locks: Locks,
     recaller: Arc<dyn Recaller>,
-    /// What is to be done about leases.
+    /// Actions for leases that are to be carried out.
     actions: Vec<Action>,
-    /// Capabilities that end with the call that is being carried out.
+    /// Capabilities that end with the call in progress.
     ended: Vec<Taken>,
-    cursor: Cursor,
+    cursors: Cursors,
     sets: Sets,
+    /// Memory disks that are in another boot than the one to which their blocks belong.
+    restarted: BTreeMap<DiskId, u64>,
     resilver: Resilver,
-    /// Files that nobody of the session writes any more, and that have blocks which were given
+    destage: Destage,
+    /// Files that the session no longer has open for writing, and that have blocks which were given
     /// ahead.
     closed: BTreeSet<(SessionId, FileId)>,
-    /// Somebody found no room since those were given up last.
+    /// A call found no room since those were last given up.
     is_short: bool,
     in_place: InPlace,
-    /// Of which a commit was refused, since this was looked at last.
+    /// Files for which a commit was refused, since they were last returned.
     refused: Vec<Mark>,
 }
 
-/// What a call has beside its arguments and its caller.
+/// The circumstances of a call besides its arguments and its caller.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Moment {
     pub(crate) instant: Instant,
@@ -102,7 +111,7 @@ impl Live {
         disks: Arc<dyn Disks>,
         sessions: Arc<Sessions>,
         recaller: Arc<dyn Recaller>,
-        (sets, in_place): (Sets, InPlace),
+        (sets, in_place, destage): (Sets, InPlace, Destage),
     ) -> Live {
         let mut opens = Opens::new(volume.epoch);
         let patience = sessions.lease() / RECALLS_PER_LEASE;
@@ -124,9 +133,11 @@ impl Live {
             recaller,
             actions: Vec::new(),
             ended: Vec::new(),
-            cursor: Cursor::default(),
+            cursors: Cursors::default(),
             sets,
+            restarted: BTreeMap::new(),
             resilver: Resilver::default(),
+            destage,
             closed: BTreeSet::new(),
             is_short: false,
             in_place,
@@ -134,12 +145,12 @@ impl Live {
         }
     }
 
-    /// Something happens to leases. What is to be done comes with [`Live::take_actions`].
+    /// An event of leases. [`Live::take_actions`] returns what follows.
     pub(crate) fn on_lease(&mut self, event: Event) {
         self.actions.append(&mut self.leases.apply(event));
     }
 
-    /// A call claims something. Answers whether it may be carried out now.
+    /// A call makes its claims. Returns whether it may be carried out now.
     pub(crate) fn claim(
         &mut self,
         call: CallNumber,
@@ -153,16 +164,17 @@ impl Live {
         goes
     }
 
-    /// What is to be done about leases since this was asked last.
+    /// The actions for leases since the last call of this.
     pub(crate) fn take_actions(&mut self) -> Vec<Action> {
         std::mem::take(&mut self.actions)
     }
 
-    /// What goes on.
+    /// The server's activity.
     pub(crate) fn activity(&self, now: Instant) -> Activity {
         let (leases, calls_waiting) = self.leases.count();
         let (sessions, resilvering) = (self.sessions.len(), self.resilver.progress(now));
-        Activity { sessions, leases, calls_waiting, resilvering }
+        let destaging = self.destage.activity(now);
+        Activity { sessions, leases, calls_waiting, resilvering, destaging }
     }
 
     /// Whether another session may have a lease on anything.
@@ -170,7 +182,7 @@ impl Live {
         self.leases.others_have_some(session)
     }
 
-    /// The capabilities that ended since this was asked last, these among them: to be revoked at
+    /// The capabilities that ended since the last call of this, including these: to be revoked at
     /// the disks.
     pub(crate) fn end(&mut self, revoked: BTreeSet<Revoked>) -> Vec<Taken> {
         self.ended.extend(revoked.into_iter().flat_map(|revoked| self.issued.take(revoked)));
@@ -193,7 +205,7 @@ impl Live {
         Ok(())
     }
 
-    /// Carries a call out. If the reply is a failure, the transaction is not to be committed.
+    /// Carries a call out. If the reply is a failure, the transaction must not be committed.
     pub(crate) fn carry_out(
         &mut self,
         txn: &mut Txn<'_>,
@@ -217,7 +229,7 @@ impl Live {
             Change::Open(call) => Reply::of(&self.open(txn, request, moment, call)),
             Change::Close(call) => Reply::of(&self.close(txn, request.session, call.open)),
             Change::Alloc(call) => Reply::of(&self.alloc(txn, request, moment, *call)),
-            Change::CommitExtents(call) => Reply::of(&self.commit(txn, request, call)),
+            Change::CommitExtents(call) => Reply::of(&self.commit(txn, request, moment, call)),
             Change::Punch(call) => {
                 let may = self.need_data(txn, request, call.file, call.open, Mode::Write);
                 Reply::of(&may.and_then(|_| data::punch(txn, request, call.file, call.range)))
@@ -263,7 +275,8 @@ impl Live {
         }
     }
 
-    /// Whether an open file allows `mode` on `file`. `OpenId::NONE` allows nothing and is no error.
+    /// Whether an open file allows `mode` on `file`. `OpenId::NONE` allows nothing and is not an
+    /// error.
     fn allows(
         &self,
         request: &Request<'_>,
@@ -280,7 +293,7 @@ impl Live {
         if lacks { Err(Status::AccessDenied) } else { Ok(true) }
     }
 
-    /// A regular file whose data the caller may use so.
+    /// A regular file whose data the caller may use in this way.
     fn need_data(
         &self,
         txn: &Txn<'_>,
@@ -316,11 +329,13 @@ impl Live {
             }
         }
         let (session, number) = (request.session, inode.file());
-        if let Some(range) = call.range.get().filter(|_| call.allocate && call.mode.writes()) {
-            // That there is no room is told to who asks for it by ALLOC.
-            let room = Room { sets: &self.sets, is_there: &|disk| self.disks.is_there(disk) };
-            let cursor = &mut self.cursor;
-            match data::allocate_ahead(txn, session, number, &range, cursor, room) {
+        let wanted = call.allocate.filter(|_| call.mode.writes());
+        if let (Some(medium), Some(range)) = (wanted, call.range.get()) {
+            // The client learns from ALLOC if there is no space.
+            let is_there = &|disk| self.disks.is_there(disk);
+            let room = Room { sets: &self.sets, is_there, medium };
+            let cursors = &mut self.cursors;
+            match data::allocate_ahead(txn, session, number, &range, cursors, room) {
                 Ok(()) => (),
                 Err(Status::NoSpace) => self.is_short = true,
                 Err(status) => return Err(status),
@@ -362,7 +377,7 @@ impl Live {
         Ok(LookedAt { dir, found: Some(Seen { attributes, granted, lease, layout }) })
     }
 
-    /// A lease for a session, if there is one to be had and it can be told of its end.
+    /// A lease for a session, if one is available and the client can be notified of its end.
     fn give(&mut self, session: SessionId, file: FileId, kind: LeaseKind) -> Option<LeaseGiven> {
         if kind == LeaseKind::None || !self.recaller.reaches(session) {
             return None;
@@ -385,8 +400,9 @@ impl Live {
         self.closed(txn, session, closed)
     }
 
-    /// A file was closed: what was given ahead goes some time after its last writer in the session.
-    /// The file itself goes, if nothing names it, with the last of all, and that with it.
+    /// A file was closed: blocks that were given ahead are taken back some time after its last
+    /// writer in the session. A file without names is removed with its last close, and they with
+    /// it.
     fn closed(
         &mut self,
         txn: &mut Txn<'_>,
@@ -424,13 +440,14 @@ impl Live {
         txn: &mut Txn<'_>,
         request: &Request<'_>,
         moment: Moment,
-        Alloc { file, open, range, .. }: Alloc,
+        Alloc { file, open, range, medium, .. }: Alloc,
     ) -> Result<LayoutGiven, Status> {
         let bytes = range.get().ok_or(Status::Invalid)?;
         let inode = self.need_data(txn, request, file, open, Mode::Write)?;
-        let room = Room { sets: &self.sets, is_there: &|disk| self.disks.is_there(disk) };
+        let is_there = &|disk| self.disks.is_there(disk);
+        let room = Room { sets: &self.sets, is_there, medium };
         let session = request.session;
-        let allocated = data::allocate(txn, session, file, &bytes, &mut self.cursor, room);
+        let allocated = data::allocate(txn, session, file, &bytes, &mut self.cursors, room);
         self.is_short |= allocated == Err(Status::NoSpace);
         allocated?;
         let layout = self.layout(txn, request.session, file, Mode::Write, range, moment)?;
@@ -444,9 +461,10 @@ impl Live {
         call: &Preallocate,
     ) -> Result<FileChanged, Status> {
         self.need_data(txn, request, call.file, call.open, Mode::Write)?;
-        let room = Room { sets: &self.sets, is_there: &|disk| self.disks.is_there(disk) };
-        let (file, cursor) = (call.file, &mut self.cursor);
-        let done = data::preallocate(txn, request, file, call.range, cursor, room);
+        let is_there = &|disk| self.disks.is_there(disk);
+        let room = Room { sets: &self.sets, is_there, medium: Medium::Disk };
+        let (file, cursors) = (call.file, &mut self.cursors);
+        let done = data::preallocate(txn, request, file, call.range, cursors, room);
         self.is_short |= matches!(done, Err(Status::NoSpace));
         done
     }
@@ -455,10 +473,13 @@ impl Live {
         &mut self,
         txn: &mut Txn<'_>,
         request: &Request<'_>,
+        moment: Moment,
         call: &CommitExtents,
     ) -> Result<FileChanged, Status> {
         let may = self.need_data(txn, request, call.file, call.open, Mode::Write);
-        let committed = may.and_then(|_| data::commit(txn, request, call, &self.sets));
+        let due_ms = |within| self.destage.due_ms(moment.instant, within);
+        let due_ms = call.due_ms.map_or(records::NEVER_MS, due_ms);
+        let committed = may.and_then(|_| data::commit(txn, request, call, &self.sets, due_ms));
         self.note_commit((call.file, request.session), committed.is_ok(), call.all);
         committed
     }
@@ -507,7 +528,7 @@ impl Live {
         }
     }
 
-    /// Ends a session: gives up what it holds, but for its leases: those end when its capabilities
+    /// Ends a session: gives up what it holds, except its leases: those end when its capabilities
     /// are revoked.
     pub(crate) fn end_session(
         &mut self,
@@ -529,8 +550,8 @@ impl Live {
         Ok(())
     }
 
-    /// The time is over in which clients say what they have open since before the server's start:
-    /// removes files that nothing names and nobody has open.
+    /// The time is over in which clients report what they have had open since before the server's
+    /// start: removes files without names that are not open.
     pub(crate) fn forget_orphans(&mut self, txn: &mut Txn<'_>) -> Result<(), Status> {
         self.opens.end_grace();
         for (key, _) in txn.scan_all::<Orphan>(&key::orphan(FileId(0))[..1])? {
@@ -544,7 +565,7 @@ impl Live {
     }
 }
 
-/// What is to be opened.
+/// The file to be opened.
 struct Target {
     inode: Inode,
     created: bool,

@@ -38,7 +38,7 @@ use larder_wire::meta::{LOCK_END, Status};
 
 use ranges::Ranges;
 
-/// Most ranges of one session: what its locks may take of the server's memory.
+/// Most ranges of one session: bounds the memory that its locks take at the server.
 const RANGES_MAX: usize = 1 << 16;
 /// Most waiters of one session.
 const WAITERS_MAX: usize = 1 << 12;
@@ -51,24 +51,24 @@ pub(crate) struct Change {
 }
 
 impl Change {
-    /// What a call asks for.
+    /// The range and mode of a request.
     ///
     /// # Errors
-    /// [`Status::Invalid`] if it is no range that can be locked.
+    /// [`Status::Invalid`] if the range cannot be locked.
     pub(crate) fn of(change: &LockChange) -> Result<Change, Status> {
         let range = change.range.lockable().ok_or(Status::Invalid)?;
         Ok(Change { range, mode: change.mode })
     }
 }
 
-/// Somebody who waits for a lock.
+/// A caller of a client that waits for a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Waiter {
     session: SessionId,
     number: WaiterNumber,
-    /// What he waits for.
+    /// The changes for which it waits.
     changes: Vec<Change>,
-    /// Since when it is kept for him.
+    /// Since when they are reserved for it.
     kept_since: Option<Instant>,
 }
 
@@ -77,7 +77,7 @@ impl Waiter {
         (self.session, self.number) == (session, number)
     }
 
-    /// What is kept for him.
+    /// The changes that are reserved for it.
     fn kept(&self) -> impl Iterator<Item = (Range<u64>, LockMode)> + '_ {
         let changes = self.kept_since.iter().flat_map(|_| &self.changes);
         changes.filter_map(|change| Some((change.range.clone(), change.mode?)))
@@ -93,7 +93,7 @@ struct File {
 }
 
 impl File {
-    /// What keeps `session` from having the range in this mode: of the strongest mode.
+    /// The lock that prevents `session` from having the range in this mode: of the strongest mode.
     fn conflict(
         &self,
         session: SessionId,
@@ -118,8 +118,8 @@ impl File {
         changes.iter().all(|change| is_refused(change).is_none())
     }
 
-    /// Keeps what is free for those who wait for it, first come, first served. Answers for whom it
-    /// is kept from now on.
+    /// Reserves free ranges for waiters, first come, first served. Returns the waiters for which
+    /// that is new.
     fn serve(&mut self, now: Instant) -> Vec<(SessionId, WaiterNumber)> {
         let mut served = Vec::new();
         for at in 0..self.waiters.len() {
@@ -133,10 +133,10 @@ impl File {
     }
 }
 
-/// What a session has.
+/// The locks of a session.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Own {
-    /// Files of which it has some, or waits for some.
+    /// Files of which it has locked or waits for some range.
     files: BTreeSet<FileId>,
     /// How many ranges, in all files.
     ranges: usize,
@@ -144,7 +144,7 @@ struct Own {
     waiters: usize,
 }
 
-/// Who asks for a change, and how.
+/// The session that requests a change, and how.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked {
     pub(crate) session: SessionId,
@@ -153,11 +153,11 @@ pub(crate) struct Asked {
     pub(crate) claim: bool,
 }
 
-/// What a session took over from the one of its client's life before.
+/// The locks that a session took over from the session of its client's earlier life.
 #[derive(Clone, Debug)]
 struct TakenOver {
     since: Instant,
-    /// Files of which it has not asked for locks since.
+    /// Files for which it has not requested locks since.
     files: BTreeSet<FileId>,
 }
 
@@ -166,14 +166,15 @@ struct TakenOver {
 pub(crate) struct Locks {
     files: BTreeMap<FileId, File>,
     sessions: BTreeMap<SessionId, Own>,
-    /// Who may claim what he had before the server was started: in the grace period somebody.
+    /// Sessions that may claim what they had before the server was restarted: empty after the grace
+    /// period.
     claimants: BTreeSet<SessionId>,
     taken_over: BTreeMap<SessionId, TakenOver>,
-    /// What is to be told.
+    /// Notifications to be sent.
     free: Vec<LockFree>,
-    /// How long something is kept for somebody who does not ask for it.
+    /// How long a range stays reserved for a waiter that does not ask for it.
     patience: Duration,
-    /// How long a client may take to ask for what it has taken over.
+    /// How long a client may take to request what it has taken over.
     lease: Duration,
 }
 
@@ -191,7 +192,7 @@ impl Locks {
         }
     }
 
-    /// A session is there from before the server's start, and may claim what it had.
+    /// A session exists from before the server's start, and may claim what it had.
     pub(crate) fn expect_claims(&mut self, session: SessionId) {
         self.claimants.insert(session);
     }
@@ -212,13 +213,14 @@ impl Locks {
         if self.claimants.is_empty() { Ok(()) } else { Err(Status::Later) }
     }
 
-    /// Which clients are to be told, since this was asked last, that something is kept for them.
+    /// The clients to be notified, since the last call of this, that something is reserved for
+    /// them.
     pub(crate) fn take_free(&mut self) -> Vec<LockFree> {
         std::mem::take(&mut self.free)
     }
 
-    /// A lock that another session has, or that is kept for it, and that keeps `session` from
-    /// having the range in this mode: of the strongest mode that is in the way.
+    /// A lock that another session has, or that is reserved for it, and that prevents `session`
+    /// from having the range in this mode: the one of the strongest mode.
     pub(crate) fn conflict(
         &self,
         session: SessionId,
@@ -233,8 +235,8 @@ impl Locks {
     /// Makes all changes, in order, or none.
     ///
     /// # Errors
-    /// [`Status::Locked`] if another session is in the way, or it is too late for a claim;
-    /// [`Status::Later`] in the grace period, but for claims and for what only unlocks;
+    /// [`Status::Locked`] if it conflicts with another session, or it is too late for a claim;
+    /// [`Status::Later`] in the grace period, except for claims and for changes that only unlock;
     /// [`Status::NoSpace`] if the session would have too many ranges.
     pub(crate) fn change(
         &mut self,
@@ -267,11 +269,12 @@ impl Locks {
         Ok(())
     }
 
-    /// Somebody waits for changes. Answers whether they are free, and kept for him, already; else
-    /// he is told later. To ask again changes nothing.
+    /// A caller waits for changes. Returns whether they are free, and reserved for it, already;
+    /// otherwise it is notified later. Repeating the request changes nothing.
     ///
     /// # Errors
-    /// [`Status::NoSpace`] if too many of the session wait, [`Status::Later`] in the grace period.
+    /// [`Status::NoSpace`] if too many callers of the session wait, [`Status::Later`] in the grace
+    /// period.
     pub(crate) fn wait(
         &mut self,
         session: SessionId,
@@ -299,7 +302,7 @@ impl Locks {
         Ok(self.free.len() < told)
     }
 
-    /// Somebody does not wait any more, and does not want what is kept for him.
+    /// A caller does not wait any more, and does not want what is reserved for it.
     pub(crate) fn forgo(
         &mut self,
         session: SessionId,
@@ -311,7 +314,8 @@ impl Locks {
         self.serve(file, now);
     }
 
-    /// A session can be called again after it could not: it is told again what is kept for it.
+    /// A session can be called again after it could not: the notifications of what is reserved for
+    /// it are repeated.
     pub(crate) fn reached(&mut self, session: SessionId) {
         let Some(own) = self.sessions.get(&session).filter(|own| own.waiters > 0) else { return };
         for file in &own.files {
@@ -341,7 +345,8 @@ impl Locks {
         self.drop_unasked(now);
     }
 
-    /// The client of a session has begun another one, in another life: that one has its locks now.
+    /// The client of a session has begun another one, in another life: its locks belong to that one
+    /// now.
     pub(crate) fn take_over(&mut self, before: SessionId, session: SessionId, now: Instant) {
         let files = self.sessions.get(&before).map(|own| own.files.clone()).unwrap_or_default();
         let mut taken = TakenOver { since: now, files: BTreeSet::new() };
@@ -363,7 +368,7 @@ impl Locks {
         }
     }
 
-    /// Unlocks what was taken over and not asked for in time.
+    /// Unlocks what was taken over and not requested in time.
     fn drop_unasked(&mut self, now: Instant) {
         let is_over = |taken: &TakenOver| now.saturating_duration_since(taken.since) >= self.lease;
         let over = self.taken_over.iter().filter(|(_, taken)| is_over(taken));
@@ -378,7 +383,7 @@ impl Locks {
         }
     }
 
-    /// A session is over, its locks with it, and nobody of its client waits any more.
+    /// A session is over: its locks are released, and its waiters removed.
     pub(crate) fn end(&mut self, session: SessionId, now: Instant) {
         self.claimants.remove(&session);
         self.taken_over.remove(&session);
@@ -389,7 +394,7 @@ impl Locks {
         }
     }
 
-    /// A file is gone for good. Who waits for something of it is told, and finds that out.
+    /// A file is removed. Waiters are notified, and learn of that when they ask.
     pub(crate) fn forget(&mut self, file: FileId) {
         let Some(there) = self.files.remove(&file) else { return };
         for (session, held) in there.holders {
@@ -407,7 +412,7 @@ impl Locks {
         }
     }
 
-    /// Whether a session may have so many ranges.
+    /// Whether a session may have this many ranges.
     fn has_room(&self, session: SessionId, file: FileId, changes: &[Change]) -> bool {
         let all = self.sessions.get(&session).map_or(0, |own| own.ranges);
         // Each change may cut one range in two, and add one.
@@ -436,8 +441,8 @@ impl Locks {
         self.tidy(session, file);
     }
 
-    /// Those of a session who wait for something of a file do so no more, if `ends` says so of them
-    /// and of what the session has.
+    /// Removes the waiters of a session for a file, where `ends` says so of them and of the
+    /// session's locks.
     fn end_waits(
         &mut self,
         session: SessionId,
@@ -458,14 +463,14 @@ impl Locks {
         self.tidy(session, file);
     }
 
-    /// Keeps what is free of a file for those who wait for it.
+    /// Reserves free ranges of a file for its waiters.
     fn serve(&mut self, file: FileId, now: Instant) {
         let Some(there) = self.files.get_mut(&file) else { return };
         let served = there.serve(now).into_iter();
         self.free.extend(served.map(|(session, number)| LockFree { session, file, number }));
     }
 
-    /// Takes out what has nothing.
+    /// Removes empty entries.
     fn tidy(&mut self, session: SessionId, file: FileId) {
         let there = self.files.get(&file);
         let has_some = there.is_some_and(|there| {

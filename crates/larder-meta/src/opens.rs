@@ -33,8 +33,8 @@ pub(crate) struct Opens {
 }
 
 impl Opens {
-    /// None yet. `epoch`: no two lives of the volume's server have the same, so that an open file
-    /// of an earlier one is not known.
+    /// No open files. `epoch`: different in each life of the volume's server, so that an open of an
+    /// earlier one is not known.
     pub(crate) fn new(epoch: u64) -> Opens {
         Opens {
             open: HashMap::new(),
@@ -50,7 +50,7 @@ impl Opens {
         self.are_missing = true;
     }
 
-    /// Who has a file open has had the time to say so.
+    /// The time is over in which clients open their files again.
     pub(crate) fn end_grace(&mut self) {
         self.are_missing = false;
     }
@@ -82,7 +82,8 @@ impl Opens {
         Some(open)
     }
 
-    /// Whether anybody has a file open, as far as is known, or may have without having said so.
+    /// Whether any client has a file open, as far as is known, or may have it open without having
+    /// reported it yet.
     pub(crate) fn may_be_open(&self, file: FileId) -> bool {
         self.are_missing || self.counts.contains_key(&file)
     }

@@ -13,15 +13,15 @@ use std::time::{Duration, Instant};
 
 use larder_io::Clock;
 
-/// Clocks of two machines differ in rate by one part in so many at most.
+/// Clocks of two machines differ in rate by at most one part in this many.
 const DRIFT: u32 = 100;
-/// Parts of a term after which it is begun anew.
+/// Renewals of a term within its duration.
 const RENEWALS_PER_TERM: u32 = 4;
 
-/// What this process knows of the term of the volume's owner. Shared by those who answer.
+/// What this process knows of the owner's term. Shared by all code that answers calls.
 #[derive(Debug)]
 pub(crate) struct Ownership {
-    /// `None`: nobody else can have the store open.
+    /// `None`: no other process can have the store open.
     term: Option<Duration>,
     until: Mutex<Option<Instant>>,
     clock: Arc<dyn Clock>,
@@ -33,7 +33,7 @@ impl Ownership {
         Ownership { term, until: Mutex::new(None), clock }
     }
 
-    /// A commit has succeeded that was begun then.
+    /// A commit that was begun then has succeeded.
     pub(crate) fn committed(&self, begun: Instant) {
         if let Some(term) = self.term {
             self.set(Some(begun + (term - term / DRIFT)));
@@ -45,7 +45,7 @@ impl Ownership {
         self.set(None);
     }
 
-    /// Whether nobody else owns the volume now.
+    /// Whether no other process owns the volume now.
     pub(crate) fn is_ours(&self) -> bool {
         let until = *self.until.lock().unwrap_or_else(PoisonError::into_inner);
         self.term.is_none() || until.is_some_and(|until| self.clock.instant() < until)
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_else_can_open_is_ours() {
+    fn what_no_other_process_can_open_is_ours() {
         let ours = Ownership::new(None, Arc::new(SimClock::new()));
         assert!(ours.is_ours() && ours.renewal().is_none());
     }

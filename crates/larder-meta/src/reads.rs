@@ -12,7 +12,7 @@ use crate::store::records::Volume;
 use crate::store::{Txn, key};
 use crate::{attributes, names, xattrs};
 
-/// How many files a volume may be said to have: there is no limit but its numbers.
+/// The number of files that a volume reports as its capacity: only its numbers limit it.
 const FILES_MAX: u64 = 1 << 48;
 
 /// A call that changes nothing.
@@ -23,7 +23,7 @@ pub(crate) trait Read: larder_wire::Procedure {
     /// The session that it is of.
     fn session(&self) -> SessionId;
 
-    /// What it answers.
+    /// The results of the call.
     fn read(&self, txn: &Txn<'_>, caller: &Caller) -> Res<Self::Results>;
 }
 
@@ -68,7 +68,7 @@ fn space(txn: &Txn<'_>, _call: &FsStat) -> Result<Space, Status> {
     })
 }
 
-/// What RENEW answers.
+/// The results of RENEW.
 pub(crate) fn renewed(server_boot: u64, disks: &dyn Disks) -> Renewed {
     Renewed { server_boot, disks: Array(disks.list()) }
 }

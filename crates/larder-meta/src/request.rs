@@ -4,11 +4,11 @@ use larder_wire::meta::words::{SessionId, Time};
 
 use crate::rights::Caller;
 
-/// On whose behalf, in which session and when.
+/// The user, the session and the time of a call.
 #[derive(Clone, Debug)]
 pub(crate) struct Request<'a> {
     pub(crate) caller: &'a Caller,
     pub(crate) session: SessionId,
-    /// The server's wall clock. Times of a file never go back, whatever it does.
+    /// The server's wall clock. Times of a file never go backwards, even if the clock does.
     pub(crate) now: Time,
 }

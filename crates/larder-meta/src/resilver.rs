@@ -27,7 +27,7 @@ use crate::store::{Txn, key};
 
 /// Most bytes of a task.
 const TASK_BYTES_MAX: u64 = 1 << 20;
-/// Extents that are looked at in one go: others wait meanwhile.
+/// Extents that are examined in one step: other calls wait for that.
 const LOOK_MAX: usize = 256;
 
 /// What is to be done for a disk.
@@ -39,7 +39,7 @@ pub(crate) struct Task {
     pub(crate) source: Source,
 }
 
-/// What the blocks are to be.
+/// Where the content of the blocks comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
     /// As another disk has them, for a file.
@@ -48,27 +48,26 @@ pub(crate) enum Source {
     Clear,
 }
 
-/// What there is to do.
+/// The next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// This, from now on.
     Begin(Task),
-    /// To look on.
+    /// To continue the search.
     Look,
     /// Nothing, for now.
     Rest,
 }
 
-/// Where the search is, and what is being done.
+/// The positions of the searches, and the tasks in progress.
 #[derive(Debug, Default)]
 pub(crate) struct Resilver {
-    /// Disks whose stale blocks are looked for, and how far that is.
+    /// Disks whose stale blocks are being searched for, and the position of each search.
     places: BTreeMap<DiskId, Place>,
-    /// Disks that were gone through since there was nothing to do last.
+    /// Disks that were searched completely since there was last nothing to do.
     done: BTreeSet<DiskId>,
     running: BTreeMap<DiskId, Task>,
-    /// How many bytes of a disk were brought up to date since when, while it has some that are
-    /// stale.
+    /// How many bytes of a disk were brought up to date, and since when, while it has stale ones.
     brought: BTreeMap<DiskId, (u64, Instant)>,
 }
 
@@ -81,14 +80,15 @@ enum Place {
 }
 
 impl Resilver {
-    /// What is next. A task that is to begin counts as running.
+    /// The next step. A task that is to begin counts as running.
     pub(crate) fn next(
         &mut self,
         txn: &Txn<'_>,
         sets: &Sets,
         is_there: &dyn Fn(DiskId) -> bool,
     ) -> Result<Step, Status> {
-        for (set, Set { disks, .. }) in sets.complete() {
+        let with_others = sets.complete().filter(|(_, set)| set.disks.len() > 1);
+        for (set, Set { disks, .. }) in with_others {
             for disk in disks.iter().copied().filter(|disk| is_there(*disk)) {
                 if self.running.contains_key(&disk) || self.done.contains(&disk) {
                     continue;
@@ -123,12 +123,12 @@ impl Resilver {
                 });
             }
         }
-        // Each is gone through again some time later.
+        // Each disk is searched again some time later.
         self.done.clear();
         Ok(Step::Rest)
     }
 
-    /// A task of a disk begins to be carried out.
+    /// A task of a disk begins.
     pub(crate) fn begun(&mut self, to: DiskId, now: Instant) {
         self.brought.entry(to).or_insert((0, now));
     }
@@ -170,7 +170,8 @@ fn to_clear(
     Ok((free.map(|bytes| Task { to, bytes, source: Source::Clear }), next))
 }
 
-/// Stale blocks of a disk that a file has, and where to go on; nowhere if that was the last file.
+/// Stale blocks of a disk that a file has, and where to continue; nowhere if that was the last
+/// file.
 fn to_copy(
     txn: &Txn<'_>,
     (set, to): (DiskId, DiskId),
@@ -192,7 +193,7 @@ fn to_copy(
         if extent.disk != set {
             continue;
         }
-        // What was begun before is not done again in this round.
+        // What was begun before is not repeated in this round.
         let skip = if of == file { at.saturating_sub(offset).min(length) } else { 0 };
         let bytes = extent.position + skip..extent.position + length;
         for stale in copies::stale(txn, to, &bytes)? {

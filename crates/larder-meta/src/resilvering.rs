@@ -13,10 +13,11 @@ use crate::live::Doing;
 /// Pauses while there is nothing to do, or nothing can be done: the first, and the longest.
 const PAUSES: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(8)];
 
-/// How long a disk that clears blocks is waited for before others get their turn.
+/// How long to wait for a disk that clears blocks before others get their turn.
 const CLEAR_MAX: Duration = Duration::from_secs(2);
 
-/// Copies no more than `rate` bytes a second, until nobody takes events any more.
+/// Carries out tasks, copying no more than `rate` bytes a second, until the receiver of events is
+/// gone.
 pub(crate) async fn drive(
     disks: Arc<dyn Disks>,
     clock: Arc<dyn Clock>,
@@ -43,15 +44,15 @@ pub(crate) async fn drive(
                         tell(&queue, Event::TaskEnded(disk, true)).await;
                     });
                     pause = PAUSES[0];
-                    // A disk that goes away meanwhile may do so when it is back. Until then others
-                    // are brought up to date.
+                    // A disk that goes away during this may continue when it is back. Until then
+                    // others are brought up to date.
                     let _ = clock.timeout(CLEAR_MAX, clearing).await;
                 }
                 Doing::Copy { from, to, bytes } => {
                     let length = bytes.end - bytes.start;
                     let due =
                         clock.instant() + Duration::from_secs_f64(length as f64 / rate as f64);
-                    let is_done = disks.copy(from, to, bytes).await;
+                    let is_done = disks.copy(from, to, bytes.clone(), bytes.start).await;
                     if !tell(&queue, Event::TaskEnded(disk, is_done)).await {
                         return;
                     }
@@ -63,8 +64,9 @@ pub(crate) async fn drive(
     }
 }
 
-/// Whether there is somebody to tell.
-async fn tell(queue: &mpsc::WeakSender<Event>, event: Event) -> bool {
+/// Sends the committer an event. Returns whether the receiver of events still exists; this keeps it
+/// no longer than the sending takes.
+pub(crate) async fn tell(queue: &mpsc::WeakSender<Event>, event: Event) -> bool {
     match queue.upgrade() {
         Some(queue) => queue.send(event).await.is_ok(),
         None => false,

@@ -68,9 +68,9 @@ impl Caller {
         if self.bits(file) & bits == bits { Ok(()) } else { Err(Status::AccessDenied) }
     }
 
-    /// Demands what reading or writing data takes where no open file says so, by NFS's rule: the
-    /// owner may, since a file that was opened stays open whatever becomes of its mode; who may
-    /// execute may read, since the client must read to execute (RFC 1813, 4.4).
+    /// Demands the rights to read or write data without an open file, by NFS's rule: the owner may,
+    /// since an open file stays usable whatever its mode becomes; a user who may execute may read,
+    /// since the client must read to execute (RFC 1813, 4.4).
     ///
     /// # Errors
     /// [`Status::AccessDenied`]
@@ -81,7 +81,8 @@ impl Caller {
         self.need(file, bits)
     }
 
-    /// Demands the right to take the name of `file` out of `dir`, as far as the sticky bit goes.
+    /// Demands the right to remove the name of `file` from `dir`, as far as the sticky bit is
+    /// concerned.
     ///
     /// # Errors
     /// [`Status::NotPermitted`]
@@ -112,7 +113,7 @@ impl Caller {
     }
 }
 
-/// The mode of a file that somebody without privileges writes, or that gets another owner.
+/// The mode of a file after a user without privileges writes it, or after its owner changes.
 pub(crate) fn without_privileges(mode: u32) -> u32 {
     let group = if mode & GROUP_EXECUTE != 0 { SET_GID } else { 0 };
     mode & !(SET_UID | group)

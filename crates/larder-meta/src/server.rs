@@ -19,7 +19,10 @@ use crate::channels::{Channels, Recaller};
 use crate::committer::{Called, Committer, Event, Parts, Waiter};
 use crate::data::blocks;
 use crate::data::copies::Sets;
-use crate::disks::Disks;
+use crate::data::memory;
+use crate::destage::{Destage, Moments};
+use crate::destaging;
+use crate::disks::{Acknowledged, Disks, Moved, Witnessed};
 use crate::engine::{Engine, Writes};
 use crate::in_place::InPlace;
 use crate::ownership::Ownership;
@@ -30,15 +33,15 @@ use crate::sessions::{self, Sessions, Standing};
 use crate::slots::Slots;
 use crate::store::records::{self, Session, Slot};
 use crate::store::{Txn, key};
-use crate::volume::{Enrolment, NewDisk, Owned, VolumeError};
+use crate::volume::{DisksChange, NewDisk, Owned, Place, VolumeError};
 
 /// Most events that wait for the committer. Beyond them, callers wait.
 const QUEUE_MAX: usize = 4096;
-/// Part of a session's lease after which is looked for sessions that are over.
+/// Divisor of a session's lease: how often expired sessions are searched for.
 const TICKS_PER_LEASE: u32 = 4;
 /// Where the keys of sessions begin.
 const NO_SESSION: SessionId = SessionId([0; 16]);
-/// Who calls without saying who he is.
+/// The user of callers without credentials.
 const NOBODY: u32 = 65_534;
 
 /// The metadata program.
@@ -48,10 +51,10 @@ pub const PROGRAM: Program =
 /// How a metadata server behaves.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// How long a session lasts without a call. Also how long after a start clients may open files
-    /// again that have no name any more.
+    /// How long a session lasts without a call. Also the time after a start in which clients may
+    /// open files again that have no name any more.
     pub lease: Duration,
-    /// How many bytes a second are copied to bring disks up to date that have copies of others.
+    /// How many bytes per second are copied to bring disks up to date that have copies of others.
     pub resilver_rate: u64,
 }
 
@@ -97,35 +100,27 @@ impl Metadata {
     ) -> Result<Metadata, VolumeError> {
         let sessions = Arc::new(Sessions::new(options.lease));
         let ownership = Arc::new(Ownership::new(engine.term(), Arc::clone(&clock)));
-        let Loaded { slots, sets, draining, in_place } = load(&*engine, &sessions, &*clock)?;
+        let Loaded { slots, sets, draining, in_place, destage } =
+            load(&*engine, &sessions, &*clock)?;
         let (queue, events) = mpsc::channel(QUEUE_MAX);
         let channels = Arc::new(Channels::new(tokio::runtime::Handle::current()));
         let recaller = Arc::clone(&channels) as Arc<dyn Recaller>;
-        let runtime = tokio::runtime::Handle::current();
-        let back = queue.downgrade();
-        let await_disks = Box::new(move |acknowledged: crate::disks::Acknowledged, event| {
-            let back = back.clone();
-            runtime.spawn(async move {
+        let (runtime, reports) = (tokio::runtime::Handle::current(), queue.downgrade());
+        let await_disks = Box::new(move |acknowledged: Acknowledged, event| {
+            report(&runtime, &reports, async move {
                 acknowledged.await;
-                if let Some(queue) = back.upgrade() {
-                    // A committer that is gone has nothing to answer.
-                    let _ = queue.send(event).await;
-                }
+                event
             });
         });
-        let runtime = tokio::runtime::Handle::current();
-        let back = queue.downgrade();
-        let await_written = Box::new(move |witnessed: crate::disks::Witnessed, number| {
-            let back = back.clone();
-            runtime.spawn(async move {
-                let is_there = witnessed.await;
-                if let Some(queue) = back.upgrade() {
-                    // As above.
-                    let _ = queue.send(Event::Written(number, is_there)).await;
-                }
-            });
+        let (runtime, reports) = (tokio::runtime::Handle::current(), queue.downgrade());
+        let await_written = Box::new(move |witnessed: Witnessed, number| {
+            report(&runtime, &reports, async move { Event::Written(number, witnessed.await) });
         });
-        let (epoch, are_mirrored) = (volume.epoch, sets.are_mirrored());
+        let (runtime, reports) = (tokio::runtime::Handle::current(), queue.downgrade());
+        let await_moved = Box::new(move |moved: Moved, file| {
+            report(&runtime, &reports, async move { Event::Moved(file, moved.await) });
+        });
+        let epoch = volume.epoch;
         let committer = Committer::new(Parts {
             engine: Arc::clone(&engine),
             disks: Arc::clone(&disks),
@@ -136,12 +131,14 @@ impl Metadata {
             sets,
             draining,
             in_place,
+            destage,
             await_disks,
             await_written,
+            await_moved,
             recaller,
             ownership: Arc::clone(&ownership),
         });
-        let over = committer.over();
+        let (over, first_due) = (committer.over(), committer.first_due());
         let pause = options.lease / TICKS_PER_LEASE;
         let pause = ownership.renewal().map_or(pause, |renewal| renewal.min(pause));
         let metadata =
@@ -150,35 +147,47 @@ impl Metadata {
             .name("larder-meta".into())
             .spawn(move || run(committer, events))
             .map_err(|error| crate::engine::EngineError::Failed(error.to_string()))?;
-        if are_mirrored {
-            let (disks, clock) = (Arc::clone(&metadata.disks), Arc::clone(&metadata.clock));
-            let rate = options.resilver_rate.max(1);
-            tokio::spawn(resilvering::drive(disks, clock, rate, metadata.queue.downgrade()));
-        }
+        // Started even if there are no copies yet: memory disks may be enrolled beside each other.
+        let (disks, clock) = (Arc::clone(&metadata.disks), Arc::clone(&metadata.clock));
+        let rate = options.resilver_rate.max(1);
+        tokio::spawn(resilvering::drive(disks, clock, rate, metadata.queue.downgrade()));
+        let clock = Arc::clone(&metadata.clock);
+        tokio::spawn(destaging::drive(clock, first_due, metadata.queue.downgrade()));
         tokio::spawn(tick(Arc::clone(&metadata.clock), pause, metadata.queue.downgrade()));
         Ok(metadata)
     }
 
-    /// What the server is doing. Waits for its turn among the calls.
+    /// The server's activity. Waits for its turn among the calls.
     pub async fn activity(&self) -> Activity {
         let (asked, answer) = oneshot::channel();
-        // Of a committer that is gone nobody knows anything.
+        // The default is returned if the committer is gone.
         let _ = self.queue.send(Event::Activity(asked)).await;
         answer.await.unwrap_or_default()
     }
 
-    /// Adds a disk to the volume, in the place of another one if that is named. Returns when this
-    /// is durable, and no capability on the other one is good any more: 30 s later if it is away.
-    /// The disks that this server reaches are to have it before ([`ControlledDisks::add`]).
+    /// Adds a disk to the volume. Returns when this is durable, and no capability on a disk that it
+    /// replaces is valid any more: 30 s later if that disk is away. It must be added to the disks
+    /// that this server controls before ([`ControlledDisks::add`]).
     ///
     /// [`ControlledDisks::add`]: crate::disks::ControlledDisks::add
     ///
     /// # Errors
-    /// As [`volume::add_disk`](crate::volume::add_disk) and
-    /// [`volume::replace_disk`](crate::volume::replace_disk)
-    pub async fn enrol(&self, new: NewDisk, old: Option<DiskId>) -> Result<DiskId, VolumeError> {
+    /// As [`volume::enrol`](crate::volume::enrol)
+    pub async fn enrol(&self, new: NewDisk, place: Place) -> Result<DiskId, VolumeError> {
+        self.change_disks(DisksChange::Enrol { new, place }).await
+    }
+
+    /// Removes an empty disk from the volume. Returns when this is durable.
+    ///
+    /// # Errors
+    /// As [`volume::remove_disk`](crate::volume::remove_disk)
+    pub async fn remove_disk(&self, disk: DiskId) -> Result<(), VolumeError> {
+        self.change_disks(DisksChange::Remove(disk)).await.map(drop)
+    }
+
+    async fn change_disks(&self, change: DisksChange) -> Result<DiskId, VolumeError> {
         let (waiter, done) = oneshot::channel();
-        let sent = self.queue.send(Event::Enrol(Enrolment { new, old }, waiter)).await;
+        let sent = self.queue.send(Event::Disks(change, waiter)).await;
         sent.map_err(|_| VolumeError::Ended)?;
         done.await.unwrap_or(Err(VolumeError::Ended))
     }
@@ -188,8 +197,8 @@ impl Metadata {
         self.epoch
     }
 
-    /// Gives the volume up, so that the next server need not wait for the end of the term. Calls
-    /// that come after that are told to come again.
+    /// Releases the volume, so that the next server need not wait for the end of the term. Later
+    /// calls are told to come again.
     pub async fn end(&self) {
         let (done, is_done) = oneshot::channel();
         // A committer that is gone has ended.
@@ -198,20 +207,20 @@ impl Metadata {
         }
     }
 
-    /// Resolves when nothing can be changed here any more and another server is to go on: another
-    /// process has taken the volume, or the engine is away. Answers why. Calls are told to come
-    /// again.
+    /// Resolves when nothing can be changed here any more and another server must continue: another
+    /// process has taken the volume, or the engine is away. Returns the reason. Calls are told to
+    /// come again.
     pub async fn over(&self) -> String {
         let mut over = self.over.clone();
         match over.wait_for(Option::is_some).await.map(|why| why.clone()) {
             Ok(Some(why)) => why,
-            // The committer's thread lasts as long as somebody has this.
+            // The committer's thread lasts as long as this object.
             _ => std::future::pending().await,
         }
     }
 
-    /// What is answered: nothing but that the call is to come again, if somebody else may own the
-    /// volume by now. To be asked when the reply is made, after all that it says was read.
+    /// The reply; or only that the call must be repeated, if another process may own the volume by
+    /// now. To be called when the reply is made, after everything in it was read.
     fn while_ours(&self, reply: Reply) -> Reply {
         if self.ownership.is_ours() { reply } else { Reply::refused(Status::Later) }
     }
@@ -232,7 +241,7 @@ impl Metadata {
         self.while_ours(Reply::of(&read))
     }
 
-    /// Has a call carried out in its turn.
+    /// Has the committer carry a call out in its turn.
     async fn change(&self, (caller, channel): From<'_>, change: impl Into<Change>) -> Reply {
         let (waiter, reply): (Waiter, _) = oneshot::channel();
         let (caller, change) = (caller.clone(), change.into());
@@ -253,7 +262,7 @@ impl Metadata {
         }
     }
 
-    /// Notes by which connection a session can be called.
+    /// Records the connection by which a session can be called.
     fn note(&self, session: SessionId, channel: Option<&Backchannel>) {
         if channel.is_some_and(|channel| self.channels.note(session, channel)) {
             let queue = self.queue.clone();
@@ -274,18 +283,19 @@ impl Metadata {
     }
 }
 
-/// On whose behalf a call comes, and the way back to its client.
+/// The user and client of a call, and the backchannel to the client.
 type From<'a> = (&'a Caller, Option<&'a Backchannel>);
 
-/// What the store knows of those that were alive when it was left.
+/// What the store has of the sessions of the previous life.
 pub(crate) struct Loaded {
     pub(crate) slots: Slots<Waiter>,
     pub(crate) sets: Sets,
     pub(crate) draining: Vec<(DiskId, Range<u64>)>,
     pub(crate) in_place: InPlace,
+    pub(crate) destage: Destage,
 }
 
-/// Reads what is kept in memory beside the store. Sessions count as renewed now.
+/// Loads the state that is kept in memory beside the store. Sessions count as renewed now.
 pub(crate) fn load(
     engine: &dyn Engine,
     sessions: &Sessions,
@@ -317,7 +327,18 @@ fn load_from(txn: &Txn<'_>, sessions: &Sessions, clock: &dyn Clock) -> Result<Lo
         let mark = (FileId(u64::from_be_bytes(*file)), session);
         in_place.load(mark, sessions.is_there(session));
     }
-    Ok(Loaded { slots, sets: Sets::load(txn)?, draining: blocks::draining(txn)?, in_place })
+    let mut destage = Destage::new(Moments::new(renewed, wall_ms(clock)));
+    for (set, file, due_ms) in memory::all_due(txn)? {
+        destage.note(set, file, due_ms);
+    }
+    let (sets, draining) = (Sets::load(txn)?, blocks::draining(txn)?);
+    Ok(Loaded { slots, sets, draining, in_place, destage })
+}
+
+/// What the wall clock shows, in ms since the epoch.
+fn wall_ms(clock: &dyn Clock) -> u64 {
+    let wall = clock.wall();
+    u64::try_from(wall.sec).unwrap_or(0) * 1000 + u64::from(wall.nsec) / 1_000_000
 }
 
 /// The committer's thread.
@@ -327,7 +348,23 @@ fn run(mut committer: Committer, mut events: mpsc::Receiver<Event>) {
     }
 }
 
-/// Lets the committer look for sessions that are over, and begin the term anew.
+/// Sends the committer an event once it has happened.
+fn report(
+    runtime: &tokio::runtime::Handle,
+    queue: &mpsc::WeakSender<Event>,
+    event: impl Future<Output = Event> + Send + 'static,
+) {
+    let queue = queue.clone();
+    runtime.spawn(async move {
+        let event = event.await;
+        if let Some(queue) = queue.upgrade() {
+            // A committer that is gone has nothing to answer.
+            let _ = queue.send(event).await;
+        }
+    });
+}
+
+/// Lets the committer end expired sessions, and renew the term, periodically.
 async fn tick(clock: Arc<dyn Clock>, pause: Duration, queue: mpsc::WeakSender<Event>) {
     loop {
         let Some(sender) = queue.upgrade() else { return };
@@ -382,7 +419,7 @@ impl Service for Metadata {
         }
     }
 
-    /// Slots know a call again, over restarts, too.
+    /// Slots recognise a repeated call, even after a restart.
     fn is_repeatable(&self, _program: u32, _procedure: u32) -> bool {
         true
     }

@@ -30,11 +30,11 @@ pub(crate) enum Standing {
     Good,
     /// It is from before the server's start, which its client must be told first.
     FromBefore,
-    /// It does not give back what was recalled, and ends when its time is over.
+    /// It does not return a recalled lease, and ends when it expires.
     Condemned,
 }
 
-/// All sessions. Shared by those who carry out calls.
+/// All sessions. Shared by all code that carries out calls.
 #[derive(Debug)]
 pub(crate) struct Sessions {
     lease: Duration,
@@ -55,7 +55,7 @@ impl Sessions {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A session has called. Answers it as it is.
+    /// A session has called. Returns it.
     ///
     /// # Errors
     /// [`Status::BadSession`], [`Status::Restarted`]

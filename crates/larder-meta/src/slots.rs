@@ -15,14 +15,14 @@ use bytes::Bytes;
 use larder_wire::meta::words::{Sequence, SessionId};
 use larder_wire::meta::{Status, words};
 
-/// What to do with a call.
+/// How to treat a call.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Verdict<W> {
-    /// Carry it out, then tell [`Slots::finish`].
+    /// Carry it out, then call [`Slots::finish`].
     New(W),
-    /// Answer this: it was carried out.
+    /// Answer with this: the call was carried out.
     Replay(W, Bytes),
-    /// It is being carried out; who waits is among those whom `finish` answers.
+    /// It is being carried out; `finish` returns this waiter with the others.
     Joined,
     /// Answer this.
     Refused(W, Status),
@@ -39,11 +39,11 @@ struct Slot<W> {
 enum State<W> {
     Running(Vec<W>),
     Done(Bytes),
-    /// Its time had not come: it is carried out when it comes again.
+    /// It is too early: it is carried out when it is sent again.
     NotYet,
 }
 
-/// The slots of all sessions. `W` is who waits for a reply.
+/// The slots of all sessions. `W` is the receiver of a reply.
 #[derive(Debug)]
 pub(crate) struct Slots<W> {
     slots: HashMap<(SessionId, u32), Slot<W>>,
@@ -105,12 +105,12 @@ impl<W> Slots<W> {
         self.slots.insert((call.session, call.slot), slot);
     }
 
-    /// A call was carried out. Answers who else waits for its reply.
+    /// A call was carried out. Returns the other receivers of its reply.
     pub(crate) fn finish(&mut self, call: Sequence, reply: Bytes) -> Vec<W> {
         self.end_call(call, State::Done(reply))
     }
 
-    /// A call was not carried out: it may come again. Answers who else waits for its reply.
+    /// A call was not carried out: it may be sent again. Returns the other receivers of its reply.
     pub(crate) fn put_off(&mut self, call: Sequence) -> Vec<W> {
         self.end_call(call, State::NotYet)
     }

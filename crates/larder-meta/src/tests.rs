@@ -1,14 +1,16 @@
-//! The server without threads and sockets: the committer, driven by hand.
+//! The server without threads and sockets: the tests drive the committer.
 
 // Helpers of tests unwrap as the tests themselves do.
 #![allow(clippy::unwrap_used)]
 
 mod blocks;
 mod data;
+mod destaging;
 mod enrolment;
 mod in_place;
 mod leases;
 mod locks;
+mod memory;
 mod mirrors;
 mod model;
 mod names;

@@ -1,4 +1,10 @@
 //! The volume as a whole: making one, taking ownership, adding disks.
+//!
+//! - [`removal`]: taking disks out.
+
+mod removal;
+
+pub use removal::remove_disk;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,7 +18,7 @@ use crate::data::copies::{self, Set, Sets};
 use crate::data::{self, blocks};
 use crate::engine::{self, Engine, EngineError, Writes};
 use crate::inode;
-use crate::store::records::{Disk, Inode, Owner, Volume};
+use crate::store::records::{Disk, Entry, Inode, Owner, Volume};
 use crate::store::{Record, Txn, key};
 
 /// Why a volume is not made, or not taken.
@@ -27,7 +33,7 @@ pub enum VolumeError {
     /// The store has no volume.
     #[error("the store has no volume: make one first")]
     None,
-    /// The store holds what this version cannot read; the log says what.
+    /// The store contains something that this version cannot read; the log says what.
     #[error("the store holds what this version cannot read")]
     Unreadable,
     /// Another process has it.
@@ -36,7 +42,7 @@ pub enum VolumeError {
         .0.as_secs_f32()
     )]
     Owned(Duration),
-    /// A disk that makes no sense: too small, one too many, or an address that is too long.
+    /// An invalid disk: too small, one too many, or an address that is too long.
     #[error("{0}")]
     Disk(&'static str),
     /// More copies than there may be, or none.
@@ -45,9 +51,13 @@ pub enum VolumeError {
     /// The server has ended, or could not commit it.
     #[error("the metadata server could not do it; its log says why")]
     Ended,
-    /// A disk that is to be replaced is not there, or no other has what it has.
+    /// A disk that is to be replaced does not exist, or no other has its blocks; or the disk beside
+    /// which another one is to be put does not exist.
     #[error("{0}")]
     Replaced(String),
+    /// A disk that is to be removed does not exist, or is needed.
+    #[error("{0}")]
+    Removed(String),
 }
 
 /// A disk to be added to a volume.
@@ -57,8 +67,11 @@ pub struct NewDisk {
     pub id: [u8; 16],
     /// `host:port`.
     pub address: String,
-    /// Its size. What does not fill a block is not used.
+    /// Its size. A part that does not fill a block is not used.
     pub bytes: u64,
+    /// Whether its bytes are in memory, and lost with its process: ordinary files are never placed
+    /// there.
+    pub is_memory: bool,
 }
 
 /// A volume that this process owns, until another takes it.
@@ -66,7 +79,7 @@ pub struct NewDisk {
 pub struct Owned {
     pub(crate) id: VolumeId,
     pub(crate) epoch: u64,
-    /// What each commit expects.
+    /// The owner's record that each commit expects.
     pub(crate) owner: engine::Owner,
 }
 
@@ -81,7 +94,7 @@ impl Owned {
         self.epoch
     }
 
-    /// Gives the volume up: the next owner can begin at once. If the store cannot be reached, it
+    /// Releases the volume: the next owner can begin at once. If the store cannot be reached, it
     /// can when the term is over.
     pub fn release(&self, engine: &dyn Engine) {
         if let Err(error) = engine.release(&self.owner) {
@@ -90,7 +103,7 @@ impl Owned {
     }
 }
 
-/// Makes a volume in an empty store: a root directory that everybody may list and root may change.
+/// Makes a volume in an empty store: a root directory that every user may list and root may change.
 /// It keeps each block on `copies` disks.
 ///
 /// # Errors
@@ -110,7 +123,10 @@ pub fn create(
     }
     let none = Writes::new();
     let mut txn = Txn::new(&*view, &none);
-    txn.put(key::volume(), &Volume { id: id.0, next_file: FileId::ROOT.0 + 1, copies });
+    txn.put(
+        key::volume(),
+        &Volume { id: id.0, next_file: FileId::ROOT.0 + 1, copies, next_disk: 0 },
+    );
     txn.put(key::inode(FileId::ROOT), &root(now));
     let (writes, _) = txn.finish();
     let nobody = engine::Owner { key: key::owner(), value: None };
@@ -123,66 +139,97 @@ fn root(now: Time) -> Inode {
     inode::empty(FileId::ROOT, FileId::ROOT, Kind::Directory, 0o755, now)
 }
 
-/// What is asked of a server about the disks of its volume.
+/// A request to a server about the disks of its volume.
 #[derive(Clone, Debug)]
-pub(crate) struct Enrolment {
-    pub(crate) new: NewDisk,
-    /// The disk in whose place it is to be, if it replaces one.
-    pub(crate) old: Option<DiskId>,
+pub(crate) enum DisksChange {
+    /// To add one.
+    Enrol { new: NewDisk, place: Place },
+    /// To remove one that is empty.
+    Remove(DiskId),
 }
 
-impl Enrolment {
-    /// Adds the disk.
-    pub(crate) fn carry_out(&self, txn: &mut Txn<'_>) -> Result<DiskId, VolumeError> {
-        match self.old {
-            Some(old) => put_in_place_of(txn, old, &self.new),
-            None => put_disk(txn, &self.new),
+/// Where a disk is to be among the others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Place {
+    /// Wherever one is missing.
+    #[default]
+    Any,
+    /// In place of this disk of its set, which is forgotten.
+    Of(DiskId),
+    /// A memory disk that is to have the same blocks as this one.
+    Beside(DiskId),
+}
+
+impl Place {
+    /// The disk that is not one of the volume's any more.
+    pub fn old(self) -> Option<DiskId> {
+        match self {
+            Place::Of(old) => Some(old),
+            Place::Any | Place::Beside(_) => None,
         }
     }
 }
 
+impl DisksChange {
+    /// Adds or removes the disk. Returns its number.
+    pub(crate) fn carry_out(&self, txn: &mut Txn<'_>) -> Result<DiskId, VolumeError> {
+        match self {
+            DisksChange::Enrol { new, place } => enrol_in(txn, new, *place),
+            DisksChange::Remove(disk) => removal::remove(txn, *disk).map(|()| *disk),
+        }
+    }
+
+    /// The disk that no longer belongs to the volume.
+    pub(crate) fn gone(&self) -> Option<DiskId> {
+        match self {
+            DisksChange::Enrol { place, .. } => place.old(),
+            DisksChange::Remove(disk) => Some(*disk),
+        }
+    }
+}
+
+fn enrol_in(txn: &mut Txn<'_>, new: &NewDisk, place: Place) -> Result<DiskId, VolumeError> {
+    match place {
+        Place::Of(old) => put_in_place_of(txn, old, new),
+        Place::Beside(other) => put_beside(txn, other, new),
+        Place::Any => put_disk(txn, new),
+    }
+}
+
 /// Adds a disk to a volume that no server owns now. Once there are as many as each block has
-/// copies, all of them is free.
+/// copies, all of their space is free.
 ///
 /// # Errors
 /// [`VolumeError::None`], [`VolumeError::Disk`], [`VolumeError::Owned`], [`VolumeError::Engine`]
 pub fn add_disk(engine: &dyn Engine, new: &NewDisk) -> Result<DiskId, VolumeError> {
-    enrol(engine, &Enrolment { new: new.clone(), old: None })
+    enrol(engine, new, Place::Any)
 }
 
-fn enrol(engine: &dyn Engine, enrolment: &Enrolment) -> Result<DiskId, VolumeError> {
+/// The same at a given place among the others. What files have on that set is stale on the new
+/// disk, until a server has brought it up to date.
+///
+/// # Errors
+/// [`VolumeError::Replaced`], and as [`add_disk`]
+pub fn enrol(engine: &dyn Engine, new: &NewDisk, place: Place) -> Result<DiskId, VolumeError> {
     let mut added = DiskId(0);
     let owned = take_and(engine, |txn| {
-        added = enrolment.carry_out(txn)?;
+        added = enrol_in(txn, new, place)?;
         Ok(())
     })?;
     owned.release(engine);
     Ok(added)
 }
 
-/// Puts a disk in the place of another one of its set, which is forgotten. The volume must have no
-/// server now. What files have there is stale on it, until a server has brought it up to date.
-///
-/// # Errors
-/// [`VolumeError::Replaced`], and as [`add_disk`]
-pub fn replace_disk(
-    engine: &dyn Engine,
-    old: DiskId,
-    new: &NewDisk,
-) -> Result<DiskId, VolumeError> {
-    enrol(engine, &Enrolment { new: new.clone(), old: Some(old) })
-}
-
 fn put_disk(txn: &mut Txn<'_>, new: &NewDisk) -> Result<DiskId, VolumeError> {
     let sets = Sets::load(txn).map_err(unreadable)?;
     let (number, mut disk) = judge(txn, new)?;
-    let set = sets.incomplete();
+    let set = sets.incomplete().filter(|_| !new.is_memory);
     disk.set = set.map_or(0, |set| set.0);
     txn.put(key::disk(number), &disk);
     let sets = Sets::load(txn).map_err(unreadable)?;
     let set = set.unwrap_or(number);
-    if let Some((_, Set { disks, bytes })) = sets.complete().find(|(one, _)| *one == set) {
-        // What one has more than the others is not used.
+    if let Some((_, Set { disks, bytes, .. })) = sets.complete().find(|(one, _)| *one == set) {
+        // What one disk has more than the others is not used.
         for (number, mut disk) in copies::all(txn).map_err(unreadable)? {
             if disks.contains(&number) && disk.blocks != bytes / BLOCK_BYTES {
                 disk.blocks = bytes / BLOCK_BYTES;
@@ -197,11 +244,16 @@ fn put_disk(txn: &mut Txn<'_>, new: &NewDisk) -> Result<DiskId, VolumeError> {
 fn put_in_place_of(txn: &mut Txn<'_>, old: DiskId, new: &NewDisk) -> Result<DiskId, VolumeError> {
     let sets = Sets::load(txn).map_err(unreadable)?;
     let refused = |why: String| Err(VolumeError::Replaced(why));
-    let Some((set, Set { disks, bytes })) =
+    let Some((set, Set { disks, bytes, .. })) =
         sets.complete().find(|(_, set)| set.disks.contains(&old))
     else {
         return refused(format!("the volume has no disk {} with copies", old.0));
     };
+    if sets.is_memory(set) || new.is_memory {
+        return refused(
+            "a memory disk has no copies to be replaced by: add it as another one".to_owned(),
+        );
+    }
     if !sets.are_mirrored() {
         return refused(format!("disk {} has the only copy of what is on it", old.0));
     }
@@ -209,7 +261,7 @@ fn put_in_place_of(txn: &mut Txn<'_>, old: DiskId, new: &NewDisk) -> Result<Disk
     if disk.blocks * BLOCK_BYTES < *bytes {
         return refused(format!("the disk is smaller than disk {}: {bytes} bytes", old.0));
     }
-    // What nobody has is as good as cleared: the new disk has nothing.
+    // Free blocks count as cleared: the new disk is empty.
     let all = 0..*bytes;
     let free = blocks::free_in(txn, set, &all).map_err(unreadable)?;
     let used = copies::without(std::slice::from_ref(&all), &free);
@@ -235,18 +287,63 @@ fn put_in_place_of(txn: &mut Txn<'_>, old: DiskId, new: &NewDisk) -> Result<Disk
     Ok(number)
 }
 
+/// Adds a memory disk that is to have the same blocks as another one: each of them is on one more.
+fn put_beside(txn: &mut Txn<'_>, other: DiskId, new: &NewDisk) -> Result<DiskId, VolumeError> {
+    let sets = Sets::load(txn).map_err(unreadable)?;
+    let refused = |why: String| Err(VolumeError::Replaced(why));
+    let Some((set, Set { disks, bytes, .. })) = sets.of(other).filter(|(_, set)| set.is_memory())
+    else {
+        return refused(format!("the volume has no memory disk {}", other.0));
+    };
+    if !new.is_memory {
+        return refused(format!("disk {} is a memory disk: add --memory", other.0));
+    }
+    if disks.len() >= COPIES_MAX as usize {
+        return refused(format!("there are {COPIES_MAX} disks beside each other already"));
+    }
+    let (number, disk) = judge(txn, new)?;
+    if disk.blocks * BLOCK_BYTES < *bytes {
+        return refused(format!("the disk is smaller than disk {}: {bytes} bytes", other.0));
+    }
+    let all = 0..*bytes;
+    let free = blocks::free_in(txn, set, &all).map_err(unreadable)?;
+    txn.put(key::disk(number), &Disk { blocks: bytes / BLOCK_BYTES, set: set.0, ..disk });
+    for bytes in copies::without(std::slice::from_ref(&all), &free) {
+        copies::add_stale(txn, number, &bytes).map_err(unreadable)?;
+    }
+    Ok(number)
+}
+
 /// A disk that makes sense, and its number.
 fn judge(txn: &Txn<'_>, new: &NewDisk) -> Result<(DiskId, Disk), VolumeError> {
     let there = copies::all(txn).map_err(unreadable)?;
-    let number = DiskId(there.last().map_or(1, |(last, _)| last.0 + 1));
+    let number = next_number(txn)?;
     let blocks = new.bytes / BLOCK_BYTES;
     let address = Opaque::copy_from_slice(new.address.as_bytes());
     match () {
         () if there.len() >= DISKS_MAX => Err(VolumeError::Disk("the volume has 256 disks")),
         () if blocks == 0 => Err(VolumeError::Disk("the disk is smaller than one block")),
         () if address.len() > 255 => Err(VolumeError::Disk("the address is too long")),
-        () => Ok((number, Disk { id: new.id, address, blocks, set: 0 })),
+        () => Ok((number, Disk { id: new.id, address, blocks, set: 0, is_memory: new.is_memory })),
     }
+}
+
+/// The number that the next disk gets. No disk had it before.
+fn next_number(txn: &Txn<'_>) -> Result<DiskId, VolumeError> {
+    let volume = txn.get::<Volume>(&key::volume()).map_err(unreadable)?.ok_or(VolumeError::None)?;
+    let there = copies::all(txn).map_err(unreadable)?;
+    let behind_last = there.last().map_or(1, |(last, _)| last.0 + 1);
+    Ok(DiskId(behind_last.max(volume.next_disk)))
+}
+
+/// The number that the next disk gets: also under a server, as of its last commit.
+///
+/// # Errors
+/// [`VolumeError::None`], [`VolumeError::Unreadable`], [`VolumeError::Engine`]
+pub fn next_disk(engine: &dyn Engine) -> Result<DiskId, VolumeError> {
+    let view = engine.view()?;
+    let none = Writes::new();
+    next_number(&Txn::new(&*view, &none))
 }
 
 /// The disks of a volume.
@@ -259,13 +356,15 @@ pub fn disks(engine: &dyn Engine) -> Result<Vec<(DiskId, NewDisk)>, VolumeError>
     let txn = Txn::new(&*view, &none);
     let disk = |(number, disk): (DiskId, Disk)| {
         let address = String::from_utf8_lossy(&disk.address).into_owned();
-        (number, NewDisk { id: disk.id, address, bytes: disk.blocks * BLOCK_BYTES })
+        let (id, bytes, is_memory) = (disk.id, disk.blocks * BLOCK_BYTES, disk.is_memory);
+        (number, NewDisk { id, address, bytes, is_memory })
     };
     let all = copies::all(&txn).map_err(unreadable)?;
     Ok(all.into_iter().map(disk).collect())
 }
 
-/// How the copies of a volume's blocks are: also under a server, as of its last commit.
+/// The copies of a volume's blocks: can also be called while a server runs, and is as of its last
+/// commit.
 ///
 /// # Errors
 /// [`VolumeError::None`], [`VolumeError::Unreadable`], [`VolumeError::Engine`]
@@ -279,7 +378,8 @@ pub fn copies(engine: &dyn Engine) -> Result<Copies, VolumeError> {
         let stale_bytes = copies::stale_bytes(&txn, number)?;
         let free = blocks::free_in(&txn, set, &(0..bytes))?;
         let bytes_free = free.iter().map(|bytes| bytes.end - bytes.start).sum();
-        Ok((number, CopiesOn { set, bytes, bytes_free, stale_bytes }))
+        let is_memory = disk.is_memory;
+        Ok((number, CopiesOn { set, bytes, bytes_free, stale_bytes, is_memory }))
     };
     let all = copies::all(&txn).map_err(unreadable)?;
     let disks = all.into_iter().map(disk).collect::<Result<_, _>>().map_err(unreadable)?;
@@ -292,26 +392,78 @@ pub fn copies(engine: &dyn Engine) -> Result<Copies, VolumeError> {
 pub struct Copies {
     /// On how many disks each block is.
     pub copies: usize,
-    /// What each disk has of them.
+    /// The blocks of each disk.
     pub disks: BTreeMap<DiskId, CopiesOn>,
-    /// How many more disks it takes to use those that lack others to have copies with.
+    /// How many disks must be added before those in incomplete sets can be used.
     pub missing: usize,
 }
 
-/// What a disk has of copies.
+/// What a disk has of the copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CopiesOn {
     /// Disks with the same number have the same blocks.
     pub set: DiskId,
     /// Bytes of it that the volume uses.
     pub bytes: u64,
-    /// What nobody has of these.
+    /// The free ones among these.
     pub bytes_free: u64,
-    /// Bytes that are not as the other disks have them, and are brought up to date.
+    /// Bytes that differ from the other disks', and are being brought up to date.
     pub stale_bytes: u64,
+    /// Whether it is a memory disk.
+    pub is_memory: bool,
 }
 
-/// Which volume a store has.
+/// A file with lost bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lost {
+    /// How many.
+    pub bytes: u64,
+    /// One of its names, from the root on; none if it has none and is open.
+    pub path: Option<Vec<u8>>,
+}
+
+/// Files with lost bytes, which were in memory alone: can also be called while a server runs, and
+/// is as of its last commit. If there are any, this scans all names.
+///
+/// # Errors
+/// [`VolumeError::Unreadable`], [`VolumeError::Engine`]
+pub fn lost(engine: &dyn Engine) -> Result<BTreeMap<FileId, Lost>, VolumeError> {
+    let view = engine.view()?;
+    let none = Writes::new();
+    let txn = Txn::new(&*view, &none);
+    let lost = data::memory::lost(&txn).map_err(unreadable)?;
+    let names = if lost.is_empty() { BTreeMap::new() } else { names(&txn).map_err(unreadable)? };
+    let lost = lost.into_iter();
+    Ok(lost.map(|(file, bytes)| (file, Lost { bytes, path: path_of(&names, file) })).collect())
+}
+
+/// A name of each file, and the directory that it is in.
+type Names = BTreeMap<FileId, (FileId, Vec<u8>)>;
+
+fn names(txn: &Txn<'_>) -> Result<Names, Status> {
+    let entries = txn.scan_all::<Entry>(&key::entry(FileId(0), b"")[..1])?;
+    let place = |(key, entry): (Vec<u8>, Entry)| {
+        let (dir, name) = key[1..].split_first_chunk().ok_or(Status::Io)?;
+        Ok((entry.file, (FileId(u64::from_be_bytes(*dir)), name.to_vec())))
+    };
+    entries.into_iter().map(place).collect()
+}
+
+fn path_of(names: &Names, file: FileId) -> Option<Vec<u8>> {
+    let (mut path, mut at) = (Vec::new(), file);
+    // A path has no more steps than there are names, unless it is a cycle.
+    for _ in 0..=names.len() {
+        if at == FileId::ROOT {
+            return Some(path);
+        }
+        let (dir, name) = names.get(&at)?;
+        path = [b"/", &name[..], &path].concat();
+        at = *dir;
+    }
+    None
+}
+
+/// The volume that is in a store.
 ///
 /// # Errors
 /// [`VolumeError::None`], [`VolumeError::Unreadable`], [`VolumeError::Engine`]
@@ -322,8 +474,9 @@ pub fn id(engine: &dyn Engine) -> Result<VolumeId, VolumeError> {
     Ok(VolumeId(volume.ok_or(VolumeError::None)?.id))
 }
 
-/// How many bytes a volume's disks have, and how many of them are free: also under a server, as of
-/// its last commit.
+/// How many bytes a volume's disks have, and how many of them are free: can also be called while a
+/// server runs, and is as of its last commit. Memory disks do not count: ordinary files get no
+/// space there.
 ///
 /// # Errors
 /// [`VolumeError::Unreadable`], [`VolumeError::Engine`]
@@ -340,11 +493,11 @@ pub fn space(engine: &dyn Engine) -> Result<Space, VolumeError> {
 pub struct Space {
     /// Of all disks.
     pub bytes: u64,
-    /// What nobody has.
+    /// The free ones.
     pub bytes_free: u64,
 }
 
-/// Takes the volume: who owned it before can commit nothing any more.
+/// Takes the volume: its previous owner can commit nothing any more.
 ///
 /// # Errors
 /// [`VolumeError::None`], [`VolumeError::Owned`], [`VolumeError::Unreadable`],
@@ -358,7 +511,7 @@ pub(crate) fn seize(engine: &dyn Engine) -> Result<Owned, VolumeError> {
     take_and(engine, |_| Ok(()))
 }
 
-/// Takes the volume, and does something else with the same commit.
+/// Takes the volume, and makes other changes in the same commit.
 fn take_and(
     engine: &dyn Engine,
     also: impl FnOnce(&mut Txn<'_>) -> Result<(), VolumeError>,

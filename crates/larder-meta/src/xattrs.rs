@@ -73,7 +73,7 @@ pub(crate) fn list(txn: &Txn<'_>, caller: &Caller, file: FileId) -> Result<Xattr
     Ok(XattrNames { names: Array(names), change: attributes.change })
 }
 
-/// Removes all attributes of a file that goes.
+/// Removes all attributes of a file that is removed.
 pub(crate) fn drop_all(txn: &mut Txn<'_>, file: FileId) -> Result<(), Status> {
     for name in names(txn, file, usize::MAX)? {
         txn.delete(key::xattr(file, &name));
@@ -118,7 +118,7 @@ fn judge(caller: &Caller, file: &Attributes, name: &Name, bits: u32) -> Result<(
 fn judge_user(caller: &Caller, file: &Attributes, bits: u32) -> Result<(), Status> {
     match file.kind {
         Kind::File => (),
-        // Else everybody could fill /tmp's attributes.
+        // Otherwise every user could fill up the attributes of /tmp.
         Kind::Directory if file.mode & STICKY == 0 || caller.owns(file) || bits == READ => (),
         _ if bits == READ => return Err(Status::NoAttribute),
         _ => return Err(Status::NotPermitted),

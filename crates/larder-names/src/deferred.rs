@@ -3,28 +3,26 @@
 //! Each returns `None` if it cannot be answered here: then nothing has happened, and the server
 //! must answer it.
 
-use std::collections::HashSet;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
 
 use larder_vfs::{
-    Access, Attr, Before, Change, Cookie, Cred, Error, Handle, Kind, Made, New, Removal, Result,
-    SetAttr, SetTime, Time,
+    Access, Attr, Change, Cred, Error, Handle, Kind, Made, New, Removal, Result, SetAttr, SetTime,
+    Time,
 };
 
 use crate::known::Known;
-use crate::object::{Body, Dir, Given, Maker, ObjectNo, Place, Waiting, after};
+use crate::object::{Body, Given, Maker, ObjectNo, Waiting, as_before, has_rights};
+use crate::overlay::There;
 use crate::shared::{Shared, Target};
 use crate::state::State;
 
-/// Names in larger directories are looked up at the server.
-const NAMES_MAX: usize = 1 << 15;
 /// Longest target of a link; servers are asked about longer ones.
 const TARGET_LEN_MAX: usize = 1023;
 const SET_GID: u32 = 0o2000;
 /// The server may refuse these, or drop them.
 const SET_IDS: u32 = 0o6000;
-const STICKY: u32 = 0o1000;
 /// Rights that changing a directory takes.
 const TO_CHANGE: u32 = 0o3;
 
@@ -49,18 +47,17 @@ impl Shared {
         }
         let body = body_of(new)?;
         self.may_change(cred, dir).await?;
-        let waits = {
-            let state = self.state();
-            state.journal().waiting_at(&state.journal().dir(dir), name)
-        };
-        if let Some(no) = waits {
-            return self.make_again(cred, no, new, set);
+        match self.is_here(dir, name) {
+            Some(Some(There::Waiting(no))) => return self.make_again(cred, no, new, set),
+            Some(Some(_)) => return None,
+            Some(None) => {}
+            None => self.is_absent_at_server(cred, dir, name).await?,
         }
-        self.is_absent_at_server(cred, dir, name).await?;
         let mut state = self.state();
         let state = &mut *state;
-        // The first object that somebody makes is made at the server, and tells.
-        if !state.is_himself(cred) {
+        // A user's first object is made at the server, which shows whether the server maps the
+        // user.
+        if !self.is_same_user(state, cred) {
             return None;
         }
         let place = state.place(dir, name);
@@ -95,7 +92,7 @@ impl Shared {
         Some(Ok(Made { found, dir, created: false, token: None }))
     }
 
-    /// Makes what waits to have that name already.
+    /// Makes the waiting object that has that name already.
     fn make_again(
         &self,
         cred: &Cred,
@@ -117,44 +114,48 @@ impl Shared {
         Some(Ok(Made { found, dir: Change::default(), created: false, token: None }))
     }
 
-    /// Removes an entry of which the server has never heard.
+    /// Removes an entry.
     pub(crate) async fn remove_here(
-        &self,
+        self: &Arc<Self>,
         cred: &Cred,
         dir: &Handle,
         name: &OsStr,
         what: Removal,
     ) -> Option<Result<Change>> {
         self.may_change(cred, dir).await?;
-        if self.is_nowhere(cred, dir, name).await {
+        let Some(there) = self.what_is_at(cred, dir, name).await? else {
             return Some(Err(Error::NotFound));
-        }
+        };
+        let is_empty = what == Removal::File || self.is_empty(cred, &there).await?;
         let mut state = self.state();
         let state = &mut *state;
         let place = state.place(dir, name);
-        let before = state.dir_attr(&place.dir).filter(|_| state.is_himself(cred))?;
-        let no = state.untouched_at(&place)?;
-        state.may_take_away(cred, &before, no)?;
-        let kind = state.attr(no)?.kind;
+        let before = state.dir_attr(&place.dir).filter(|_| self.is_same_user(state, cred))?;
+        let kind = state.kind_of(&there).filter(|_| state.is_still(&place, Some(&there)))?;
+        state.may_take(cred, &before, &there)?;
         match (what, kind) {
             (Removal::File, Kind::Directory) => return Some(Err(Error::IsDirectory)),
-            (Removal::Directory, Kind::Directory) if state.holds_some(no) => {
+            (Removal::Directory, Kind::Directory) if !is_empty => {
                 return Some(Err(Error::NotEmpty));
             }
             (Removal::File, _) | (Removal::Directory, Kind::Directory) => {}
             (Removal::Directory, _) => return Some(Err(Error::NotDirectory)),
         }
-        state.journal_mut().forget(no);
-        state.waits_no_more(no);
+        if !self.has_room_for(state, &there) {
+            return None;
+        }
+        let dropped = state.drop_there(cred, &place, &there);
+        self.is_due(state, [dropped, None]);
         let now = state.time(&*self.clock);
         let change = state.touch(&place.dir, before, now);
         self.record(state);
         Some(Ok(change))
     }
 
-    /// Renames what the server does not have, to a name that it does not have either.
+    /// Renames. Directories that the server has stay in their parent: only the server knows which
+    /// directory is above which.
     pub(crate) async fn rename_here(
-        &self,
+        self: &Arc<Self>,
         cred: &Cred,
         from: (&Handle, &OsStr),
         to: (&Handle, &OsStr),
@@ -164,40 +165,59 @@ impl Shared {
         }
         self.may_change(cred, from.0).await?;
         self.may_change(cred, to.0).await?;
-        if self.is_nowhere(cred, from.0, from.1).await {
+        let Some(source) = self.what_is_at(cred, from.0, from.1).await? else {
             return Some(Err(Error::NotFound));
-        }
-        self.is_absent_at_server(cred, to.0, to.1).await?;
+        };
+        let target = self.what_is_at(cred, to.0, to.1).await?;
+        let is_empty = match &target {
+            Some(target) => self.is_empty(cred, target).await?,
+            None => true,
+        };
         let mut state = self.state();
         let state = &mut *state;
         let (from, to) = (state.place(from.0, from.1), state.place(to.0, to.1));
         let (from_before, to_before) = (state.dir_attr(&from.dir)?, state.dir_attr(&to.dir)?);
-        let no = state.untouched_at(&from).filter(|_| state.is_himself(cred))?;
-        state.may_take_away(cred, &from_before, no)?;
-        let kind = state.attr(no)?.kind;
-        if state.journal().is_within(&to.dir, no) {
-            return Some(Err(Error::InvalidArgument));
-        }
-        let replaced = match state.journal().waiting_at(&to.dir, &to.name) {
-            None => None,
-            Some(other) if other == no => return Some(Ok(Default::default())),
-            Some(_) => Some(state.untouched_at(&to)?),
-        };
-        if let Some(other) = replaced {
-            state.may_take_away(cred, &to_before, other)?;
-            let is_directory = |kind| kind == Kind::Directory;
-            match (is_directory(kind), is_directory(state.attr(other)?.kind)) {
-                (true, false) => return Some(Err(Error::NotDirectory)),
-                (false, true) => return Some(Err(Error::IsDirectory)),
-                (true, true) if state.holds_some(other) => return Some(Err(Error::NotEmpty)),
-                _ => state.waits_no_more(other),
-            }
-        } else if state.has(&to.dir, &to.name) == Some(true) {
+        let is_still = state.is_still(&from, Some(&source)) && state.is_still(&to, target.as_ref());
+        if !is_still || !self.is_same_user(state, cred) {
             return None;
         }
-        state.journal_mut().rename(no, to.clone());
+        state.may_take(cred, &from_before, &source)?;
+        let is_directory = state.kind_of(&source)? == Kind::Directory;
+        match &source {
+            There::Waiting(no) if state.journal().is_within(&to.dir, *no) => {
+                return Some(Err(Error::InvalidArgument));
+            }
+            There::Waiting(_) => {}
+            There::Moved(_) | There::Server(_) if is_directory && from.dir != to.dir => {
+                return None;
+            }
+            There::Moved(_) | There::Server(_) => {}
+        }
+        if let Some(target) = &target {
+            if state.is_same(&source, target) {
+                return Some(Ok(Default::default()));
+            }
+            state.may_take(cred, &to_before, target)?;
+            match (is_directory, state.kind_of(target)? == Kind::Directory) {
+                (true, false) => return Some(Err(Error::NotDirectory)),
+                (false, true) => return Some(Err(Error::IsDirectory)),
+                (true, true) if !is_empty => return Some(Err(Error::NotEmpty)),
+                _ => {}
+            }
+            if !self.has_room_for(state, target) {
+                return None;
+            }
+        }
+        if !self.has_room_for(state, &source) {
+            return None;
+        }
+        let dropped = target.and_then(|target| state.drop_there(cred, &to, &target));
+        let moved = state.move_there(cred, (&from, &to), &source);
+        self.is_due(state, [dropped, moved]);
         let now = state.time(&*self.clock);
-        state.change(no, |waiting| waiting.ctime = now);
+        if let There::Waiting(no) = source {
+            state.change(no, |waiting| waiting.ctime = now);
+        }
         let from_change = state.touch(&from.dir, from_before, now);
         let to_change =
             if to.dir == from.dir { from_change } else { state.touch(&to.dir, to_before, now) };
@@ -205,8 +225,23 @@ impl Shared {
         Some(Ok((from_change, to_change)))
     }
 
-    /// Sets attributes of what the server does not have. A size moves the times alone: to the
-    /// server the file is empty, and bytes are the client's.
+    /// Whether the table has room for one more removed name of the server, if there is one.
+    fn has_room_for(&self, state: &State, there: &There) -> bool {
+        !matches!(there, There::Server(_)) || self.has_room_in(state)
+    }
+
+    /// The server is to hear of these soon.
+    fn is_due(&self, state: &mut State, taken: [Option<ObjectNo>; 2]) {
+        for no in taken.into_iter().flatten() {
+            if state.journal().taken().get(no).is_some() && state.due(no).is_none() {
+                state.set_due(no, self.clock.instant(), None);
+            }
+        }
+        self.more.notify_one();
+    }
+
+    /// Sets attributes of an object that the server does not have. A size only changes the times:
+    /// to the server the file is empty, and the client keeps the bytes.
     pub(crate) fn set_here(
         &self,
         cred: &Cred,
@@ -220,14 +255,15 @@ impl Shared {
         let is_owner = cred.uid == waiting.uid || cred.uid == 0;
         let keeps_owner = set.uid.is_none_or(|uid| uid == waiting.uid)
             && set.gid.is_none_or(|gid| gid == waiting.gid);
-        // Another owner is for root to give, who makes it; what that does to set-id bits is for the
-        // server to say.
+        // Only root may give another owner, and it makes the object; the server decides what that
+        // does to set-id bits.
         let may_give = cred.uid == 0
             && waiting.maker.uid == 0
             && set.mode.unwrap_or(waiting.mode) & SET_IDS == 0;
         let has_size = set.size.is_none() || waiting.body == Body::File;
         let keeps_ids = set.mode.is_none_or(|mode| mode & SET_IDS == 0 || cred.uid == 0);
-        let is_plain = (keeps_owner || may_give) && has_size && keeps_ids && state.is_himself(cred);
+        let is_plain =
+            (keeps_owner || may_give) && has_size && keeps_ids && self.is_same_user(state, cred);
         if waiting.is_attempted || !is_owner || !is_plain {
             return None;
         }
@@ -264,7 +300,7 @@ impl Shared {
     }
 
     /// `Some` if the caller may make and remove names in a directory, as far as its mode decides,
-    /// or the server has said so.
+    /// or the server has decided it.
     async fn may_change(&self, cred: &Cred, dir: &Handle) -> Option<()> {
         let server = match self.target(dir).ok()? {
             Target::Server(server) => server,
@@ -281,6 +317,9 @@ impl Shared {
         };
         if is_known(&self.state()) {
             return Some(());
+        }
+        if self.is_away() {
+            return self.may_change_as_held(cred, dir);
         }
         let wanted = Access::LOOKUP | Access::MODIFY | Access::EXTEND;
         let judged = self.remote.access(cred, &server, wanted).await.ok()?;
@@ -302,107 +341,27 @@ impl Shared {
         granted.then_some(())
     }
 
-    /// Whether there is no such name.
-    async fn is_nowhere(&self, cred: &Cred, dir: &Handle, name: &OsStr) -> bool {
-        let waits = {
-            let state = self.state();
-            state.journal().waiting_at(&state.journal().dir(dir), name).is_some()
-        };
-        !waits && self.is_absent_at_server(cred, dir, name).await.is_some()
-    }
-
-    /// `Some` if the server has no such name. Lists a directory at the first time: it is not asked
-    /// for others then.
-    async fn is_absent_at_server(&self, cred: &Cred, dir: &Handle, name: &OsStr) -> Option<()> {
-        let Target::Server(server) = self.target(dir).ok()? else { return Some(()) };
-        let held = {
-            let state = self.state();
-            state.known(&state.journal().dir(dir))?.has(name)
-        };
-        if let Some(is_there) = held {
-            return (!is_there).then_some(());
+    /// The same from the cached attributes of a directory of the server, while that is out of
+    /// reach.
+    fn may_change_as_held(&self, cred: &Cred, dir: &Handle) -> Option<()> {
+        let key = self.state().journal().dir(dir);
+        let known = self.state().dir_attr(&key);
+        let attr = known.or_else(|| self.held()?.held(dir))?;
+        if attr.kind != Kind::Directory || !has_rights(&attr, cred, TO_CHANGE) {
+            return None;
         }
-        if let Some(names) = self.list_names(cred, dir, &server).await {
-            return (!names.contains(name)).then_some(());
+        if known.is_none() {
+            let mut state = self.state();
+            state.see_file_system(attr.fsid);
+            // Waiting objects are counted again when the attributes are shown.
+            let nlink = attr.nlink.saturating_sub(state.journal().subdirectories(&key));
+            state.learn(key, Known::new(Attr { nlink, ..attr }));
         }
-        let answer = self.remote.lookup(cred, &server, name).await.ok()?;
-        answer.found.is_none().then_some(())
-    }
-
-    /// All names that the server has in a directory, if they are not too many.
-    async fn list_names(
-        &self,
-        cred: &Cred,
-        dir: &Handle,
-        server: &Handle,
-    ) -> Option<HashSet<OsString>> {
-        let bytes_max = self.remote.limits().readdir_preferred;
-        let (mut names, mut cookie, mut version) = (HashSet::new(), Cookie::default(), None);
-        loop {
-            let page = self.remote.readdir(cred, server, cookie, bytes_max).await.ok()?;
-            let said = page.dir?;
-            if *version.get_or_insert(said.validator()) != said.validator() {
-                return None;
-            }
-            let last = page.entries.last().map(|entry| entry.position);
-            names.extend(page.entries.into_iter().map(|entry| entry.name));
-            if names.len() > NAMES_MAX {
-                return None;
-            }
-            if page.eof {
-                let mut state = self.state();
-                let key = state.journal().dir(dir);
-                let known = state.known_mut(&key)?;
-                known.observe(said);
-                known.learn_names(names.clone());
-                return Some(names);
-            }
-            cookie = Cookie { position: last?, verifier: page.verifier };
-        }
+        Some(())
     }
 }
 
-impl State {
-    /// What waits in that place, if the server was never asked for it.
-    fn untouched_at(&self, place: &Place) -> Option<ObjectNo> {
-        let no = self.journal().waiting_at(&place.dir, &place.name)?;
-        let (_, waiting) = self.journal().waiting(no)?;
-        (!waiting.is_attempted).then_some(no)
-    }
-
-    fn holds_some(&self, no: ObjectNo) -> bool {
-        self.journal().waiting_in(&Dir::Made(no)).next().is_some()
-    }
-
-    /// `Some` unless a directory's sticky bit keeps the caller from taking a name away.
-    fn may_take_away(&self, cred: &Cred, dir: &Attr, no: ObjectNo) -> Option<()> {
-        let owner = self.attr(no)?.uid;
-        let may = dir.mode & STICKY == 0 || [0, dir.uid, owner].contains(&cred.uid);
-        may.then_some(())
-    }
-
-    fn change(&mut self, no: ObjectNo, change: impl FnOnce(&mut Waiting)) {
-        let (_, waiting) = self.journal().waiting(no).expect("it waits");
-        let mut waiting = waiting.clone();
-        change(&mut waiting);
-        self.journal_mut().change(no, waiting);
-    }
-
-    /// A directory's names have changed here.
-    fn touch(&mut self, dir: &Dir, before: Attr, now: Time) -> Change {
-        // The server's times may be newer than ours.
-        let now = now.max(after(before.ctime));
-        match dir {
-            Dir::Made(no) if self.journal().waiting(*no).is_some() => {
-                self.change(*no, |waiting| (waiting.mtime, waiting.ctime) = (now, now));
-            }
-            _ => self.known_mut(dir).expect("it was looked at").touch(now),
-        }
-        Change { before: Some(as_before(&before)), after: self.dir_attr(dir) }
-    }
-}
-
-/// What is told of an object that is made here, if it may be.
+/// The attributes of an object that is made here, if that is permitted.
 fn body_of(new: &New) -> Option<Body> {
     match new {
         New::File | New::FileExclusive => Some(Body::File),
@@ -410,25 +369,7 @@ fn body_of(new: &New) -> Option<Body> {
         New::Symlink(target) if target.is_empty() || target.len() > TARGET_LEN_MAX => None,
         New::Symlink(target) => Some(Body::Symlink(target.clone())),
         New::Node(kind @ (Kind::Fifo | Kind::Socket), device) => Some(Body::Node(*kind, *device)),
-        // Who may make devices is for the server to say.
+        // The server decides which users may make devices.
         New::Node(..) => None,
     }
-}
-
-/// Whether the mode bits of `attr` let somebody do all of `bits` (4 read, 2 write, 1 search).
-pub(crate) fn has_rights(attr: &Attr, cred: &Cred, bits: u32) -> bool {
-    if cred.uid == 0 {
-        return true;
-    }
-    let shift = match () {
-        () if cred.uid == attr.uid => 6,
-        () if cred.in_group(attr.gid) => 3,
-        () => 0,
-    };
-    attr.mode >> shift & bits == bits
-}
-
-fn as_before(attr: &Attr) -> Before {
-    let Attr { size, mtime, ctime, change, data_change, .. } = *attr;
-    Before { size, mtime, ctime, change, data_change }
 }

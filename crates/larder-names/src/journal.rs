@@ -1,35 +1,39 @@
-//! The journal: objects made here that the server does not have yet, and which of the server's
-//! objects were made here.
+//! The journal: what was made here, as far as the server does not have it, which of the server's
+//! objects were made here, and which of its names were taken away.
 //!
-//! It is a set of records, one for each object, and each change of names is one group of records
-//! that is written whole or not at all. So there is nothing to replay on this machine, and an
-//! object that is removed before the server has it leaves nothing. The order in which the server
-//! gets objects follows from them: a directory before what is in it, and else by number, which is
-//! the order in which they were made.
+//! It is a set of records, one for each object and each name taken, and each change of names is one
+//! group of records that is written whole or not at all. So there is nothing to replay on this
+//! machine, and an object that is removed before the server has it leaves nothing. The order in
+//! which the server gets objects follows from the records: a directory before its entries, and
+//! otherwise by number, which is the order in which they were made.
 //!
 //! Nothing here does I/O: [`Journal::take_changes`] returns the changes to write, in order.
 //!
 //! Invariants:
 //! - no two objects have the same place, no two the same handle of the server;
+//! - no name of the server is taken twice, and what was moved here has a place of its own, too;
 //! - a waiting object is in a directory of the server, or in one that the journal has;
 //! - numbers are assigned once, even over a crash.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
 
-use larder_vfs::{Handle, Kind};
+use larder_vfs::{Handle, Kind, Validator};
 
-use crate::object::{Body, Dir, Given, Named, Object, ObjectNo, Place, Stage, Waiting};
+use crate::object::{
+    Altered, Body, Dir, Given, Named, Object, ObjectNo, Place, Stage, Taken, Waiting,
+};
 use crate::record::Head;
+use crate::taken::TakenNames;
 
-/// Numbers are reserved in blocks of so many.
+/// Numbers are reserved in blocks of this size.
 const NUMBER_BLOCK: u64 = 1024;
 /// The record of the head.
 const HEAD: u64 = 0;
 /// First bytes of handles of objects that were made here.
 const HANDLE_MAGIC: &[u8; 8] = b"larder\0n";
 
-/// A record, and what it is to be; `None`: there is none any more.
+/// A record's number, and its new content; `None`: it is removed.
 pub(crate) type Change = (u64, Option<Vec<u8>>);
 
 /// See the module.
@@ -39,36 +43,51 @@ pub(crate) struct Journal {
     next: u64,
     reserved: u64,
     objects: BTreeMap<ObjectNo, Object>,
-    /// Of what waits: what is in each directory.
+    /// Waiting objects, by directory.
     waiting: HashMap<Dir, BTreeMap<OsString, ObjectNo>>,
     waiting_count: usize,
     /// How many of them are directories, where some are.
     subdirectories: HashMap<Dir, u32>,
-    /// Of what the server has: by its handle, by its inode number, by its last known place.
+    /// Objects that the server has: by its handle, by its inode number, by its last known place.
     by_handle: HashMap<Handle, ObjectNo>,
     by_fileid: HashMap<u64, ObjectNo>,
     by_place: HashMap<Place, ObjectNo>,
+    taken: TakenNames,
+    /// Attributes that were set on objects that the server has.
+    altered: BTreeMap<ObjectNo, Altered>,
+    altered_by_handle: HashMap<Handle, ObjectNo>,
     changes: Vec<Change>,
 }
 
 impl Journal {
-    /// The journal that `records` are of, or a new one with that `id` if there is none; and how
-    /// many records were of no use: damaged, of a later format, or without the directory that
-    /// they are in.
+    /// The journal from `records`, or a new one with that `id` if there are none; and how many
+    /// records were unusable: damaged, of a later format, or without the directory in which they
+    /// are.
     pub(crate) fn recover(records: Vec<Change>, id: [u8; 16]) -> (Journal, usize) {
         let mut head = None;
-        let (mut objects, mut lost) = (BTreeMap::new(), 0);
+        let (mut objects, mut taken, mut lost) = (BTreeMap::new(), BTreeMap::new(), 0);
+        let mut altered = BTreeMap::new();
         for (no, record) in records {
             let record = record.unwrap_or_default();
             match no {
                 HEAD => head = Head::decode(&record),
+                no if Taken::is_one(&record) => match Taken::decode(&record) {
+                    Some(one) => drop(taken.insert(ObjectNo(no), one)),
+                    None => lost += 1,
+                },
+                no if Altered::is_one(&record) => match Altered::decode(&record) {
+                    Some(one) => drop(altered.insert(ObjectNo(no), one)),
+                    None => lost += 1,
+                },
                 no => match Object::decode(&record) {
                     Some(object) => drop(objects.insert(ObjectNo(no), object)),
                     None => lost += 1,
                 },
             }
         }
-        let beyond = objects.keys().next_back().map_or(1, |no| no.0 + 1);
+        let last = objects.keys().next_back().max(taken.keys().next_back());
+        let last = last.max(altered.keys().next_back());
+        let beyond = last.map_or(1, |no: &ObjectNo| no.0 + 1);
         let Head { id, next } = head.unwrap_or(Head { id, next: beyond });
         let mut journal = Journal {
             id,
@@ -81,14 +100,23 @@ impl Journal {
             by_handle: HashMap::new(),
             by_fileid: HashMap::new(),
             by_place: HashMap::new(),
+            taken: TakenNames::default(),
+            altered_by_handle: altered
+                .iter()
+                .map(|(no, one): (&ObjectNo, &Altered)| (one.handle.clone(), *no))
+                .collect(),
+            altered,
             changes: Vec::new(),
         };
         lost += journal.take_in(objects);
+        for (no, one) in taken {
+            journal.taken.put(no, Some(one));
+        }
         (journal, lost)
     }
 
-    /// Takes in objects whose directories are there; answers how many are not. A directory may have
-    /// a higher number than what was moved into it.
+    /// Adds objects whose directories exist; returns how many do not fit. A directory may have a
+    /// higher number than an object that was moved into it.
     fn take_in(&mut self, mut left: BTreeMap<ObjectNo, Object>) -> usize {
         loop {
             let (ready, rest): (BTreeMap<_, _>, _) =
@@ -165,7 +193,7 @@ impl Journal {
         }
     }
 
-    /// What is to be written since this was last asked for.
+    /// The records to write since the last call.
     pub(crate) fn take_changes(&mut self) -> Vec<Change> {
         std::mem::take(&mut self.changes)
     }
@@ -181,16 +209,90 @@ impl Journal {
         }
     }
 
-    /// How many objects wait, and how many there are.
+    /// How many changes wait, and how many records there are.
     pub(crate) fn counts(&self) -> (usize, usize) {
-        (self.waiting_count, self.objects.len())
+        let others = self.taken.count() + self.altered.len();
+        (self.waiting_count + others, self.objects.len() + others)
+    }
+
+    /// Names of the server's that were taken away.
+    pub(crate) fn taken(&self) -> &TakenNames {
+        &self.taken
+    }
+
+    /// A name of the server's is taken away.
+    pub(crate) fn take(&mut self, taken: Taken) -> ObjectNo {
+        let no = self.next_number();
+        self.put_taken(no, Some(taken));
+        no
+    }
+
+    /// The object whose name was taken is somewhere else, or was removed, or the change no longer
+    /// waits.
+    pub(crate) fn put_taken(&mut self, no: ObjectNo, taken: Option<Taken>) {
+        self.changes.push((no.0, taken.as_ref().map(Taken::encode)));
+        self.taken.put(no, taken);
+    }
+
+    /// Attributes that were set on the object with this handle at the server.
+    pub(crate) fn altered(&self, handle: &Handle) -> Option<(ObjectNo, &Altered)> {
+        let no = self.altered_by_handle.get(handle)?;
+        Some((*no, &self.altered[no]))
+    }
+
+    /// The same by number.
+    pub(crate) fn get_altered(&self, no: ObjectNo) -> Option<&Altered> {
+        self.altered.get(&no)
+    }
+
+    /// Attributes of something of the server's were set.
+    pub(crate) fn alter(&mut self, altered: Altered) -> ObjectNo {
+        let known = self.altered_by_handle.get(&altered.handle).copied();
+        let no = known.unwrap_or_else(|| self.next_number());
+        self.put_altered(no, Some(altered));
+        no
+    }
+
+    /// Other attributes were set, or the change no longer waits.
+    pub(crate) fn put_altered(&mut self, no: ObjectNo, altered: Option<Altered>) {
+        self.changes.push((no.0, altered.as_ref().map(Altered::encode)));
+        if let Some(before) = self.altered.remove(&no) {
+            self.altered_by_handle.remove(&before.handle);
+        }
+        if let Some(altered) = altered {
+            self.altered_by_handle.insert(altered.handle.clone(), no);
+            self.altered.insert(no, altered);
+        }
+    }
+
+    /// All that was set, also what the server has by now, if that is its version still.
+    pub(crate) fn all_altered(&self) -> impl Iterator<Item = &Altered> {
+        self.altered.values()
+    }
+
+    /// Changes of attributes that the server does not have, in the order in which they were made.
+    pub(crate) fn altered_waiting(&self) -> impl Iterator<Item = ObjectNo> {
+        self.altered.iter().filter(|(_, one)| !one.is_done).map(|(no, _)| *no)
+    }
+
+    /// The server's handle of the object that clients know by `handle`, if the server has it.
+    pub(crate) fn server_handle<'a>(&'a self, handle: &'a Handle) -> Option<&'a Handle> {
+        match self.number_in(handle) {
+            Some(no) => self.named(no).map(|named| &named.handle),
+            None => Some(handle),
+        }
+    }
+
+    /// Whether the server has other names in a directory than there are.
+    pub(crate) fn is_changed(&self, dir: &Dir) -> bool {
+        self.waiting.contains_key(dir) || self.taken.is_in(dir)
     }
 
     pub(crate) fn get(&self, no: ObjectNo) -> Option<&Object> {
         self.objects.get(&no)
     }
 
-    /// The name of an object; `None` if it has gone from its last known one.
+    /// The place of an object; `None` if it is no longer at its last known one.
     pub(crate) fn place_of(&self, no: ObjectNo) -> Option<&Place> {
         let Object { place, stage, .. } = self.objects.get(&no)?;
         let is_there = match stage {
@@ -200,7 +302,7 @@ impl Journal {
         is_there.then_some(place)
     }
 
-    /// What waits, and is such an object.
+    /// The object, if it is waiting.
     pub(crate) fn waiting(&self, no: ObjectNo) -> Option<(&Place, &Waiting)> {
         match self.objects.get(&no)? {
             Object { place, stage: Stage::Waiting(waiting), .. } => Some((place, waiting)),
@@ -208,7 +310,7 @@ impl Journal {
         }
     }
 
-    /// What the server has of what was made here.
+    /// The object as the server has it, if it was made here.
     pub(crate) fn named(&self, no: ObjectNo) -> Option<&Named> {
         match &self.objects.get(&no)?.stage {
             Stage::Named(named) => Some(named),
@@ -221,7 +323,7 @@ impl Journal {
         self.objects.iter().map(|(no, object)| (*no, object))
     }
 
-    /// What waits in a directory, by name.
+    /// Waiting objects in a directory, by name.
     pub(crate) fn waiting_in(&self, dir: &Dir) -> impl Iterator<Item = (&OsStr, ObjectNo)> {
         let names = self.waiting.get(dir).into_iter().flatten();
         names.map(|(name, no)| (name.as_os_str(), *no))
@@ -232,17 +334,17 @@ impl Journal {
         self.subdirectories.get(dir).copied().unwrap_or(0)
     }
 
-    /// What waits to have this name.
+    /// The waiting object with this name.
     pub(crate) fn waiting_at(&self, dir: &Dir, name: &OsStr) -> Option<ObjectNo> {
         self.waiting.get(dir)?.get(name).copied()
     }
 
-    /// What was made here and has this handle of the server.
+    /// The object made here that has this handle at the server.
     pub(crate) fn of_server(&self, handle: &Handle) -> Option<ObjectNo> {
         self.by_handle.get(handle).copied()
     }
 
-    /// What was made here and has this inode number of the server.
+    /// The object made here that has this inode number at the server.
     pub(crate) fn of_fileid(&self, fileid: u64) -> Option<ObjectNo> {
         self.by_fileid.get(&fileid).copied()
     }
@@ -256,7 +358,7 @@ impl Journal {
         Handle::new(&bytes)
     }
 
-    /// Whether a handle is one of [`Journal::handle`], and of which object; it may be gone.
+    /// Whether a handle is one of [`Journal::handle`], and of which object; that may be gone.
     pub(crate) fn number_in(&self, handle: &Handle) -> Option<ObjectNo> {
         let rest = handle.as_bytes().strip_prefix(HANDLE_MAGIC)?.strip_prefix(&self.id)?;
         Some(ObjectNo(u64::from_be_bytes(rest.try_into().ok()?)))
@@ -268,7 +370,7 @@ impl Journal {
         no.map_or_else(|| Dir::Server(handle.clone()), Dir::Made)
     }
 
-    /// Whether `inner` is `outer`, or below it, as far as only what waits lies between.
+    /// Whether `inner` is `outer`, or below it with only waiting directories in between.
     pub(crate) fn is_within(&self, inner: &Dir, outer: ObjectNo) -> bool {
         let mut at = inner.clone();
         while let Dir::Made(no) = at {
@@ -286,6 +388,12 @@ impl Journal {
     /// # Panics
     /// If something waits to have that name.
     pub(crate) fn make(&mut self, place: Place, waiting: Waiting) -> ObjectNo {
+        let no = self.next_number();
+        self.put(no, Some(Object { place, stage: Stage::Waiting(waiting), given: None }));
+        no
+    }
+
+    fn next_number(&mut self) -> ObjectNo {
         let no = ObjectNo(self.next);
         self.next += 1;
         if self.next > self.reserved {
@@ -293,17 +401,16 @@ impl Journal {
             let head = Head { id: self.id, next: self.reserved };
             self.changes.push((HEAD, Some(head.encode())));
         }
-        self.put(no, Some(Object { place, stage: Stage::Waiting(waiting), given: None }));
         no
     }
 
-    /// Changes what waits.
+    /// Changes a waiting object.
     pub(crate) fn change(&mut self, no: ObjectNo, waiting: Waiting) {
         assert!(self.waiting(no).is_some(), "it waits");
         self.change_object(no, |object| object.stage = Stage::Waiting(waiting));
     }
 
-    /// Somebody has given the bytes of what waits a time.
+    /// A caller has set a modification time over the bytes of a waiting object.
     pub(crate) fn give(&mut self, no: ObjectNo, given: Given) {
         self.change_object(no, |object| object.given = Some(given));
     }
@@ -314,19 +421,19 @@ impl Journal {
         self.put(no, Some(object));
     }
 
-    /// Forgets an object: it was removed.
+    /// Forgets an object that was removed.
     ///
     /// # Panics
-    /// If something waits in it.
+    /// If a waiting object is in it.
     pub(crate) fn forget(&mut self, no: ObjectNo) {
         assert!(!self.waiting.contains_key(&Dir::Made(no)), "there is something in it");
         self.put(no, None);
     }
 
-    /// What waits has another name, in the place of what waited to have that.
+    /// Gives a waiting object another name, replacing a waiting object that had that.
     ///
     /// # Panics
-    /// If that is a directory with something in it.
+    /// If that is a directory with entries.
     pub(crate) fn rename(&mut self, no: ObjectNo, to: Place) {
         assert!(self.waiting(no).is_some(), "it waits");
         if let Some(replaced) = self.waiting_at(&to.dir, &to.name).filter(|other| *other != no) {
@@ -335,8 +442,8 @@ impl Journal {
         self.change_object(no, |object| object.place = to);
     }
 
-    /// The server has an object now, under that name. It has lost
-    /// whatever had its handle or its number before.
+    /// The server has an object now, under this name. Whatever had its handle or its number before
+    /// no longer has it.
     pub(crate) fn name(&mut self, no: ObjectNo, name: OsString, named: Named) {
         assert!(self.waiting(no).is_some(), "it waits");
         let same = [self.of_server(&named.handle), self.of_fileid(named.fileid)];
@@ -351,11 +458,12 @@ impl Journal {
         });
     }
 
-    /// The server has renamed what had a name. Nothing, if that is not known here.
+    /// The server has renamed an object. Nothing happens if that is not known here.
     pub(crate) fn renamed(&mut self, from: &Place, to: &Place) {
         if from == to {
             return;
         }
+        self.forget_told(from);
         self.removed(to);
         let Some(no) = self.by_place.get(from).copied() else { return };
         self.change_object(no, |object| {
@@ -366,13 +474,29 @@ impl Journal {
         });
     }
 
-    /// The server has removed a name, and with its only name what had it.
+    /// The server has removed a name, and the object if it was its only name.
     pub(crate) fn removed(&mut self, place: &Place) {
+        self.forget_told(place);
         let Some(no) = self.by_place.remove(place) else { return };
         let is_gone = self.named(no).is_some_and(|named| !named.is_linked);
         if is_gone && !self.waiting.contains_key(&Dir::Made(no)) {
             self.put(no, None);
         }
+    }
+
+    /// The object at the server has a new version because of a change of ours: it is shown as
+    /// before, if its bytes are the same.
+    pub(crate) fn follow_version(&mut self, no: ObjectNo, now: Validator) {
+        let Some(Named { shown, .. }) = self.named(no) else { return };
+        let then = shown.server;
+        if (then.size, then.mtime) != (now.size, now.mtime) || then == now {
+            return;
+        }
+        self.change_object(no, |object| {
+            if let Stage::Named(named) = &mut object.stage {
+                named.shown.server = now;
+            }
+        });
     }
 
     /// The server has given an object another name.
@@ -387,7 +511,27 @@ impl Journal {
         });
     }
 
-    /// Objects that have another name than they were to have, since somebody else had made that.
+    /// A user who changes a name here has noticed that it is not the wanted one.
+    pub(crate) fn acknowledge(&mut self, place: &Place) {
+        self.forget_told(place);
+        let Some(no) = self.by_place.get(place).copied() else { return };
+        if self.named(no).is_some_and(|named| named.wanted.is_some()) {
+            self.change_object(no, |object| {
+                if let Stage::Named(named) = &mut object.stage {
+                    named.wanted = None;
+                }
+            });
+        }
+    }
+
+    /// The conflict of a name is no longer reported.
+    fn forget_told(&mut self, place: &Place) {
+        if let Some(no) = self.taken.told_at(place) {
+            self.put_taken(no, None);
+        }
+    }
+
+    /// Objects that have another name than the wanted one, since another client had made that.
     pub(crate) fn conflicts(&self) -> impl Iterator<Item = ObjectNo> {
         self.objects().filter_map(|(no, object)| match &object.stage {
             Stage::Named(Named { wanted: Some(_), .. }) => Some(no),

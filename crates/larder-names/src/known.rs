@@ -1,5 +1,5 @@
 //! What is known of a directory of the server in which something was made here: enough to answer
-//! for names that do not exist, and for who may make names.
+//! for names that do not exist, and to decide which users may make names.
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
@@ -14,13 +14,13 @@ const WRITERS_MAX: usize = 16;
 /// A directory of the server, as its only writer knows it.
 #[derive(Clone, Debug)]
 pub(crate) struct Known {
-    /// What the server said last.
+    /// The server's last report.
     attr: Attr,
     /// The times that applications see instead, as long as the server's version is this one.
     shown: Option<Shown>,
     /// All names in it, if they are known.
     names: Option<HashSet<OsString>>,
-    /// Who may search and change it.
+    /// The users who may search and change it.
     writers: Vec<Maker>,
 }
 
@@ -30,13 +30,13 @@ impl Known {
         Known { attr, shown: None, names: None, writers: Vec::new() }
     }
 
-    /// Of one that was made here, and at the server just now: in its version `shown`, with nothing
-    /// in it.
+    /// For a directory that was just made, here and at the server: its version is `shown`, and it
+    /// is empty.
     pub(crate) fn made(attr: Attr, shown: Shown) -> Known {
         Known { shown: Some(shown), names: Some(HashSet::new()), ..Known::new(attr) }
     }
 
-    /// Whether what is made in it gets its group.
+    /// Whether objects made in it get its group.
     pub(crate) fn passes_group_on(&self) -> bool {
         self.attr.mode & 0o2000 != 0
     }
@@ -60,8 +60,8 @@ impl Known {
         self.shown = Some(Shown { server, mtime: now, ctime: now });
     }
 
-    /// The server describes the directory, which nobody but us changes: if it is another version
-    /// all the same, its names are not known any more.
+    /// The server describes the directory, which no other client changes: if it has another version
+    /// nevertheless, its names are not known any more.
     pub(crate) fn observe(&mut self, attr: Attr) {
         if !self.attr.validator().same(&attr.validator()) {
             *self = Known::new(attr);
@@ -69,8 +69,12 @@ impl Known {
         self.attr = attr;
     }
 
-    /// A change of ours that applications know of already.
-    pub(crate) fn replayed(&mut self, change: &Change, name: &OsStr) {
+    /// A change of ours that applications have seen already. `follow` applies it to the names.
+    pub(crate) fn replayed(
+        &mut self,
+        change: &Change,
+        follow: impl FnOnce(&mut HashSet<OsString>),
+    ) {
         let Some(after) = change.after.filter(|_| self.is_followed_by(change)) else {
             self.forget(change);
             return;
@@ -79,13 +83,11 @@ impl Known {
         if let Some(shown) = &mut self.shown {
             shown.server = after.validator();
         }
-        if let Some(names) = &mut self.names {
-            names.insert(name.to_owned());
-        }
+        self.names.as_mut().map(follow);
     }
 
-    /// A change that was made at the server for somebody who waits for it, as he is told of it.
-    /// `names` follows it.
+    /// A change that was made at the server for a waiting caller, as it is reported to the caller.
+    /// `names` applies it.
     pub(crate) fn passed(
         &mut self,
         mut change: Change,
@@ -106,8 +108,8 @@ impl Known {
         change
     }
 
-    /// Whether a change of ours is the next one after what is known. Of a server that does not
-    /// tell, it is: nobody else makes any.
+    /// Whether a change of ours directly follows what is known. For a server that does not report
+    /// that, it does: no other client makes changes.
     fn is_followed_by(&self, change: &Change) -> bool {
         change.before.is_none() || change.follows(&self.attr.validator())
     }
@@ -125,14 +127,14 @@ impl Known {
         self.names = Some(names);
     }
 
-    /// A name is gone.
+    /// A name was removed.
     pub(crate) fn lose_name(&mut self, name: &OsStr) {
         if let Some(names) = &mut self.names {
             names.remove(name);
         }
     }
 
-    /// Whether there is such a name at the server; `None`: that is not known.
+    /// Whether the server has such a name; `None`: that is not known.
     pub(crate) fn has(&self, name: &OsStr) -> Option<bool> {
         self.names.as_ref().map(|names| names.contains(name))
     }

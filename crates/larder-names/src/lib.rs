@@ -1,13 +1,13 @@
 //! Names of a mount that is their only writer: made on this machine first, and at the server later.
 //!
 //! [`Names`] is a layer between a client and its server, itself a [`larder_vfs::Remote`]. Objects
-//! that the client makes by way of [`larder_vfs::Deferring::names`] get a handle and an inode
-//! number of their own, a record in the journal of names (in the cache's index), and a time by
-//! which the server must have them. Until then they are looked up, listed, renamed, changed and
-//! removed here; an object that is removed before the server has it costs no request at all. When
-//! the time comes, when a caller asks for it, or when anything about the object needs the server
-//! (its first byte of data above all), the object is *made at the server*, after the directories
-//! that it is in. Its handle and its number stay.
+//! that the client makes through [`larder_vfs::Deferring::names`] get a handle and an inode number
+//! of their own, a record in the journal of names (in the cache's index), and a time by which the
+//! server must have them. Until then they are looked up, listed, renamed, changed and removed here;
+//! an object that is removed before the server has it costs no request at all. When the time comes,
+//! when a caller asks for it, or when anything about the object needs the server (its first byte of
+//! data above all), the object is *made at the server*, after the directories in which it is. Its
+//! handle and its number stay.
 //!
 //! Invariants:
 //! - A call that is not answered here goes to the server after everything that it depends on has
@@ -20,7 +20,8 @@
 //! - Nothing that was acknowledged is dropped: an object that the server refuses stays waiting, and
 //!   is reported.
 //!
-//! - [`object`], [`record`], [`journal`]: what was made here, as a pure machine.
+//! - [`object`], [`record`], [`journal`]: what was made here, as a pure state machine.
+//! - [`licence`]: when this machine may answer.
 //! - [`known`]: what is known of the server's directories in which something was made.
 //! - [`state`], [`shared`]: both together; translates handles and attributes between client and
 //!   server.
@@ -28,6 +29,7 @@
 //! - [`deferred`]: changes of names that are answered here.
 //! - [`passed`]: changes of names that are made at the server at once.
 //! - [`replay`]: makes waiting objects at the server.
+//! - [`told`]: reports on waiting objects for users.
 //! - [`names`]: the [`larder_vfs::Remote`].
 //!
 //! Left out on purpose: which names may be deferred (the client knows their classes), and data.
@@ -37,19 +39,27 @@
     allow(clippy::disallowed_methods, reason = "tests wait for real sockets and threads")
 )]
 
+mod altered;
 mod deferred;
 mod journal;
 mod known;
+mod licence;
 mod listing;
 mod lookup;
 mod names;
 mod object;
+mod overlay;
 mod passed;
 mod record;
 mod replay;
+mod retake;
 mod shared;
 mod state;
+mod taken;
+mod there;
+mod told;
 
+pub use licence::Licence;
 pub use names::Names;
 
 #[cfg(test)]

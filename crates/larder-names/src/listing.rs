@@ -4,36 +4,54 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ffi::OsString;
 use std::sync::Arc;
 
-use larder_vfs::{Cookie, Cred, Error, Handle, Kind, Listed, Listing, Result};
+use larder_vfs::{Cookie, Cred, Error, Handle, Held, Kind, Listed, Listing, Result};
 
-use crate::deferred::has_rights;
-use crate::object::{Dir, ObjectNo, Place};
+use crate::object::{Dir, ObjectNo, Place, has_rights};
 use crate::shared::{Shared, Target};
 
-/// Positions of names that wait have these bits. A server whose positions come so far is given what
-/// waits in the directory before it is listed.
+/// Positions of waiting names have these bits. If a server's positions reach them, waiting objects
+/// of the directory are made at the server before it is listed.
 const WAITING_POSITION: u64 = 0x7ffe_ffff << 32;
 /// Which bits these are.
 const POSITION_BITS: u64 = 0xffff_ffff << 32;
 
 impl Shared {
-    /// The entries of a directory that are listed here, after the server's: what waits, and what
-    /// waited in an earlier listing. A name keeps its position when the server gets the object, so
-    /// that a reader who is in the middle of the directory neither misses it nor sees it twice.
+    /// The entries of a directory that are listed here, after the server's: waiting objects, and
+    /// objects that were waiting in an earlier listing. A name keeps its position when the server
+    /// gets the object, so that a reader in the middle of the directory neither misses it nor sees
+    /// it twice.
     fn listed_here(&self, dir: &Dir, after: Option<ObjectNo>) -> Vec<Listed> {
         let mut state = self.state();
         let waiting = state.journal().waiting_in(dir).map(|(_, no)| no);
-        let now: BTreeSet<ObjectNo> = waiting.collect();
+        let moved = state.journal().taken().in_dir(dir).map(|(_, no)| no);
+        let now: BTreeSet<ObjectNo> = waiting.chain(moved).collect();
         let mut all = state.list(dir, now);
         all.retain(|no| after.is_none_or(|after| *no > after));
         let is_here = |place: &Place| place.dir == *dir;
         all.into_iter()
             .filter_map(|no| {
+                let position = WAITING_POSITION | no.0;
+                if let Some(moved) = state.journal().taken().get(no) {
+                    let place = moved.place.as_ref().filter(|place| is_here(place))?;
+                    return Some(Listed {
+                        name: place.name.clone(),
+                        fileid: moved.fileid,
+                        position,
+                        attr: None,
+                        tells_links: true,
+                        handle: None,
+                    });
+                }
                 let place = state.journal().place_of(no).filter(|place| is_here(place))?;
+                // It was removed here, or moved: the server's name stands for nothing.
+                let is_named = state.journal().named(no).is_some();
+                if is_named && state.journal().taken().from(dir, &place.name).is_some() {
+                    return None;
+                }
                 Some(Listed {
                     name: place.name.clone(),
                     fileid: no.fileid(),
-                    position: WAITING_POSITION | no.0,
+                    position,
                     attr: state.attr(no),
                     tells_links: true,
                     handle: Some(state.journal().handle(no)),
@@ -65,8 +83,8 @@ impl Shared {
         listing
     }
 
-    /// Lists a directory of the server in which something waits: the rest of what the server has,
-    /// and what waits after that.
+    /// Lists a directory of the server that has waiting objects: the rest of the server's entries,
+    /// and then the waiting ones.
     async fn list_both(
         self: &Arc<Self>,
         cred: &Cred,
@@ -75,7 +93,7 @@ impl Shared {
         bytes_max: u32,
     ) -> Result<Listing> {
         let (key, begin) = (self.state().journal().dir(dir), cookie);
-        // What is made at the server from now on is in one of both.
+        // An object that is made at the server from now on is in one of the two.
         let mut waiting = self.listed_here(&key, None);
         let mut all = Listing { entries: Vec::new(), eof: true, verifier: 0, dir: None };
         loop {
@@ -94,14 +112,43 @@ impl Shared {
             }
             cookie = Cookie { position: last.ok_or(Error::Io)?, verifier: page.verifier };
         }
-        // What waits is what its name stands for, whatever the server has under that.
-        let names: HashSet<OsString> = waiting.iter().map(|entry| entry.name.clone()).collect();
+        // A waiting object is what its name stands for, whatever the server has under that name.
+        let names = self.other_names(&key, &waiting);
         let (replaced, rest) =
             all.entries.into_iter().partition(|entry| names.contains(&entry.name));
         all.entries = rest;
         described(&mut waiting, replaced);
         all.entries.extend(waiting);
         Ok(all)
+    }
+
+    /// Names in a directory that stand for something else than at the server, or for nothing.
+    fn other_names(&self, dir: &Dir, waiting: &[Listed]) -> HashSet<OsString> {
+        let state = self.state();
+        let taken = state.journal().taken().origins_in(dir).map(|(name, _)| name.to_owned());
+        waiting.iter().map(|entry| entry.name.clone()).chain(taken).collect()
+    }
+
+    /// Lists a directory of the server while that is out of reach: the cached entries, and the
+    /// waiting ones.
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`] if not all of it is cached.
+    fn list_held(&self, held: &dyn Held, dir: &Handle, cookie: Cookie) -> Result<Listing> {
+        let mut entries = held.held_entries(dir).ok_or(Error::TimedOut)?;
+        let key = self.state().journal().dir(dir);
+        let mut waiting = self.listed_here(&key, None);
+        let names = self.other_names(&key, &waiting);
+        let (replaced, rest) = entries.into_iter().partition(|entry| names.contains(&entry.name));
+        entries = rest;
+        described(&mut waiting, replaced);
+        if cookie.position != 0 {
+            let at = entries.iter().position(|entry| entry.position == cookie.position);
+            drop(entries.drain(..=at.ok_or(Error::BadCookie)?));
+        }
+        entries.extend(waiting);
+        let (verifier, dir) = (cookie.verifier, self.state().dir_attr(&key));
+        Ok(Listing { entries, eof: true, verifier, dir })
     }
 
     pub(crate) async fn list(
@@ -116,7 +163,7 @@ impl Shared {
         let (key, waits) = {
             let state = self.state();
             let key = state.journal().dir(dir);
-            let waits = state.journal().waiting_in(&key).next().is_some() || state.has_listed(&key);
+            let waits = state.journal().is_changed(&key) || state.has_listed(&key);
             (key, waits)
         };
         let server = match self.target(dir)? {
@@ -137,6 +184,9 @@ impl Shared {
             let (entries, verifier) = (self.listed_here(&key, after), cookie.verifier);
             return Ok(Listing { entries, eof: true, verifier, dir: None });
         }
+        if let Some(held) = self.held() {
+            return self.list_held(&*held, dir, cookie);
+        }
         if waits {
             return self.list_both(cred, (dir, &server), cookie, bytes_max).await;
         }
@@ -145,7 +195,7 @@ impl Shared {
     }
 }
 
-/// Takes what the server says of those entries of `waiting` that it has by now.
+/// Applies the server's descriptions to those entries of `waiting` that it has by now.
 fn described(waiting: &mut [Listed], server: Vec<Listed>) {
     let mut server: HashMap<u64, Listed> =
         server.into_iter().map(|entry| (entry.fileid, entry)).collect();

@@ -1,11 +1,10 @@
-//! Looks names up, and checks rights on and describes what they stand for.
+//! Looks names up, checks rights on the objects, and describes them.
 
 use std::ffi::OsStr;
 
 use larder_vfs::{Access, Attr, Cred, Error, Found, Handle, Judged, Kind, LookedUp, Result};
 
-use crate::deferred::has_rights;
-use crate::object::{Dir, ObjectNo};
+use crate::object::{Dir, ObjectNo, has_rights};
 use crate::shared::{Shared, Target};
 
 impl Shared {
@@ -13,10 +12,15 @@ impl Shared {
     pub(crate) async fn describe(&self, cred: &Cred, file: &Handle) -> Result<Attr> {
         match self.target(file)? {
             Target::Waiting(no) => self.state().attr(no).ok_or(Error::Stale),
-            Target::Server(server) => {
+            Target::Server(server) => loop {
                 let attr = self.remote.getattr(cred, &server).await?;
-                Ok(self.show(file, attr))
-            }
+                // The server may have what it was just asked to set: only the answer tells whether
+                // this is that, or somebody else's doing.
+                match self.asked_meanwhile(file, &attr) {
+                    Some(no) => self.settle_one(no, cred.deadline).await?,
+                    None => return Ok(self.show(file, attr)),
+                }
+            },
         }
     }
 
@@ -30,6 +34,8 @@ impl Shared {
         if name == ".." {
             return self.look_up_parent(cred, dir, target).await;
         }
+        let (mut moved, dir_attr);
+        moved = None;
         {
             let state = self.state();
             let key = state.journal().dir(dir);
@@ -44,9 +50,19 @@ impl Shared {
             if let Some(no) = state.journal().waiting_at(&key, name) {
                 return Ok(LookedUp { found: state.found(no), dir: attr });
             }
-            if state.has(&key, name) == Some(false) {
-                return Ok(LookedUp { found: None, dir: attr });
+            match state.journal().taken().at(&key, name) {
+                Some(no) => moved = state.journal().taken().get(no).map(|one| one.handle.clone()),
+                None if state.has(&key, name) == Some(false) => {
+                    return Ok(LookedUp { found: None, dir: attr });
+                }
+                None => {}
             }
+            dir_attr = attr;
+        }
+        if let Some(handle) = moved {
+            let attr = self.remote.getattr(cred, &handle).await?;
+            let found = Some(self.show_found(Found { handle, attr }));
+            return Ok(LookedUp { found, dir: dir_attr });
         }
         let Target::Server(server) = target else { return Err(Error::Stale) };
         let answer = self.remote.lookup(cred, &server, name).await?;
@@ -89,7 +105,7 @@ impl Shared {
             (1, if is_directory { Access::LOOKUP } else { Access::EXECUTE }),
         ];
         let may = |bits, right| match right {
-            // User 0 too executes only what somebody may.
+            // User 0 too can execute a file only if some user can.
             Access::EXECUTE if cred.uid == 0 => attr.mode & 0o111 != 0,
             _ => has_rights(&attr, cred, bits),
         };

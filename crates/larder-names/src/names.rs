@@ -10,30 +10,31 @@ use larder_cache::Cache;
 use larder_io::Clock;
 use larder_vfs::{
     Access, Attr, Change, Changed, Committed, Cookie, CopyEnd, Cred, Deferred, Deferring, Error,
-    Found, Future, Handle, Intent, Judged, KeptLock, Listing, LockChange, LockMode, LookedUp, Made,
-    New, Remote, RemoteCopied, RemoteLimits, RemoteOpened, RemoteRead, RemoteWritten, Removal,
-    Result, Seek, SetAttr, SetXattr, SpaceChange, Stability, StatFs, Time, Token, Watcher,
+    Found, Future, Handle, Held, Intent, Judged, KeptLock, Listing, LockChange, LockMode, LookedUp,
+    Made, New, Remote, RemoteCopied, RemoteLimits, RemoteOpened, RemoteRead, RemoteWritten,
+    Removal, Result, Seek, SetAttr, SetXattr, SpaceChange, Stability, StatFs, Time, Token,
+    Validator, Watcher,
 };
 
-use crate::object::{Body, ObjectNo};
+use crate::licence::Licence;
+use crate::object::Body;
 use crate::replay;
 use crate::shared::{Shared, Target};
-use crate::state::State;
 
 /// See the crate.
 pub struct Names {
     shared: Arc<Shared>,
-    /// Changes of names are answered here where that can be.
-    defers: bool,
-    /// The same names, for whoever wants that.
+    /// Changes of names are answered here where possible, as long as the licence permits.
+    may_defer: bool,
+    /// The same names, for callers that want changes to be answered here.
     deferring: Option<Box<Names>>,
 }
 
 impl Names {
-    /// The names of `remote`, with the journal that is in `cache`. If it `defers`, more may be made
-    /// here; else what is in the journal goes to the server, and keeps its identities. What an
-    /// earlier process made here goes to the server at once, in the background. `host` is how
-    /// this machine is called in names of conflicts. Reads the whole journal.
+    /// The names of `remote`, with the journal in `cache`. With a `licence`, more may be made here;
+    /// otherwise the objects in the journal are made at the server, and keep their identities.
+    /// Objects of an earlier process are made at the server at once, in the background. `host` is
+    /// this machine's name in names of conflicts. Reads the whole journal.
     ///
     /// # Panics
     /// Outside an async runtime.
@@ -42,29 +43,38 @@ impl Names {
         cache: Cache,
         clock: Arc<dyn Clock>,
         host: &str,
-        defers: bool,
+        licence: Licence,
     ) -> Names {
-        let names = Names::idle(remote, cache, clock, host, defers);
+        let names = Names::idle(remote, cache, clock, host, licence);
         tokio::spawn(names.run());
         names
     }
 
-    /// Makes at the server what is due, as long as there are these names.
+    /// Makes at the server what is due, as long as these names exist.
     pub(crate) fn run(&self) -> impl std::future::Future<Output = ()> + Send + use<> {
         replay::run(Arc::downgrade(&self.shared), self.shared.more.clone())
     }
 
-    /// The same, that makes at the server only what somebody asks for.
+    /// The same, but objects are made at the server only on request.
     pub(crate) fn idle(
         remote: Arc<dyn Remote>,
         cache: Cache,
         clock: Arc<dyn Clock>,
         host: &str,
-        defers: bool,
+        licence: Licence,
     ) -> Names {
-        let shared = Arc::new(Shared::open(remote, cache, clock, host.to_owned()));
-        let deferring = Names { shared: shared.clone(), defers, deferring: None };
-        Names { shared, defers: false, deferring: Some(Box::new(deferring)) }
+        let shared = Arc::new(Shared::open(remote, cache, clock, host.to_owned(), licence));
+        let deferring = Names { shared: shared.clone(), may_defer: true, deferring: None };
+        Names { shared, may_defer: false, deferring: Some(Box::new(deferring)) }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    fn defers(&self) -> bool {
+        self.may_defer && self.shared.licence.holds(self.remote())
     }
 
     /// Whether a cache has a journal with something in it.
@@ -75,27 +85,20 @@ impl Names {
     fn remote(&self) -> &dyn Remote {
         &*self.shared.remote
     }
-
-    /// What is to be told of an object that waits, or has another name than it was to have.
-    fn tell(&self, state: &State, no: ObjectNo) -> Option<Deferred> {
-        let wanted = state.journal().named(no).map(|named| named.wanted.clone());
-        if wanted == Some(None) {
-            return None;
-        }
-        Some(Deferred {
-            file: state.journal().handle(no),
-            name: state.journal().get(no)?.place.name.clone(),
-            due: state.due(no),
-            is_kept: self.shared.cache.has_kept_names(state.recorded()),
-            failure: state.failure(no),
-            wanted: wanted.flatten(),
-        })
-    }
 }
 
 impl Deferring for Names {
     fn names(&self) -> &dyn Remote {
         self
+    }
+
+    fn is_away(&self) -> bool {
+        self.shared.is_away()
+    }
+
+    fn held_by(&self, held: Weak<dyn Held>) {
+        // Only the first counts.
+        let _ = self.shared.held.set(held);
     }
 
     fn promise(&self, file: &Handle, within: Duration) {
@@ -116,11 +119,22 @@ impl Deferring for Names {
         written_ns: Option<i64>,
     ) -> Option<Result<Change>> {
         match self.shared.target(file) {
-            Ok(Target::Waiting(no)) if self.defers => {
+            Ok(Target::Waiting(no)) if self.defers() => {
                 self.shared.set_here(cred, no, set, written_ns)
+            }
+            Ok(Target::Server(server)) if self.defers() => {
+                self.shared.alter_here(cred, (file, server), set)
             }
             _ => None,
         }
+    }
+
+    fn emptied(&self) -> Vec<(Handle, Attr)> {
+        self.shared.emptied()
+    }
+
+    fn lacks_bytes(&self, file: &Handle) -> bool {
+        matches!(self.shared.target(file), Ok(Target::Waiting(_)))
     }
 
     fn given_time(&self, file: &Handle, written_ns: i64) -> Option<Time> {
@@ -136,33 +150,42 @@ impl Deferring for Names {
     fn settle<'a>(&'a self, file: Option<&'a Handle>) -> Future<'a, ()> {
         Box::pin(async move {
             let Some(file) = file else { return self.shared.settle_all(None).await };
-            match self.shared.target(file)? {
-                Target::Waiting(no) => self.shared.settle_one(no, None).await,
-                Target::Server(_) => Ok(()),
+            for no in self.shared.changes_of(file) {
+                self.shared.settle_one(no, None).await?;
             }
+            Ok(())
         })
+    }
+
+    fn beneath(&self, file: &Handle, shown: &Validator) -> Option<Validator> {
+        let state = self.shared.state();
+        let server = state.journal().server_handle(file)?;
+        let (_, altered) = state.journal().altered(server)?;
+        altered.beneath(shown)
     }
 
     fn is_removed(&self, file: &Handle) -> bool {
         let state = self.shared.state();
-        let made = state.journal().number_in(file);
-        made.is_some_and(|no| state.journal().get(no).is_none())
+        match state.journal().number_in(file) {
+            Some(no) => state.is_gone(no),
+            None => state.journal().taken().is_gone(file),
+        }
     }
 
     fn awaited(&self, file: &Handle) -> Option<Deferred> {
         let state = self.shared.state();
         let no = state.journal().number_in(file)?;
-        self.tell(&state, no)
+        self.shared.tell(&state, no)
     }
 
     fn deferred(&self) -> Vec<Deferred> {
         let state = self.shared.state();
-        let conflicts = state.journal().conflicts();
+        let conflicts = state.journal().conflicts().chain(state.journal().taken().told());
         state
             .all_due()
             .map(|(no, _)| no)
             .chain(conflicts)
-            .filter_map(|no| self.tell(&state, no))
+            .filter_map(|no| self.shared.tell(&state, no))
             .collect()
     }
 }
@@ -193,7 +216,7 @@ impl Remote for Names {
     ) -> Future<'a, Changed> {
         Box::pin(async move {
             if let Target::Waiting(no) = self.shared.target(file)?
-                && self.defers
+                && self.defers()
                 && guard.is_none()
                 && set.size.unwrap_or(0) == 0
                 && let Some(answer) = self.shared.set_here(cred, no, &set, None)
@@ -446,6 +469,18 @@ impl Remote for Names {
         })
     }
 
+    fn is_lost<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        open: Option<&'a Token>,
+    ) -> Future<'a, bool> {
+        Box::pin(async move {
+            let server = self.shared.at_server(cred, file).await?;
+            self.remote().is_lost(cred, &server, open).await
+        })
+    }
+
     fn copies(&self) -> bool {
         self.remote().copies()
     }
@@ -476,7 +511,7 @@ impl Remote for Names {
         set: SetAttr,
     ) -> Future<'a, Made> {
         Box::pin(async move {
-            if self.defers
+            if self.defers()
                 && let Some(answer) = self.shared.make_here(cred, dir, name, &new, &set).await
             {
                 return answer;
@@ -493,7 +528,7 @@ impl Remote for Names {
         what: Removal,
     ) -> Future<'a, Change> {
         Box::pin(async move {
-            if self.defers
+            if self.defers()
                 && let Some(answer) = self.shared.remove_here(cred, dir, name, what).await
             {
                 return answer;
@@ -509,7 +544,7 @@ impl Remote for Names {
         to: (&'a Handle, &'a OsStr),
     ) -> Future<'a, (Change, Change)> {
         Box::pin(async move {
-            if self.defers
+            if self.defers()
                 && let Some(answer) = self.shared.rename_here(cred, from, to).await
             {
                 return answer;

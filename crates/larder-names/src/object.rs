@@ -3,14 +3,16 @@
 use std::ffi::OsString;
 use std::sync::Arc;
 
-use larder_vfs::{Attr, Before, Cred, Device, Handle, Kind, Time, Validator};
+use larder_vfs::{
+    Attr, Before, Cred, Device, Error, Handle, Kind, SetAttr, SetTime, Time, Validator,
+};
 
-/// Number of an object that was made here, counted from 1 and never given twice.
+/// Number of an object that was made here, counted from 1 and never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct ObjectNo(pub(crate) u64);
 
 /// Inode numbers of objects that were made here have this bit. Servers count from below, and no
-/// file system is known that comes so far.
+/// known file system gets that far.
 const FILEID_BIT: u64 = 1 << 63;
 
 impl ObjectNo {
@@ -20,7 +22,7 @@ impl ObjectNo {
     }
 }
 
-/// A directory, by who named it.
+/// A directory, by where its identity comes from.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Dir {
     /// The server did.
@@ -42,7 +44,7 @@ pub(crate) struct Object {
     /// Its name; of one that the server has, the last name that is known.
     pub(crate) place: Place,
     pub(crate) stage: Stage,
-    /// A modification time that somebody has given it while it had bytes that the server lacks.
+    /// A modification time that a caller has set while it had bytes that the server lacks.
     pub(crate) given: Option<Given>,
 }
 
@@ -64,7 +66,7 @@ pub(crate) enum Stage {
     Named(Named),
 }
 
-/// What an object is that the server does not have.
+/// What is known of an object that the server does not have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Waiting {
     pub(crate) body: Body,
@@ -80,7 +82,7 @@ pub(crate) struct Waiting {
     pub(crate) is_attempted: bool,
 }
 
-/// Kind of an object, and what is told of it when it is made.
+/// Kind of an object, and its data when it is made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Body {
     File,
@@ -101,7 +103,7 @@ impl Body {
     }
 }
 
-/// Somebody's identity, as far as a server judges it.
+/// A user's identity, as far as a server considers it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Maker {
     pub(crate) uid: u32,
@@ -129,12 +131,12 @@ pub(crate) struct Named {
     pub(crate) shown: Shown,
     /// It may have several names.
     pub(crate) is_linked: bool,
-    /// The name that it was to have, if somebody else had made that.
+    /// The name that it was to have, if another client had made that.
     pub(crate) wanted: Option<OsString>,
 }
 
-/// A version of the server's, and the times that applications see of it: to them, nothing has
-/// changed when the server made the object, or entries of it.
+/// A version of the server, and the times that applications see instead: to them, nothing changed
+/// when the server made the object, or entries of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shown {
     pub(crate) server: Validator,
@@ -142,13 +144,132 @@ pub(crate) struct Shown {
     pub(crate) ctime: Time,
 }
 
-/// The version of the data of what was made here, as long as nothing of it went to the server:
-/// whatever attributes are set meanwhile, the bytes below those that are unsent are none.
+/// A name of the server that was taken away here: its object is removed, or has another name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Taken {
+    /// The name at the server.
+    pub(crate) origin: Place,
+    /// The name here; `None`: it is removed.
+    pub(crate) place: Option<Place>,
+    /// The server's handle and inode number of the object, and its kind.
+    pub(crate) handle: Handle,
+    pub(crate) fileid: u64,
+    pub(crate) kind: Kind,
+    /// It had no other name.
+    pub(crate) is_last: bool,
+    /// Its version when it was taken, as applications saw it.
+    pub(crate) version: Validator,
+    /// On whose behalf.
+    pub(crate) taker: Maker,
+    /// The server may have been asked, and may have done so.
+    pub(crate) is_attempted: bool,
+    /// Another client had changed the object: the change no longer waits, and is only reported. The
+    /// name that the object was to have; or its own, if it was to be removed.
+    pub(crate) wanted: Option<OsString>,
+}
+
+impl Taken {
+    /// Whether the server is still to be asked.
+    pub(crate) fn waits(&self) -> bool {
+        self.wanted.is_none()
+    }
+}
+
+/// Attributes of something of the server's that were set here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Altered {
+    /// The server's handle.
+    pub(crate) handle: Handle,
+    /// The version below that, as applications would see it without.
+    pub(crate) below: Validator,
+    /// The attributes that are still to be set at the server. A size is not among them: the file
+    /// was truncated.
+    pub(crate) set: SetAttr,
+    /// The times that applications see.
+    pub(crate) mtime: Time,
+    pub(crate) ctime: Time,
+    /// The data version that applications see: that of the version below, unless the file was
+    /// truncated.
+    pub(crate) data_change: u64,
+    /// On whose behalf.
+    pub(crate) setter: Maker,
+    /// The server may have been asked, and may have done so.
+    pub(crate) is_attempted: bool,
+    /// It has: applications see that version with these times.
+    pub(crate) is_done: bool,
+}
+
+impl Altered {
+    /// The attributes as applications see them, if the server still has that version.
+    pub(crate) fn apply(&self, attr: &mut Attr) {
+        let is_below = self.below.same(&attr.validator());
+        // A directory has another version for each name in it.
+        if !is_below && attr.kind != Kind::Directory {
+            return;
+        }
+        if !self.is_done {
+            attr.mode = self.set.mode.unwrap_or(attr.mode);
+            attr.uid = self.set.uid.unwrap_or(attr.uid);
+            attr.gid = self.set.gid.unwrap_or(attr.gid);
+            attr.size = self.set.size.unwrap_or(attr.size);
+            if let Some(SetTime::To(time)) = self.set.atime {
+                attr.atime = time;
+            }
+        }
+        if is_below {
+            (attr.mtime, attr.ctime) = (self.mtime, self.ctime);
+            (attr.change, attr.data_change) = (None, Some(self.data_change));
+        }
+    }
+
+    /// Whether a version of the server's is a later one. An answer may be older than another one
+    /// that came before it.
+    pub(crate) fn is_before(&self, version: &Validator) -> bool {
+        let is_older = match (version.change, self.below.change) {
+            (Some(version), Some(below)) => version < below,
+            _ => version.ctime < self.below.ctime,
+        };
+        !is_older && !self.below.same(version)
+    }
+
+    /// The attributes as applications see them, by what is cached of the file: the server's version
+    /// or an earlier one that was shown here. `None` if it is another version of the server's.
+    pub(crate) fn over(&self, cached: Attr) -> Option<Attr> {
+        // Only versions that are shown here tell the data's version and no version of the file.
+        let was_shown = cached.change.is_none() && cached.data_change.is_some();
+        if !was_shown && !self.below.same(&cached.validator()) {
+            return None;
+        }
+        let mut shown = cached;
+        // The server may have it by now, and what is cached is from before that.
+        Altered { below: cached.validator(), is_done: false, ..self.clone() }.apply(&mut shown);
+        Some(shown)
+    }
+
+    /// The same for the attributes that the server saw before a change.
+    pub(crate) fn apply_before(&self, before: &mut Before) {
+        if self.below.same(&before.validator()) {
+            (before.mtime, before.ctime) = (self.mtime, self.ctime);
+            (before.change, before.data_change) = (None, Some(self.data_change));
+        }
+    }
+
+    /// The server's version that has the same bytes as the version `shown`; `None` if `shown` is
+    /// not the one that applications see, or has bytes of its own.
+    pub(crate) fn beneath(&self, shown: &Validator) -> Option<Validator> {
+        let is_this = shown.change.is_none() && shown.data_change == Some(self.data_change);
+        let keeps_bytes = !self.is_done && self.set.size.is_none();
+        (is_this && keeps_bytes).then_some(self.below)
+    }
+}
+
+/// The data version of an object that was made here, as long as none of its data was sent to the
+/// server: whatever attributes are set in the meantime, there are no bytes below the unsent ones.
 pub(crate) const AS_MADE: Option<u64> = Some(0);
 
 impl Shown {
-    /// The attributes as applications see them. The version is told by the times alone: what
-    /// changes here changes no number of the server's. Of its data it is `data_change`.
+    /// The attributes as applications see them. Only the times identify the version: changes made
+    /// here change no number of the server. The version of its data is `data_change`.
     pub(crate) fn apply(&self, attr: &mut Attr, data_change: Option<u64>) {
         if self.server.same(&attr.validator()) {
             (attr.mtime, attr.ctime) = (self.mtime, self.ctime);
@@ -156,7 +277,7 @@ impl Shown {
         }
     }
 
-    /// The same of what the server saw before a change.
+    /// The same for the attributes that the server saw before a change.
     pub(crate) fn apply_before(&self, before: &mut Before, data_change: Option<u64>) {
         if self.server.same(&before.validator()) {
             (before.mtime, before.ctime) = (self.mtime, self.ctime);
@@ -202,4 +323,28 @@ pub(crate) fn after(time: Time) -> Time {
         return Time { sec: time.sec.saturating_add(1), nsec: 0 };
     }
     Time { nsec: time.nsec + 1, ..time }
+}
+
+/// Whether the mode bits of `attr` let a user do all of `bits` (4 read, 2 write, 1 search).
+pub(crate) fn has_rights(attr: &Attr, cred: &Cred, bits: u32) -> bool {
+    if cred.uid == 0 {
+        return true;
+    }
+    let shift = match () {
+        () if cred.uid == attr.uid => 6,
+        () if cred.in_group(attr.gid) => 3,
+        () => 0,
+    };
+    attr.mode >> shift & bits == bits
+}
+
+/// The attributes before, as a change reports them.
+pub(crate) fn as_before(attr: &Attr) -> Before {
+    let Attr { size, mtime, ctime, change, data_change, .. } = *attr;
+    Before { size, mtime, ctime, change, data_change }
+}
+
+/// Whether the server may have carried out a call that ended with this error.
+pub(crate) fn is_unanswered(error: Error) -> bool {
+    matches!(error, Error::TimedOut | Error::Shutdown | Error::Io)
 }

@@ -1,5 +1,5 @@
-//! Changes of names that are made at the server while the caller waits: whatever they depend on is
-//! made there first.
+//! Changes of names that are made at the server while the caller waits: everything on which they
+//! depend is made there first.
 
 use std::cell::Cell;
 use std::ffi::OsStr;
@@ -11,7 +11,7 @@ use crate::object::Dir;
 use crate::shared::Shared;
 
 impl Shared {
-    /// Makes an object at the server, for who waits for it.
+    /// Makes an object at the server, for a caller that waits for it.
     pub(crate) async fn make_there(
         &self,
         cred: &Cred,
@@ -128,27 +128,40 @@ impl Shared {
         Ok((attr.map(|attr| self.show(file, attr)), change))
     }
 
-    /// Makes at the server what waits in these places, so that it can be asked about them.
+    /// Makes the waiting objects at these places at the server, so that it can be asked about them.
     async fn clear(&self, cred: &Cred, dir: &Handle, name: &OsStr) -> Result<()> {
         loop {
             let no = {
                 let state = self.state();
-                state.journal().waiting_at(&state.journal().dir(dir), name)
+                let (journal, key) = (state.journal(), state.journal().dir(dir));
+                let waiting = journal.waiting_at(&key, name);
+                let taken = journal.taken();
+                waiting.or_else(|| taken.at(&key, name)).or_else(|| taken.from(&key, name))
             };
             let Some(no) = no else { return Ok(()) };
             self.settle_one(no, cred.deadline).await?;
         }
     }
 
-    /// Fails if a directory of the server's has something in it that waits: it would go with it.
+    /// Fails if a directory of the server contains a waiting object, which would be lost with it.
+    /// Names that were taken away from it here are taken away at the server.
     async fn refuse_full(&self, cred: &Cred, dir: &Handle, name: &OsStr) -> Result<()> {
         if self.state().journal().counts().0 == 0 {
             return Ok(());
         }
         let Some(found) = self.look_up(cred, dir, name).await?.found else { return Ok(()) };
-        let state = self.state();
-        let key = state.journal().dir(&found.handle);
-        let is_full = state.journal().waiting_in(&key).next().is_some();
-        if is_full { Err(Error::NotEmpty) } else { Ok(()) }
+        loop {
+            let taken = {
+                let state = self.state();
+                let (journal, key) = (state.journal(), state.journal().dir(&found.handle));
+                let mut moved = journal.taken().in_dir(&key);
+                if journal.waiting_in(&key).next().is_some() || moved.next().is_some() {
+                    return Err(Error::NotEmpty);
+                }
+                journal.taken().origins_in(&key).map(|(_, no)| no).next()
+            };
+            let Some(no) = taken else { return Ok(()) };
+            self.settle_one(no, cred.deadline).await?;
+        }
     }
 }

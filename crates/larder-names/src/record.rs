@@ -5,29 +5,46 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use larder_cache::codec::{Reader, Writer};
-use larder_vfs::{Device, Handle, Kind, Time, Validator};
+use larder_vfs::{Device, Handle, Kind, SetAttr, SetTime, Time, Validator};
 
 use crate::object::{
-    Body, Dir, Given, Maker, Named, Object, ObjectNo, Place, Shown, Stage, Waiting,
+    Altered, Body, Dir, Given, Maker, Named, Object, ObjectNo, Place, Shown, Stage, Taken, Waiting,
 };
 
 /// Formats of the two kinds of record.
 const HEAD_FORMAT: u8 = 1;
 const OBJECT_FORMAT: u8 = 2;
-/// The one before, in which nothing was given a time.
+/// The format before, without modification times set over bytes.
 const OBJECT_FORMAT_UNGIVEN: u8 = 1;
 
-/// Most supplementary groups on record: a server takes no more of a call.
+/// Of a name that was taken away.
+const TAKEN_FORMAT: u8 = 16;
+
+/// Of attributes that were set.
+const ALTERED_FORMAT: u8 = 17;
+
+/// Most supplementary groups in a record: a server accepts no more in a call.
 const GROUPS_MAX: usize = 16;
 
-/// Which journal it is, and which numbers it may have given.
+/// Which journal it is, and which numbers it may have assigned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
-    /// A random number, which handles of its objects carry.
+    /// A random number, which handles of its objects contain.
     pub(crate) id: [u8; 16],
     /// Numbers from here on were not given.
     pub(crate) next: u64,
 }
+
+/// Kinds as they are on record: by the number that each has in [`Kind`].
+const KINDS: [Kind; 7] = [
+    Kind::File,
+    Kind::Directory,
+    Kind::Symlink,
+    Kind::Fifo,
+    Kind::Socket,
+    Kind::CharDevice,
+    Kind::BlockDevice,
+];
 
 impl Head {
     pub(crate) fn encode(&self) -> Vec<u8> {
@@ -52,17 +69,7 @@ impl Object {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Writer::with_capacity(128);
         out.u8(OBJECT_FORMAT);
-        match &self.place.dir {
-            Dir::Server(handle) => {
-                out.u8(0);
-                out.bytes(handle.as_bytes());
-            }
-            Dir::Made(no) => {
-                out.u8(1);
-                out.u64(no.0);
-            }
-        }
-        put_text(&mut out, &self.place.name);
+        put_place(&mut out, &self.place);
         out.option(self.given, |out, given| {
             put_time(out, given.mtime);
             out.i64(given.over_ns);
@@ -86,12 +93,7 @@ impl Object {
         if ![OBJECT_FORMAT, OBJECT_FORMAT_UNGIVEN].contains(&format) {
             return None;
         }
-        let dir = match input.u8()? {
-            0 => Dir::Server(handle(&mut input)?),
-            1 => Dir::Made(ObjectNo(input.u64()?)),
-            _ => return None,
-        };
-        let place = Place { dir, name: text(&mut input)? };
+        let place = place(&mut input)?;
         let given = match format == OBJECT_FORMAT && input.flag()? {
             true => Some(Given { mtime: time(&mut input)?, over_ns: input.i64()? }),
             false => None,
@@ -103,6 +105,172 @@ impl Object {
         };
         input.end(Object { place, stage, given })
     }
+}
+
+impl Taken {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Writer::with_capacity(160);
+        out.u8(TAKEN_FORMAT);
+        put_place(&mut out, &self.origin);
+        out.option(self.place.as_ref(), put_place);
+        out.bytes(self.handle.as_bytes());
+        out.u64(self.fileid);
+        out.u8(self.kind as u8);
+        out.flag(self.is_last);
+        put_version(&mut out, &self.version);
+        put_maker(&mut out, &self.taker);
+        out.flag(self.is_attempted);
+        out.option(self.wanted.as_deref(), put_text);
+        out.into_bytes()
+    }
+
+    /// Whether a record is one of these.
+    pub(crate) fn is_one(bytes: &[u8]) -> bool {
+        bytes.first() == Some(&TAKEN_FORMAT)
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Taken> {
+        let mut input = Reader::new(bytes);
+        if input.u8()? != TAKEN_FORMAT {
+            return None;
+        }
+        let origin = place(&mut input)?;
+        let to = if input.flag()? { Some(place(&mut input)?) } else { None };
+        let (handle, fileid) = (handle(&mut input)?, input.u64()?);
+        let number = input.u8()?;
+        let kind = KINDS.into_iter().find(|kind| *kind as u8 == number)?;
+        let is_last = input.flag()?;
+        let (version, taker) = (version(&mut input)?, maker(&mut input)?);
+        let is_attempted = input.flag()?;
+        let wanted = if input.flag()? { Some(text(&mut input)?) } else { None };
+        let taken = Taken {
+            origin,
+            place: to,
+            handle,
+            fileid,
+            kind,
+            is_last,
+            version,
+            taker,
+            is_attempted,
+            wanted,
+        };
+        input.end(taken)
+    }
+}
+
+impl Altered {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Writer::with_capacity(160);
+        out.u8(ALTERED_FORMAT);
+        out.bytes(self.handle.as_bytes());
+        put_version(&mut out, &self.below);
+        let SetAttr { mode, uid, gid, size, atime, mtime, in_memory: _ } = self.set;
+        for number in [mode, uid, gid] {
+            out.option(number, Writer::u32);
+        }
+        out.option(size, Writer::u64);
+        for time in [atime, mtime] {
+            let time = time.and_then(|time| match time {
+                SetTime::To(time) => Some(time),
+                SetTime::ServerNow => None,
+            });
+            out.option(time, put_time);
+        }
+        put_time(&mut out, self.mtime);
+        put_time(&mut out, self.ctime);
+        out.u64(self.data_change);
+        put_maker(&mut out, &self.setter);
+        out.flag(self.is_attempted);
+        out.flag(self.is_done);
+        out.into_bytes()
+    }
+
+    /// Whether a record is one of these.
+    pub(crate) fn is_one(bytes: &[u8]) -> bool {
+        bytes.first() == Some(&ALTERED_FORMAT)
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Altered> {
+        let mut input = Reader::new(bytes);
+        if input.u8()? != ALTERED_FORMAT {
+            return None;
+        }
+        let (handle, below) = (handle(&mut input)?, version(&mut input)?);
+        let mode = input.option(Reader::u32)?;
+        let (uid, gid) = (input.option(Reader::u32)?, input.option(Reader::u32)?);
+        let size = input.option(Reader::u64)?;
+        let (atime, mtime) = (input.option(time)?, input.option(time)?);
+        let (atime, mtime) = (atime.map(SetTime::To), mtime.map(SetTime::To));
+        let set = SetAttr { mode, uid, gid, size, atime, mtime, ..SetAttr::default() };
+        let (mtime, ctime) = (time(&mut input)?, time(&mut input)?);
+        let (data_change, setter) = (input.u64()?, maker(&mut input)?);
+        let (is_attempted, is_done) = (input.flag()?, input.flag()?);
+        input.end(Altered {
+            handle,
+            below,
+            set,
+            mtime,
+            ctime,
+            data_change,
+            setter,
+            is_attempted,
+            is_done,
+        })
+    }
+}
+
+fn put_place(out: &mut Writer, place: &Place) {
+    match &place.dir {
+        Dir::Server(handle) => {
+            out.u8(0);
+            out.bytes(handle.as_bytes());
+        }
+        Dir::Made(no) => {
+            out.u8(1);
+            out.u64(no.0);
+        }
+    }
+    put_text(out, &place.name);
+}
+
+fn place(input: &mut Reader<'_>) -> Option<Place> {
+    let dir = match input.u8()? {
+        0 => Dir::Server(handle(input)?),
+        1 => Dir::Made(ObjectNo(input.u64()?)),
+        _ => return None,
+    };
+    Some(Place { dir, name: text(input)? })
+}
+
+fn put_maker(out: &mut Writer, maker: &Maker) {
+    let Maker { uid, gid, groups } = maker;
+    let groups = &groups[..groups.len().min(GROUPS_MAX)];
+    out.u32(*uid);
+    out.u32(*gid);
+    out.u8(u8::try_from(groups.len()).expect("they are few"));
+    groups.iter().for_each(|group| out.u32(*group));
+}
+
+fn maker(input: &mut Reader<'_>) -> Option<Maker> {
+    let (uid, gid, count) = (input.u32()?, input.u32()?, input.u8()?);
+    let groups = (0..count).map(|_| input.u32()).collect::<Option<Vec<u32>>>()?;
+    Some(Maker { uid, gid, groups: groups.into() })
+}
+
+fn put_version(out: &mut Writer, version: &Validator) {
+    out.option(version.change, Writer::u64);
+    out.option(version.data_change, Writer::u64);
+    out.u64(version.size);
+    put_time(out, version.mtime);
+    put_time(out, version.ctime);
+}
+
+fn version(input: &mut Reader<'_>) -> Option<Validator> {
+    let change = if input.flag()? { Some(input.u64()?) } else { None };
+    let data_change = if input.flag()? { Some(input.u64()?) } else { None };
+    let size = input.u64()?;
+    Some(Validator { change, data_change, size, mtime: time(input)?, ctime: time(input)? })
 }
 
 fn put_waiting(out: &mut Writer, waiting: &Waiting) {
@@ -134,12 +302,7 @@ fn put_waiting(out: &mut Writer, waiting: &Waiting) {
     for time in [waiting.atime, waiting.mtime, waiting.ctime] {
         put_time(out, time);
     }
-    let Maker { uid, gid, groups } = &waiting.maker;
-    let groups = &groups[..groups.len().min(GROUPS_MAX)];
-    out.u32(*uid);
-    out.u32(*gid);
-    out.u8(u8::try_from(groups.len()).expect("they are few"));
-    groups.iter().for_each(|group| out.u32(*group));
+    put_maker(out, &waiting.maker);
 }
 
 fn waiting(input: &mut Reader<'_>) -> Option<Waiting> {
@@ -158,9 +321,7 @@ fn waiting(input: &mut Reader<'_>) -> Option<Waiting> {
     let is_attempted = input.flag()?;
     let (mode, uid, gid) = (input.u32()?, input.u32()?, input.u32()?);
     let (atime, mtime, ctime) = (time(input)?, time(input)?, time(input)?);
-    let (maker_uid, maker_gid, count) = (input.u32()?, input.u32()?, input.u8()?);
-    let groups = (0..count).map(|_| input.u32()).collect::<Option<Vec<u32>>>()?;
-    let maker = Maker { uid: maker_uid, gid: maker_gid, groups: groups.into() };
+    let maker = maker(input)?;
     Some(Waiting { body, mode, uid, gid, atime, mtime, ctime, maker, is_attempted })
 }
 
@@ -168,22 +329,16 @@ fn put_named(out: &mut Writer, named: &Named) {
     out.bytes(named.handle.as_bytes());
     out.u64(named.fileid);
     let Shown { server, mtime, ctime } = named.shown;
-    out.option(server.change, Writer::u64);
-    out.option(server.data_change, Writer::u64);
-    out.u64(server.size);
-    for time in [server.mtime, server.ctime, mtime, ctime] {
-        put_time(out, time);
-    }
+    put_version(out, &server);
+    put_time(out, mtime);
+    put_time(out, ctime);
     out.flag(named.is_linked);
     out.option(named.wanted.as_deref(), put_text);
 }
 
 fn named(input: &mut Reader<'_>) -> Option<Named> {
     let (handle, fileid) = (handle(input)?, input.u64()?);
-    let change = if input.flag()? { Some(input.u64()?) } else { None };
-    let data_change = if input.flag()? { Some(input.u64()?) } else { None };
-    let size = input.u64()?;
-    let server = Validator { change, data_change, size, mtime: time(input)?, ctime: time(input)? };
+    let server = version(input)?;
     let shown = Shown { server, mtime: time(input)?, ctime: time(input)? };
     let is_linked = input.flag()?;
     let wanted = if input.flag()? { Some(text(input)?) } else { None };
@@ -275,6 +430,58 @@ mod tests {
         all
     }
 
+    fn taken() -> Vec<Taken> {
+        let Stage::Waiting(waiting) = file().stage else { unreachable!() };
+        let time = |sec| Time { sec, nsec: 1 };
+        let place = |name: &str| Place { dir: Dir::Server(Handle::new(b"dir")), name: name.into() };
+        let moved = Taken {
+            origin: place("a"),
+            place: Some(place("b")),
+            handle: Handle::new(b"file"),
+            fileid: 77,
+            kind: Kind::File,
+            is_last: true,
+            version: Validator {
+                change: None,
+                data_change: None,
+                size: 5,
+                mtime: time(1),
+                ctime: time(2),
+            },
+            taker: waiting.maker,
+            is_attempted: false,
+            wanted: None,
+        };
+        let told = Taken { wanted: Some("b".into()), is_attempted: true, ..moved.clone() };
+        let kinds = KINDS.map(|kind| Taken { kind, place: None, is_last: false, ..moved.clone() });
+        [moved, told].into_iter().chain(kinds).collect()
+    }
+
+    fn altered() -> Vec<Altered> {
+        let moved = taken().remove(0);
+        let time = |sec| Time { sec, nsec: 1 };
+        let set = SetAttr {
+            mode: Some(0o600),
+            size: Some(0),
+            mtime: Some(SetTime::To(time(3))),
+            ..SetAttr::default()
+        };
+        let cut = Altered {
+            handle: moved.handle,
+            below: moved.version,
+            set,
+            mtime: time(3),
+            ctime: time(4),
+            data_change: 5,
+            setter: moved.taker,
+            is_attempted: false,
+            is_done: false,
+        };
+        let set = SetAttr { uid: Some(1), gid: Some(2), atime: set.mtime, ..SetAttr::default() };
+        let done = Altered { set, is_attempted: true, is_done: true, ..cut.clone() };
+        vec![cut, done]
+    }
+
     fn hex(bytes: &[u8]) -> String {
         bytes.iter().map(|byte| format!("{byte:02x}")).collect()
     }
@@ -286,6 +493,7 @@ mod tests {
         let text = include_str!("../../../docs/formats/names.md");
         let mut all = vec![hex(&head.encode()), hex(&file().encode())];
         all.extend(others().last().map(|named| hex(&named.encode())));
+        all.extend([hex(&taken()[0].encode()), hex(&altered()[0].encode())]);
         for bytes in all {
             assert!(text.contains(&bytes), "not in the document: {bytes}");
         }
@@ -298,28 +506,46 @@ mod tests {
         for object in others().into_iter().chain([file()]) {
             assert_eq!(Object::decode(&object.encode()), Some(object));
         }
+        for taken in taken() {
+            assert!(Taken::is_one(&taken.encode()));
+            assert_eq!(Taken::decode(&taken.encode()), Some(taken));
+        }
+        for altered in altered() {
+            assert!(Altered::is_one(&altered.encode()));
+            assert_eq!(Altered::decode(&altered.encode()), Some(altered));
+        }
+    }
+
+    fn no_panic<T: PartialEq + std::fmt::Debug>(
+        all: impl Iterator<Item = Vec<u8>>,
+        decode: fn(&[u8]) -> Option<T>,
+        encode: fn(&T) -> Vec<u8>,
+    ) {
+        let mut decoded = 0;
+        for bytes in all {
+            for len in 0..bytes.len() {
+                assert_eq!(decode(&bytes[..len]), None);
+                for value in 0..=u8::MAX {
+                    let mut changed = bytes.clone();
+                    changed[len] = value;
+                    if let Some(other) = decode(&changed) {
+                        decoded += 1;
+                        assert_eq!(decode(&encode(&other)), Some(other));
+                    }
+                }
+            }
+            assert_eq!(decode(&[bytes, vec![0]].concat()), None);
+        }
+        assert!(decoded > 0);
     }
 
     /// Each byte cut off, each one changed to any other value.
     #[test]
     fn hostile_bytes_do_not_panic() {
-        let mut decoded = 0;
-        for object in others().into_iter().chain([file()]) {
-            let bytes = object.encode();
-            for len in 0..bytes.len() {
-                assert_eq!(Object::decode(&bytes[..len]), None);
-                for value in 0..=u8::MAX {
-                    let mut changed = bytes.clone();
-                    changed[len] = value;
-                    if let Some(other) = Object::decode(&changed) {
-                        decoded += 1;
-                        assert_eq!(Object::decode(&other.encode()), Some(other));
-                    }
-                }
-            }
-            assert_eq!(Object::decode(&[bytes, vec![0]].concat()), None);
-        }
-        assert!(decoded > 0);
+        let objects = others().into_iter().chain([file()]).map(|object| object.encode());
+        no_panic(objects, Object::decode, Object::encode);
+        no_panic(taken().iter().map(Taken::encode), Taken::decode, Taken::encode);
+        no_panic(altered().iter().map(Altered::encode), Altered::decode, Altered::encode);
         assert_eq!(Head::decode(b"\x02"), None);
     }
 }

@@ -3,9 +3,9 @@
 //! One task does so at a time. An object is ready when the server has its directory. The task marks
 //! it as attempted, durably, and then sends the request: one after the other in each directory, and
 //! in several directories at once. If the answer does not arrive, the mark stays. The next attempt
-//! may find the object there: then it is ours if it looks as we asked for it, and has not been
-//! touched. A directory is taken as ours in any case: two directories that are made as one have the
-//! entries of both.
+//! may find the object there: then it is ours if it has the requested attributes, and has not been
+//! changed since. A directory is taken as ours in any case: if two clients make the same directory,
+//! it has the entries of both.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -21,46 +21,110 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use crate::known::Known;
-use crate::object::{Body, Dir, Named, ObjectNo, Shown, Waiting};
-use crate::shared::Shared;
+use crate::object::{Body, Dir, Named, ObjectNo, Place, Shown, Taken, Waiting, is_unanswered};
+use crate::shared::{Shared, Target};
 
-/// Most directories in which something is made at once.
-const DIRECTORIES_MAX: usize = 16;
-/// Most objects that are asked for before that they are is on the disk again.
+/// Most directories in which objects are made at the same time.
+pub(crate) const DIRECTORIES_MAX: usize = 16;
+/// Most objects that are requested before the fact that they exist is recorded on the disk.
 const BATCH_MAX: usize = 1024;
-/// Most names that are tried for what somebody else has made the name of.
-const CONFLICTS_MAX: u32 = 16;
-/// After a failure nobody is asked for so long.
+/// Most names that are tried for an object whose name another client has made.
+pub(crate) const CONFLICTS_MAX: u32 = 16;
+/// After a failure the server is not asked for this long.
 const RETRY_AFTER: Duration = Duration::from_secs(10);
+/// How soon it is noticed that the server is back.
+const AWAY_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 impl Shared {
-    /// Makes one object at the server, after the directories that it is in.
+    /// The server's handle of the object that the client knows by `handle`, which is made there
+    /// first if necessary. That is then durable on this machine.
+    pub(crate) async fn at_server(&self, cred: &Cred, handle: &Handle) -> Result<Handle> {
+        loop {
+            match self.target(handle)? {
+                Target::Server(server) => {
+                    if let Some(no) = self.altered_of(&server) {
+                        self.settle_one(no, cred.deadline).await?;
+                        continue;
+                    }
+                    if self.is_unkept(handle) {
+                        self.keep().await?;
+                    }
+                    return Ok(server);
+                }
+                Target::Waiting(no) => self.settle_one(no, cred.deadline).await?,
+            }
+        }
+    }
+
+    /// Makes one object at the server, after the directories in which it is.
     ///
     /// # Errors
-    /// [`Error::TimedOut`] whatever the server said: it waits on, and so does all that needs it.
+    /// [`Error::TimedOut`] whatever the server's error was: the object continues to wait, and so
+    /// does everything that needs it.
     pub(crate) async fn settle_one(&self, no: ObjectNo, deadline: Option<Deadline>) -> Result<()> {
-        let _turn = match deadline {
-            None => self.turn.lock().await,
-            Some(deadline) => {
-                let turn = self.clock.timeout_at(deadline.at(), self.turn.lock()).await;
-                turn.map_err(|_| Error::TimedOut)?
-            }
-        };
-        while let Some(next) = self.first_above(no) {
-            self.mark_attempted(&[next]).await?;
-            let made = self.make_at_server(next, deadline).await;
-            made.map_err(|error| self.told_late(next, error))?;
+        // An object that is marked as attempted cannot be changed here any more: nothing is marked
+        // while the server is away.
+        if self.is_away() {
+            return Err(Error::TimedOut);
         }
+        let Some(_turn) = self.turn_for(no, deadline).await? else { return Ok(()) };
+        self.settle_change(no, deadline, &mut Vec::new()).await?;
         self.keep().await
     }
 
-    /// Makes all objects at the server for which it is time at `until`; `None`: all.
+    /// The turn to make a change at the server; `None` if another task has made it in the meantime.
+    /// The task that has the turn may wait for this caller: for bytes of the object that it has
+    /// just made.
+    async fn turn_for(
+        &self,
+        no: ObjectNo,
+        deadline: Option<Deadline>,
+    ) -> Result<Option<tokio::sync::MutexGuard<'_, ()>>> {
+        let turn = async {
+            let mut locking = std::pin::pin!(self.turn.lock());
+            loop {
+                let mut settled = std::pin::pin!(self.settled.notified());
+                settled.as_mut().enable();
+                if !self.is_pending(no) {
+                    return None;
+                }
+                tokio::select! {
+                    turn = &mut locking => return Some(turn),
+                    () = settled => {}
+                }
+            }
+        };
+        match deadline {
+            None => Ok(turn.await),
+            Some(deadline) => {
+                let turn = self.clock.timeout_at(deadline.at(), turn).await;
+                turn.map_err(|_| Error::TimedOut)
+            }
+        }
+    }
+
+    /// Whether the server has yet to hear of a change.
+    fn is_pending(&self, no: ObjectNo) -> bool {
+        let state = self.state();
+        let journal = state.journal();
+        journal.waiting(no).is_some()
+            || journal.taken().get(no).is_some_and(Taken::waits)
+            || journal.get_altered(no).is_some_and(|altered| !altered.is_done)
+    }
+
+    /// Makes all objects at the server that are due at `until`; `None`: all.
     ///
     /// # Errors
-    /// What the server said to the first that it did not take; the others were tried too.
+    /// The server's error for the first object that it did not accept; the others were tried too.
     pub(crate) async fn settle_all(self: &Arc<Self>, until: Option<Instant>) -> Result<()> {
+        if self.is_away() {
+            return Err(Error::TimedOut);
+        }
         let _turn = self.turn.lock().await;
         let mut refused = BTreeMap::new();
+        // First the changes that block others, then new objects, then the changes that block
+        // nothing.
+        self.settle_some(self.in_the_way(until), &mut refused).await?;
         loop {
             let ready = self.ready(until, &refused);
             if ready.is_empty() {
@@ -100,11 +164,14 @@ impl Shared {
                 return Err(error);
             }
         }
+        self.remove_files(until, &mut refused).await?;
+        self.settle_some(self.taken_due(until), &mut refused).await?;
         self.keep().await?;
         refused.into_values().next().map_or(Ok(()), Err)
     }
 
-    /// What can be made now, by directory, of what is due at `until` and what that is in.
+    /// The objects due at `until`, with the directories above them, that can be made now, by
+    /// directory.
     fn ready(
         &self,
         until: Option<Instant>,
@@ -126,6 +193,11 @@ impl Shared {
             }
             wanted.insert(at);
         }
+        // An object whose name is not free yet was tried before.
+        wanted.retain(|no| match state.journal().waiting(*no) {
+            Some((place, _)) => state.journal().taken().from(&place.dir, &place.name).is_none(),
+            None => false,
+        });
         let mut groups: BTreeMap<Dir, Vec<ObjectNo>> = BTreeMap::new();
         let mut count = 0;
         for no in wanted.into_iter().filter(|no| !refused.contains_key(no)) {
@@ -142,8 +214,8 @@ impl Shared {
         groups
     }
 
-    /// Of an object and what it is in, the topmost that the server does not have.
-    fn first_above(&self, no: ObjectNo) -> Option<ObjectNo> {
+    /// Of an object and the directories above it, the topmost that the server does not have.
+    pub(crate) fn first_above(&self, no: ObjectNo) -> Option<ObjectNo> {
         let state = self.state();
         let (mut first, mut at) = (None, no);
         while let Some((place, _)) = state.journal().waiting(at) {
@@ -154,8 +226,8 @@ impl Shared {
         first
     }
 
-    /// From now on the server may have these, also after a crash of the machine.
-    async fn mark_attempted(&self, objects: &[ObjectNo]) -> Result<()> {
+    /// From now on the server may have these objects; this survives a crash of the machine.
+    pub(crate) async fn mark_attempted(&self, objects: &[ObjectNo]) -> Result<()> {
         {
             let mut state = self.state();
             for no in objects {
@@ -170,14 +242,14 @@ impl Shared {
         self.keep().await
     }
 
-    /// Notes why an object was not made; answers what who waits for it is told.
-    fn told_late(&self, no: ObjectNo, error: Error) -> Error {
+    /// Records why an object was not made; returns the error for its waiting callers.
+    pub(crate) fn told_late(&self, no: ObjectNo, error: Error) -> Error {
         let mut state = self.state();
         let Some((place, waiting)) = state.journal().waiting(no) else { return Error::TimedOut };
         if state.failure(no) != Some(error) {
             tracing::warn!(name = ?place.name, %error, "a name that was made here is not at the server");
         }
-        // Who said no has not made it.
+        // A server that refused has not made it.
         let waiting = Waiting { is_attempted: is_unanswered(error), ..waiting.clone() };
         state.journal_mut().change(no, waiting);
         state.fail(no, error);
@@ -185,9 +257,19 @@ impl Shared {
         Error::TimedOut
     }
 
-    /// Makes one object whose directory the server has, and which is marked.
+    /// Makes one object whose directory the server has, and which is marked as attempted.
     async fn make_at_server(&self, no: ObjectNo, deadline: Option<Deadline>) -> Result<()> {
-        let (dir, parent, name, waiting) = {
+        self.make_as(no, None, deadline).await
+    }
+
+    /// The same, under a temporary name if one is given: applications still see it at its place.
+    pub(crate) async fn make_as(
+        &self,
+        no: ObjectNo,
+        own: Option<OsString>,
+        deadline: Option<Deadline>,
+    ) -> Result<()> {
+        let (dir, parent, place_name, waiting) = {
             let state = self.state();
             let Some((place, waiting)) = state.journal().waiting(no) else { return Ok(()) };
             let parent = match &place.dir {
@@ -198,6 +280,7 @@ impl Shared {
             };
             (place.dir.clone(), parent, place.name.clone(), waiting.clone())
         };
+        let name = own.clone().unwrap_or_else(|| place_name.clone());
         let cred = waiting.maker.cred().until(deadline);
         let (mut given, mut conflicts) = (name.clone(), 0);
         let (found, change, is_new) = loop {
@@ -235,6 +318,7 @@ impl Shared {
             Found { attr, ..found },
             change,
             is_new,
+            own.map(|_| place_name),
         );
         if conflicts > 0 {
             self.distrust(&dir).await;
@@ -257,7 +341,7 @@ impl Shared {
             ..SetAttr::default()
         };
         let new = match &waiting.body {
-            // In one request with its times, by which it is known again.
+            // In one request with its times, by which it is recognised later.
             Body::File => New::Node(Kind::File, larder_vfs::Device::default()),
             Body::Directory => New::Directory,
             Body::Symlink(target) => New::Symlink(target.clone()),
@@ -266,8 +350,8 @@ impl Shared {
         self.remote.make(cred, parent, name, new, set).await
     }
 
-    /// What the server has under that name: ours, if an earlier try of ours may have made it and
-    /// nothing was done with it since.
+    /// The object that the server has under that name: ours, if an earlier attempt may have made it
+    /// and it was not changed since.
     async fn look_for_ours(
         &self,
         cred: &Cred,
@@ -279,7 +363,12 @@ impl Shared {
             return Ok(There::Nothing);
         };
         let attr = &found.attr;
-        let is_ours = self.state().journal().of_server(&found.handle).is_none()
+        let is_known = {
+            let state = self.state();
+            state.journal().of_server(&found.handle).is_some()
+                || state.journal().taken().of(&found.handle).next().is_some()
+        };
+        let is_ours = !is_known
             && attr.kind == waiting.body.kind()
             && match &waiting.body {
                 Body::File => attr.size == 0 && self.is_time(attr.mtime, waiting.mtime),
@@ -299,7 +388,8 @@ impl Shared {
         (nanoseconds(given) - nanoseconds(kept)).unsigned_abs() < u128::from(delta)
     }
 
-    /// The attributes of what was made, after those that the server did not take with it.
+    /// The attributes of the new object, after setting those that the server did not set when
+    /// making it.
     async fn complete(&self, cred: &Cred, found: &Found, waiting: &Waiting) -> Attr {
         let attr = self.give_owner(cred, found, waiting).await;
         let mode = (attr.mode != waiting.mode).then_some(waiting.mode);
@@ -318,7 +408,8 @@ impl Shared {
         }
     }
 
-    /// Gives what was made the owner that it has here, before its mode: that may lose bits of it.
+    /// Sets the owner that it has here on the new object, before its mode: setting the owner may
+    /// clear mode bits.
     async fn give_owner(&self, cred: &Cred, found: &Found, waiting: &Waiting) -> Attr {
         let attr = found.attr;
         let is_his = (attr.uid, attr.gid) == (waiting.uid, waiting.gid);
@@ -346,17 +437,20 @@ impl Shared {
         Found { handle, attr }: Found,
         change: Change,
         is_new: bool,
+        seen_as: Option<OsString>,
     ) {
         let mut state = self.state();
         let state = &mut *state;
-        // What happened here meanwhile counts: entries that were made in a directory.
+        // Changes made here in the meantime count: entries that were made in a directory.
         let (mtime, ctime) = match state.journal().waiting(no) {
             Some((_, now)) => (now.mtime, now.ctime),
             None => (waiting.mtime, waiting.ctime),
         };
         let shown = Shown { server: attr.validator(), mtime, ctime };
         if let Some(known) = state.known_mut(dir) {
-            known.replayed(&change, &given);
+            known.replayed(&change, |names| {
+                names.insert(given.clone());
+            });
         }
         if attr.kind == Kind::Directory {
             let known = if is_new { Known::made(attr, shown) } else { Known::new(attr) };
@@ -367,15 +461,24 @@ impl Shared {
             tracing::error!(name = ?wanted, kept = ?given,
                 "somebody else made a name that was made here: both are kept");
         }
-        let wanted = is_conflict.then(|| wanted.to_owned());
-        let named = Named { handle, fileid: attr.fileid, shown, is_linked: false, wanted };
+        let wanted = is_conflict.then(|| wanted.to_owned()).filter(|_| seen_as.is_none());
+        let own = Place { dir: dir.clone(), name: given.clone() };
+        let named =
+            Named { handle: handle.clone(), fileid: attr.fileid, shown, is_linked: false, wanted };
         state.journal_mut().name(no, given, named);
+        if let Some(name) = seen_as {
+            let found = Found { handle, attr: Attr { fileid: no.fileid(), ..attr } };
+            let to = Place { dir: dir.clone(), name };
+            let moved = state.take(&waiting.maker.cred(), own, &found, Some(to));
+            state.set_due(moved, self.clock.instant(), None);
+        }
         self.record(state);
         state.is_named(no);
+        self.settled.notify_waiters();
     }
 
     /// `NAME.conflict-HOST-TIME`, the time in seconds since 1970, with a number from the second on.
-    fn name_of_conflict(&self, name: &OsStr, number: u32) -> OsString {
+    pub(crate) fn name_of_conflict(&self, name: &OsStr, number: u32) -> OsString {
         let time = self.clock.wall().sec;
         let mut end = format!(".conflict-{}-{time}", self.host);
         if number > 1 {
@@ -386,8 +489,8 @@ impl Shared {
         OsString::from_vec([begin, end.as_bytes()].concat())
     }
 
-    /// The client does not believe what it holds of a directory's names.
-    async fn distrust(&self, dir: &Dir) {
+    /// Has the client stop trusting its cached names of a directory.
+    pub(crate) async fn distrust(&self, dir: &Dir) {
         let handle = match dir {
             Dir::Server(handle) => handle.clone(),
             Dir::Made(no) => self.state().journal().handle(*no),
@@ -397,29 +500,48 @@ impl Shared {
         }
     }
 
+    /// The server is back: what is known of its directories must be checked with it. Waiting
+    /// objects in them are due.
+    async fn come_back(&self) {
+        let dirs = {
+            let mut state = self.state();
+            state.all_is_due(self.clock.instant());
+            state.forget_known()
+        };
+        for dir in dirs {
+            self.distrust(&dir).await;
+        }
+    }
+
     /// When something is due next.
     fn next_due(&self) -> Option<Instant> {
         self.state().all_due().map(|(_, due)| due).min()
     }
 }
 
-/// What the server has under a name.
+/// The object that the server has under a name.
 enum There {
     Ours(Found),
     Another,
     Nothing,
 }
 
-/// Whether the server may have carried out a call that ended so.
-fn is_unanswered(error: Error) -> bool {
-    matches!(error, Error::TimedOut | Error::Shutdown | Error::Io)
-}
-
-/// Makes at the server what is due, as long as somebody else holds `shared`. `more` tells that
-/// there is more.
+/// Makes at the server what is due, as long as another owner of `shared` exists. `more` notifies of
+/// new work.
 pub(crate) async fn run(shared: std::sync::Weak<Shared>, more: Arc<Notify>) {
+    let mut was_away = false;
     while let Some(held) = shared.upgrade() {
         let (clock, due) = (held.clock.clone(), held.next_due());
+        if held.is_away() {
+            was_away = true;
+            drop(held);
+            clock.sleep(AWAY_AGAIN_AFTER).await;
+            continue;
+        }
+        if std::mem::take(&mut was_away) {
+            held.come_back().await;
+            continue;
+        }
         let now = clock.instant();
         let is_due = due.is_some_and(|due| due <= now);
         let is_late = is_due && held.settle_all(Some(now)).await.is_err();

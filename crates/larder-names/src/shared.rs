@@ -6,19 +6,20 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use larder_cache::Cache;
 use larder_io::{Clock, secret};
-use larder_vfs::{Attr, Change, Cred, Error, Found, Handle, Kind, Remote, Result, Watcher};
+use larder_vfs::{Attr, Change, Cred, Error, Found, Handle, Held, Kind, Remote, Result, Watcher};
 use tokio::sync::Notify;
 
 use crate::journal::Journal;
-use crate::object::{AS_MADE, Dir, ObjectNo};
+use crate::licence::Licence;
+use crate::object::{AS_MADE, Dir, ObjectNo, Taken};
 use crate::state::State;
 
-/// Most objects that wait, and most that are known at all; beyond, names are made at the server at
-/// once. Both are in memory.
+/// Most waiting objects, and most objects that are known at all; beyond that, names are made at the
+/// server at once. Both are in memory.
 const WAITING_MAX: usize = 1 << 16;
 const OBJECTS_MAX: usize = 1 << 20;
 
-/// What all parts of this crate share.
+/// The state that all parts of this crate share.
 pub(crate) struct Shared {
     pub(crate) remote: Arc<dyn Remote>,
     pub(crate) cache: Cache,
@@ -26,19 +27,23 @@ pub(crate) struct Shared {
     /// How this machine is called, in names of conflicts.
     pub(crate) host: String,
     state: Mutex<State>,
-    /// Who makes things at the server has this.
+    /// Held by the task that makes things at the server.
     pub(crate) turn: tokio::sync::Mutex<()>,
     /// Something waits that did not.
     pub(crate) more: Arc<Notify>,
+    /// The server has something that it lacked.
+    pub(crate) settled: Notify,
     pub(crate) watcher: OnceLock<Weak<dyn Watcher>>,
+    pub(crate) licence: Licence,
+    pub(crate) held: OnceLock<Weak<dyn Held>>,
 }
 
-/// What a handle of the client stands for.
+/// The object for which a handle of the client stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
-    /// What the server does not have.
+    /// An object that the server does not have.
     Waiting(ObjectNo),
-    /// What it does.
+    /// An object that the server has.
     Server(Handle),
 }
 
@@ -48,6 +53,7 @@ impl Shared {
         cache: Cache,
         clock: Arc<dyn Clock>,
         host: String,
+        licence: Licence,
     ) -> Shared {
         let records = cache.names().into_iter().map(|(no, record)| (no, Some(record)));
         let (journal, lost) = Journal::recover(records.collect(), secret::random());
@@ -58,7 +64,7 @@ impl Shared {
             );
         }
         let state = State::new(journal, clock.instant(), cache.names_mark());
-        Shared {
+        let shared = Shared {
             remote,
             cache,
             clock,
@@ -66,15 +72,59 @@ impl Shared {
             state: Mutex::new(state),
             turn: tokio::sync::Mutex::default(),
             more: Arc::default(),
+            settled: Notify::new(),
             watcher: OnceLock::new(),
+            licence,
+            held: OnceLock::new(),
+        };
+        shared.drop_lost();
+        shared
+    }
+
+    /// Drops waiting files whose bytes were lost with the machine's memory: made at the server they
+    /// would be empty files that no program has written.
+    fn drop_lost(&self) {
+        let mut state = self.state();
+        for no in self.cache.lost_in_memory() {
+            let key = self.cache.key_of(*no).filter(|key| key.len() <= Handle::LEN_MAX);
+            let handle = key.map(|key| Handle::new(&key));
+            let made = handle.and_then(|handle| state.journal().number_in(&handle));
+            let waits = made.and_then(|no| Some((no, state.journal().waiting(no)?.0)));
+            let Some((no, place)) = waits else { continue };
+            tracing::error!(name = %place.name.to_string_lossy(),
+                "a file that was in this machine's memory alone is lost with it");
+            state.journal_mut().forget(no);
+            state.waits_no_more(no);
         }
+        self.record(&mut state);
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes what has changed in the journal. It survives the process on return.
+    /// The server is out of reach, and this machine answers for it.
+    pub(crate) fn is_away(&self) -> bool {
+        self.licence.is_away(&*self.remote)
+    }
+
+    /// What is cached of the server's files, while it is out of reach.
+    pub(crate) fn held(&self) -> Option<Arc<dyn Held>> {
+        self.held.get().filter(|_| self.is_away()).and_then(Weak::upgrade)
+    }
+
+    /// The same, also where no other client changes what is cached.
+    pub(crate) fn held_any(&self) -> Option<Arc<dyn Held>> {
+        self.held.get().filter(|_| self.licence.holds(&*self.remote)).and_then(Weak::upgrade)
+    }
+
+    /// Whether the server treats a user as the same user as this machine does; while it cannot be
+    /// asked, this is assumed unless it was seen not to.
+    pub(crate) fn is_same_user(&self, state: &State, cred: &Cred) -> bool {
+        state.is_same_user(cred) || (self.is_away() && !state.is_somebody_else(cred))
+    }
+
+    /// Writes the changes of the journal. They survive the process on return.
     pub(crate) fn record(&self, state: &mut State) {
         let changes = state.journal_mut().take_changes();
         if !changes.is_empty() {
@@ -100,57 +150,57 @@ impl Shared {
 
     /// Whether one more object may be made here.
     pub(crate) fn has_room(&self) -> bool {
-        let (waiting, all) = self.state().journal().counts();
+        self.has_room_in(&self.state())
+    }
+
+    /// The same, for a caller that holds the state.
+    pub(crate) fn has_room_in(&self, state: &State) -> bool {
+        let (waiting, all) = state.journal().counts();
         waiting < WAITING_MAX && all < OBJECTS_MAX && self.cache.keeps_names()
     }
 
-    /// What a handle of the client stands for.
+    /// The object for which a handle of the client stands.
     ///
     /// # Errors
     /// [`Error::Stale`] if it was made here and is gone.
     pub(crate) fn target(&self, handle: &Handle) -> Result<Target> {
         let state = self.state();
-        let Some(no) = state.journal().number_in(handle) else {
-            return Ok(Target::Server(handle.clone()));
+        let taken = state.journal().taken();
+        let server = |server: &Handle| match taken.is_gone(server) {
+            true => Err(Error::Stale),
+            false => Ok(Target::Server(server.clone())),
         };
+        let Some(no) = state.journal().number_in(handle) else { return server(handle) };
         if let Some(named) = state.journal().named(no) {
-            return Ok(Target::Server(named.handle.clone()));
+            return server(&named.handle);
         }
         let waits = state.journal().waiting(no).is_some();
         if waits { Ok(Target::Waiting(no)) } else { Err(Error::Stale) }
     }
 
-    /// The server's handle of what the client knows by `handle`, which is made there first if it
-    /// has to be. Then that is durable on this machine.
-    pub(crate) async fn at_server(&self, cred: &Cred, handle: &Handle) -> Result<Handle> {
-        loop {
-            match self.target(handle)? {
-                Target::Server(server) => {
-                    if self.is_unkept(handle) {
-                        self.keep().await?;
-                    }
-                    return Ok(server);
-                }
-                Target::Waiting(no) => self.settle_one(no, cred.deadline).await?,
-            }
-        }
+    /// The attributes that were set on the object with this handle at the server, and are not set
+    /// there yet.
+    pub(crate) fn altered_of(&self, server: &Handle) -> Option<ObjectNo> {
+        let state = self.state();
+        let (no, altered) = state.journal().altered(server)?;
+        (!altered.is_done).then_some(no)
     }
 
     /// Whether a crash of the machine would make us forget that the server has this.
-    fn is_unkept(&self, handle: &Handle) -> bool {
+    pub(crate) fn is_unkept(&self, handle: &Handle) -> bool {
         let state = self.state();
         let named = state.journal().number_in(handle).and_then(|no| state.unkept(no));
         named.is_some_and(|named| !self.cache.has_kept_names(named))
     }
 
-    /// What the server names, as the client knows it.
+    /// An object that the server reports, as the client knows it.
     pub(crate) fn show_found(&self, found: Found) -> Found {
         let handle = self.known_as(&found.handle);
         let attr = self.show(&found.handle, found.attr);
         Found { handle, attr }
     }
 
-    /// The handle by which the client knows what the server calls `handle`.
+    /// The handle by which the client knows the object with the server's `handle`.
     pub(crate) fn known_as(&self, handle: &Handle) -> Handle {
         let state = self.state();
         match state.journal().of_server(handle) {
@@ -162,6 +212,24 @@ impl Shared {
     /// The attributes that the server gives the object with this handle (the server's or the
     /// client's), as applications see them.
     pub(crate) fn show(&self, handle: &Handle, attr: Attr) -> Attr {
+        let mut shown = self.show_unaltered(handle, attr);
+        let mut state = self.state();
+        let server = state.journal().server_handle(handle);
+        let Some((no, altered)) = server.and_then(|server| state.journal().altered(server)) else {
+            return shown;
+        };
+        // What the server was asked to set is shown until it has another version.
+        let is_over = altered.is_done && altered.is_before(&shown.validator());
+        altered.apply(&mut shown);
+        if is_over {
+            state.journal_mut().put_altered(no, None);
+            self.record(&mut state);
+        }
+        shown
+    }
+
+    /// The same, without the attributes that were set here and that the server lacks.
+    pub(crate) fn show_unaltered(&self, handle: &Handle, attr: Attr) -> Attr {
         let mut state = self.state();
         state.see_file_system(attr.fsid);
         let dir = state.journal().dir(handle);
@@ -172,6 +240,13 @@ impl Shared {
                 shown = known.show(attr);
             }
             shown.nlink += state.journal().subdirectories(&dir);
+        } else {
+            let server = match &dir {
+                Dir::Server(handle) => Some(handle),
+                Dir::Made(no) => state.journal().named(*no).map(|named| &named.handle),
+            };
+            let removed = server.map_or(0, |server| state.journal().taken().removed(server));
+            shown.nlink = shown.nlink.saturating_sub(removed);
         }
         if let Dir::Made(no) = dir {
             shown.fileid = no.fileid();
@@ -198,11 +273,34 @@ impl Shared {
             {
                 named.shown.apply_before(before, AS_MADE);
             }
+            let server = state.journal().server_handle(handle);
+            let altered = server.and_then(|server| state.journal().altered(server));
+            if let (Some((_, altered)), Some(before)) = (altered, &mut change.before) {
+                altered.apply_before(before);
+            }
         }
-        Change { after: change.after.map(|attr| self.show(handle, attr)), ..change }
+        let change = Change { after: change.after.map(|attr| self.show(handle, attr)), ..change };
+        self.follow_taken(handle, change.after);
+        change
     }
 
-    /// A change of a directory's names that was made at the server, as its caller is told of it.
+    /// A file was changed here after a name of it was taken away: that is its version now.
+    pub(crate) fn follow_taken(&self, handle: &Handle, after: Option<Attr>) {
+        let mut state = self.state();
+        let (journal, Some(after)) = (state.journal(), after) else { return };
+        let named = journal.number_in(handle).and_then(|no| journal.named(no));
+        let server = named.map_or(handle, |named| &named.handle);
+        let all: Vec<_> =
+            journal.taken().of(server).map(|(no, taken)| (no, taken.clone())).collect();
+        for (no, taken) in all {
+            let version = after.validator();
+            state.journal_mut().put_taken(no, Some(Taken { version, ..taken }));
+        }
+        self.record(&mut state);
+    }
+
+    /// A change of a directory's names that was made at the server, as it is reported to its
+    /// caller.
     pub(crate) fn show_names_change(
         &self,
         handle: &Handle,
@@ -220,7 +318,7 @@ impl Shared {
         Change { after: change.after.map(|attr| self.show(handle, attr)), ..change }
     }
 
-    /// A name of a directory was renamed. If it `may_stay`, nobody is told that it is not there.
+    /// A name of a directory was renamed. If it `may_stay`, it is not reported as absent.
     pub(crate) fn lose_name(&self, dir: &Handle, name: &OsStr, may_stay: bool) {
         let mut state = self.state();
         let key = state.journal().dir(dir);

@@ -1,4 +1,4 @@
-//! State in memory: the journal, and what the server said that concerns it.
+//! State in memory: the journal, and the server's reports that concern it.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsStr;
@@ -14,42 +14,45 @@ use crate::object::{Dir, ObjectNo, Place, after};
 
 /// Most directories of which something is known.
 const KNOWN_MAX: usize = 4096;
-/// By then the server has what nobody promised to give it sooner or later.
+/// By then the server has objects for which no caller has set another time.
 const DUE_AFTER: Duration = Duration::from_secs(30);
-/// How coarse the times of servers are: times that are made here are at least so old when a server
-/// makes its own, so that they do not look newer than what it says afterwards.
+/// How coarse the times of servers are: times that are set here are at least this much earlier when
+/// a server sets its own, so that they are not later than what it reports afterwards.
 const CLOCK_COARSENESS_NS: i64 = 20_000_000;
 const SECOND_NS: i64 = 1_000_000_000;
 
-/// What is known, in memory. The journal's part of it is in the cache as well.
+/// What is known, in memory. The journal is in the cache as well.
 pub(crate) struct State {
     journal: Journal,
     known: HashMap<Dir, Known>,
-    /// What waited in directories when they were listed; it keeps its positions there.
+    /// Objects that were waiting in directories when they were listed; they keep their positions
+    /// there.
     listed: HashMap<Dir, BTreeSet<ObjectNo>>,
-    /// Which owner and group the server gives what these make.
+    /// The owner and group that the server gives to objects made by these users.
     owners: HashMap<(u32, u32), (u32, u32)>,
-    /// When what waits is made at the server.
+    /// When waiting objects are made at the server.
     due: HashMap<ObjectNo, Instant>,
-    /// What the server said to what it did not make.
+    /// The server's errors for objects that it did not make.
     failures: HashMap<ObjectNo, Error>,
     /// How much of the journal the cache has.
     recorded: NamesMark,
-    /// Since when the server has an object, where that may not be on the disk.
+    /// Objects that the server has, where that may not be recorded on the disk yet, and since which
+    /// mark.
     unkept: HashMap<ObjectNo, NamesMark>,
     /// The server's file system.
     fsid: Option<u64>,
-    /// What is to be added to our clock to have the server's, in nanoseconds; a bit less.
+    /// What must be added to our clock to get the server's, in nanoseconds; slightly less.
     clock_ahead_ns: Option<i64>,
     last_time: Time,
 }
 
 impl State {
-    /// Of a journal as an earlier process left it, of which the cache has so much: what waits is
-    /// due.
+    /// From the journal of an earlier process, with its size in the cache: waiting objects are due.
     pub(crate) fn new(journal: Journal, now: Instant, recorded: NamesMark) -> State {
         let due = journal.objects().filter(|(no, _)| journal.waiting(*no).is_some());
-        let due = due.map(|(no, _)| (no, now)).collect();
+        let taken = journal.taken().waiting().map(|(no, _)| no);
+        let altered = journal.altered_waiting();
+        let due = due.map(|(no, _)| no).chain(taken).chain(altered).map(|no| (no, now)).collect();
         State {
             journal,
             known: HashMap::new(),
@@ -69,7 +72,7 @@ impl State {
         &self.journal
     }
 
-    /// To change it; what has changed is to be recorded before the state is let go.
+    /// The journal, for changes, which must be recorded before the state is unlocked.
     pub(crate) fn journal_mut(&mut self) -> &mut Journal {
         &mut self.journal
     }
@@ -83,7 +86,7 @@ impl State {
         self.known.get_mut(dir)
     }
 
-    /// What waits, and when it is made at the server.
+    /// Waiting objects, and when they are made at the server.
     pub(crate) fn all_due(&self) -> impl Iterator<Item = (ObjectNo, Instant)> {
         self.due.iter().map(|(no, due)| (*no, *due))
     }
@@ -93,7 +96,7 @@ impl State {
         self.due.get(&no).copied()
     }
 
-    /// What the server said when it did not make an object.
+    /// The server's error when it did not make an object.
     pub(crate) fn failure(&self, no: ObjectNo) -> Option<Error> {
         self.failures.get(&no).copied()
     }
@@ -107,18 +110,18 @@ impl State {
         self.fsid.get_or_insert(fsid);
     }
 
-    /// The server has given what somebody has made an owner.
+    /// The server has given an owner to an object that a user made.
     pub(crate) fn learn_owner(&mut self, cred: &Cred, made: &Attr) {
         self.owners.insert((cred.uid, cred.gid), (made.uid, made.gid));
     }
 
-    /// The attributes of what waits.
+    /// The attributes of a waiting object.
     pub(crate) fn attr(&self, no: ObjectNo) -> Option<Attr> {
         let (_, waiting) = self.journal.waiting(no)?;
         Some(waiting.attr(no, self.fsid.unwrap_or(0), self.journal.subdirectories(&Dir::Made(no))))
     }
 
-    /// What waits, as the client finds it.
+    /// A waiting object, as the client finds it.
     pub(crate) fn found(&self, no: ObjectNo) -> Option<Found> {
         Some(Found { handle: self.journal.handle(no), attr: self.attr(no)? })
     }
@@ -140,8 +143,12 @@ impl State {
 
     /// Whether a directory has such a name, as far as that is known without asking.
     pub(crate) fn has(&self, dir: &Dir, name: &OsStr) -> Option<bool> {
-        if self.journal.waiting_at(dir, name).is_some() {
+        let taken = self.journal.taken();
+        if self.journal.waiting_at(dir, name).is_some() || taken.at(dir, name).is_some() {
             return Some(true);
+        }
+        if taken.from(dir, name).is_some() {
+            return Some(false);
         }
         match dir {
             Dir::Made(no) if self.journal.waiting(*no).is_some() => Some(false),
@@ -157,8 +164,8 @@ impl State {
         self.known.entry(dir).insert_entry(known).into_mut()
     }
 
-    /// What is listed here of a directory, in which this waits `now`: that, and what waited there
-    /// in an earlier listing and still exists.
+    /// The objects listed here for a directory with these objects waiting `now`: those, and objects
+    /// that were waiting in an earlier listing and still exist.
     pub(crate) fn list(&mut self, dir: &Dir, now: BTreeSet<ObjectNo>) -> BTreeSet<ObjectNo> {
         let mut all = self.listed.remove(dir).unwrap_or_default();
         all.retain(|no| self.journal.get(*no).is_some());
@@ -177,7 +184,7 @@ impl State {
         self.listed.contains_key(dir)
     }
 
-    /// The server is to have this object soon, unless somebody promises otherwise.
+    /// The server is to have this object soon, unless a caller sets another time.
     pub(crate) fn set_due(&mut self, no: ObjectNo, now: Instant, within: Option<Duration>) {
         self.due.insert(no, now + within.unwrap_or(DUE_AFTER));
     }
@@ -207,10 +214,47 @@ impl State {
         self.recorded
     }
 
-    /// Whether the server takes somebody for whom he is here.
-    pub(crate) fn is_himself(&self, cred: &Cred) -> bool {
+    /// Whether the server treats a user as the same user as this machine does.
+    pub(crate) fn is_same_user(&self, cred: &Cred) -> bool {
         let ids = (cred.uid, cred.gid);
         self.owners.get(&ids) == Some(&ids)
+    }
+
+    /// Whether the server was seen to map a user to another one.
+    pub(crate) fn is_somebody_else(&self, cred: &Cred) -> bool {
+        let ids = (cred.uid, cred.gid);
+        self.owners.get(&ids).is_some_and(|owner| *owner != ids)
+    }
+
+    /// Forgets what is known of the server's directories: other clients may have changed them.
+    /// Returns these directories, and those with waiting objects.
+    pub(crate) fn forget_known(&mut self) -> BTreeSet<Dir> {
+        let waiting = self.journal.objects().filter(|(no, _)| self.due.contains_key(no));
+        let mut dirs: BTreeSet<Dir> = waiting.map(|(_, object)| object.place.dir.clone()).collect();
+        let taken = self.journal.taken().waiting().map(|(_, taken)| taken);
+        dirs.extend(taken.flat_map(|one| {
+            let to = one.place.as_ref().map(|place| place.dir.clone());
+            to.into_iter().chain([one.origin.dir.clone()])
+        }));
+        dirs.extend(self.known.drain().map(|(dir, _)| dir));
+        dirs
+    }
+
+    /// Waiting objects are made at the server as soon as possible.
+    pub(crate) fn all_is_due(&mut self, now: Instant) {
+        self.due.values_mut().for_each(|due| *due = now);
+    }
+
+    /// Whether an object that was made here has lost its only name.
+    pub(crate) fn is_gone(&self, no: ObjectNo) -> bool {
+        let Some(object) = self.journal.get(no) else { return true };
+        let Some(named) = self.journal.named(no).filter(|named| !named.is_linked) else {
+            return false;
+        };
+        let Place { dir, name } = &object.place;
+        let taken = self.journal.taken();
+        let taken = taken.from(dir, name).and_then(|no| taken.get(no));
+        taken.is_some_and(|one| one.place.is_none() && one.handle == named.handle)
     }
 
     /// An object does not wait any more.
@@ -225,7 +269,7 @@ impl State {
     }
 
     /// The present moment, as a time of files: by the server's clock as far as that is known, and
-    /// later than any that was asked for before.
+    /// later than any that was returned before.
     pub(crate) fn time(&mut self, clock: &dyn Clock) -> Time {
         let ahead = self.clock_ahead_ns.unwrap_or(-CLOCK_COARSENESS_NS);
         let now = nanoseconds(clock).saturating_add(ahead);

@@ -1,5 +1,6 @@
 //! Tests of the whole crate over the model of a server.
 
+mod away;
 mod conformance;
 mod crash;
 mod lives;
@@ -15,7 +16,7 @@ use larder_vfs::{
     Cookie, Cred, Deferring, Found, Handle, Kind, MemRemote, New, Remote, Removal, Result, SetAttr,
 };
 
-use crate::Names;
+use crate::{Licence, Names};
 
 /// A server, and a machine that makes names for it.
 struct Rig {
@@ -28,7 +29,7 @@ struct Rig {
     boot: u128,
 }
 
-/// Somebody who may make things where the tests do.
+/// A user who may make objects where the tests do.
 fn user() -> Cred {
     Cred::new(1000, 1000, &[])
 }
@@ -44,11 +45,12 @@ fn open(disk: &SimDisk, clock: &Arc<SimClock>, boot: u128) -> Cache {
 }
 
 fn names(server: &Arc<MemRemote>, cache: &Cache, clock: &Arc<SimClock>) -> Arc<Names> {
-    Arc::new(Names::idle(server.clone(), cache.clone(), clock.clone(), "here", true))
+    let licence = Licence { sole: true, ..Licence::default() };
+    Arc::new(Names::idle(server.clone(), cache.clone(), clock.clone(), "here", licence))
 }
 
 impl Rig {
-    /// On an empty server, by which the machine's user was seen.
+    /// On an empty server, which has seen the machine's user.
     async fn new() -> Rig {
         Rig::on(SimDisk::new()).await
     }
@@ -63,11 +65,11 @@ impl Rig {
         rig
     }
 
-    /// The server tells as whom it takes the user.
+    /// The server shows to which user it maps the user.
     async fn be_seen(&self) {
-        let top = self.top().await;
+        let (top, name) = (self.top().await, OsStr::new("seen"));
         let _ = self.made(&top, "seen", New::Directory).await;
-        let _ = self.remove(&top, "seen", Removal::Directory).await;
+        let _ = self.names.remove(&user(), &top, name, Removal::Directory).await;
     }
 
     fn remote(&self) -> &dyn Remote {
@@ -78,7 +80,7 @@ impl Rig {
         self.names.deferring().expect("it defers")
     }
 
-    /// The process dies, or what would be left if the machine did; another one goes on.
+    /// The process dies, or the machine if an image is given; another process continues.
     fn crash(self, image: Option<Image>) -> Rig {
         let Rig { server, clock, disk, cache, names: held, boot } = self;
         drop((held, cache));
@@ -109,7 +111,7 @@ impl Rig {
     }
 }
 
-/// A tree: what is at each path.
+/// A tree: the object at each path.
 type Tree = BTreeMap<String, Leaf>;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -139,7 +141,7 @@ async fn tree(remote: &dyn Remote) -> Tree {
                     _ => None,
                 };
                 let is_file = attr.kind == Kind::File;
-                // What entries do to directories, and servers to links, is no part of it.
+                // Times that entries give to directories, and servers to links, are not compared.
                 let mtime = if is_file { attr.mtime } else { Default::default() };
                 let mode = if attr.kind == Kind::Symlink { 0 } else { attr.mode };
                 let before =
@@ -172,7 +174,7 @@ impl Random {
     }
 }
 
-/// The seed of a random test and how many rounds it has: printed, and set with `LARDER_SEED` and
+/// The seed of a random test and its number of rounds: printed, and set with `LARDER_SEED` and
 /// `LARDER_ROUNDS`.
 fn seed(test: &str, rounds: u64) -> (u64, u64) {
     let variable = |name| std::env::var(name).ok().and_then(|text: String| text.parse().ok());

@@ -20,14 +20,14 @@ use larder_wire::xdr::{Array, List};
 
 use crate::Config;
 
-/// Most mounts that are remembered; the oldest leave first.
+/// Most mounts that are remembered; beyond that the oldest are forgotten.
 const MOUNTS_MAX: usize = 1024;
 /// AUTH_SYS (RFC 5531, 8.2).
 const AUTH_SYS: u32 = 1;
 /// AUTH_NONE (RFC 5531, 8.2).
 const AUTH_NONE: u32 = 0;
 
-/// The program.
+/// The MOUNT program.
 pub(crate) struct Mount {
     fs: Arc<dyn FileSystem>,
     export_path: String,
@@ -53,7 +53,7 @@ impl Mount {
         if mounts.len() == MOUNTS_MAX {
             mounts.pop_front();
         }
-        // A copy: the path is a slice of the whole message.
+        // Copied: the path is a slice of the whole message, which it would keep in memory.
         mounts.push_back((from, Bytes::copy_from_slice(&path)));
         Ok(answer)
     }
@@ -128,7 +128,7 @@ impl Mount {
         })
     }
 
-    /// Gives the reference of a lookup back. The root came by none.
+    /// Drops the reference that a lookup took. The root has none.
     fn give_back(&self, ino: Ino) {
         if ino != Ino::ROOT {
             self.fs.forget(ino, 1);

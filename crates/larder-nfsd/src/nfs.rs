@@ -31,12 +31,13 @@ pub(crate) const TRANSFER_BYTES_MAX: u32 = 1 << 20;
 pub(crate) const DATAGRAM_TRANSFER_BYTES_MAX: u32 = 32 << 10;
 /// Preferred size of a READDIR reply, in bytes.
 const LISTING_BYTES_PREFERRED: u32 = 64 << 10;
-/// Largest file, in bytes: offsets are signed in every kernel that might ask.
+/// Largest file, in bytes: every client kernel has signed offsets.
 const FILE_BYTES_MAX: u64 = i64::MAX as u64;
-/// Most links to a file that we promise: ext4's limit, which is the lowest of common file systems.
+/// The highest number of links to a file that we announce: ext4's limit, the lowest of the common
+/// file systems.
 const LINKS_MAX: u32 = 65_000;
 
-/// The caller, and how much fits into the reply.
+/// The caller, and how much data its reply may carry.
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {
     pub(crate) cred: Cred,
@@ -44,15 +45,15 @@ pub(crate) struct Caller {
     pub(crate) transfer_bytes_max: u32,
 }
 
-/// The program.
+/// The NFS program.
 pub(crate) struct Nfs {
     fs: Arc<dyn FileSystem>,
-    /// Whether attributes from before a change of a directory may be reported at all.
+    /// Whether attributes from before a change of a directory may be reported.
     sole_door: bool,
     overlaps: Overlaps,
 }
 
-/// A change of a directory under way, and what it was before.
+/// A change of a directory in progress, with the attributes from before.
 struct Change<'a> {
     ino: Ino,
     mark: Option<Mark<'a>>,
@@ -70,8 +71,8 @@ impl Nfs {
         Ok(GETATTR3resok { obj_attributes: words::fattr(&attr) })
     }
 
-    /// The guard is compared before the attributes are set, not together with it: the seam has
-    /// none.
+    /// The guard is compared before the attributes are set, not atomically with it: `FileSystem`
+    /// has no guarded setattr.
     pub(crate) async fn setattr(&self, caller: &Caller, args: SETATTR3args) -> SETATTR3res {
         let none = wcc_data::default();
         let ino = self.resolve(&args.object).await.map_err(|status| fail(status, none))?;
@@ -134,7 +135,7 @@ impl Nfs {
     pub(crate) async fn fsinfo(&self, caller: &Caller, args: FSINFO3args) -> FSINFO3res {
         let ino = self.resolve(&args.fsroot).await.map_err(|status| fail(status, None))?;
         let transfer = caller.transfer_bytes_max;
-        // Elsewhere attributes are an extra; here only they show whether the file still exists.
+        // In other replies attributes are optional; here they show whether the file still exists.
         let attr = self.attr(caller, ino).await.map_err(|status| fail(status, None))?;
         Ok(FSINFO3resok {
             obj_attributes: Some(words::fattr(&attr)),
@@ -180,7 +181,7 @@ impl Nfs {
         words::file_handle(&ask(self.fs.handle(ino)).await?)
     }
 
-    /// The handle of a new entry, whose reference is given back.
+    /// The handle of a new entry; drops the reference to it.
     async fn take_handle(&self, entry: &Entry) -> Result<nfs_fh3, nfsstat3> {
         let handle = self.handle(entry.ino).await;
         self.fs.forget(entry.ino, 1);
@@ -191,7 +192,7 @@ impl Nfs {
         Ok(ask(self.fs.getattr(&caller.cred, ino)).await?.attr)
     }
 
-    /// Attributes to go with a reply; their want fails nothing.
+    /// Attributes to send with a reply; if they cannot be had, the call still succeeds.
     async fn post_op(&self, caller: &Caller, ino: Ino) -> post_op_attr {
         self.attr(caller, ino).await.ok().map(|attr| words::fattr(&attr))
     }
@@ -206,8 +207,7 @@ impl Nfs {
         Change { ino, mark, before }
     }
 
-    /// A file's data or attributes have changed, as the file system says; or not, if it says
-    /// nothing.
+    /// A file's data or attributes have changed if the file system reports it.
     async fn file_changed(
         &self,
         caller: &Caller,
@@ -223,7 +223,7 @@ impl Nfs {
         }
     }
 
-    /// The change of a directory is over, done or failed.
+    /// The change of a directory has ended, with success or failure.
     async fn changed(&self, caller: &Caller, change: Change<'_>) -> wcc_data {
         let after = self.post_op(caller, change.ino).await;
         let alone = change.mark.is_some_and(|mark| mark.alone());
@@ -238,7 +238,7 @@ impl Nfs {
     }
 }
 
-/// Asks the file system.
+/// Waits for the answer of the file system.
 async fn ask<T>(answer: Answer<T>) -> Result<T, nfsstat3> {
     answer.wait().await.map_err(words::status)
 }
@@ -248,7 +248,7 @@ fn fail<E>(status: nfsstat3, detail: E) -> Fail<E> {
     Fail { status, detail }
 }
 
-/// The result of a procedure that did `done`; failures carry `detail`.
+/// The result of a procedure whose operation ended with `done`; failures carry `detail`.
 fn with<T, A, E>(done: Result<T, nfsstat3>, detail: E, answer: impl FnOnce(T) -> A) -> Res3<A, E> {
     match done {
         Ok(value) => Ok(answer(value)),

@@ -12,28 +12,29 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use larder_vfs::Ino;
 
-/// Counters. Collisions of two directories that change at the same moment are rare with this many.
+/// Number of counters. With this many, two directories that change at the same moment rarely share
+/// one.
 const SLOTS: usize = 1024;
 
-/// The changes under way.
+/// The changes in progress.
 #[derive(Debug)]
 pub(crate) struct Overlaps {
     slots: Vec<Slot>,
 }
 
-/// Changes that began and that ended. Equal: none is under way.
+/// How many changes have begun and ended. If they are equal, none is in progress.
 #[derive(Debug, Default)]
 struct Slot {
     begun: AtomicU64,
     ended: AtomicU64,
 }
 
-/// A change under way, until it is dropped.
+/// A change in progress; it ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Mark<'a> {
     slot: &'a Slot,
     begun: u64,
-    /// Whether nothing else was under way at the beginning.
+    /// Whether no other change was in progress at its beginning.
     alone: bool,
 }
 
@@ -42,9 +43,9 @@ impl Overlaps {
         Overlaps { slots: std::iter::repeat_with(Slot::default).take(SLOTS).collect() }
     }
 
-    /// The entries of a directory begin to change. Call it before looking at the attributes.
+    /// The entries of a directory begin to change. To be called before the attributes are read.
     pub(crate) fn begin(&self, ino: Ino) -> Mark<'_> {
-        // Numbers are given one after the other, so the remainder spreads them best.
+        // Inode numbers are assigned in sequence, so the remainder spreads them best.
         let slot = &self.slots[(ino.0 % SLOTS as u64) as usize];
         let begun = slot.begun.fetch_add(1, SeqCst);
         Mark { slot, begun, alone: slot.ended.load(SeqCst) == begun }
@@ -52,8 +53,8 @@ impl Overlaps {
 }
 
 impl Mark<'_> {
-    /// Whether no other change was under way since the beginning. Call it after looking at the
-    /// attributes.
+    /// Whether no other change was in progress since the beginning. To be called after the
+    /// attributes are read.
     pub(crate) fn alone(&self) -> bool {
         self.alone && self.slot.begun.load(SeqCst) == self.begun + 1
     }
@@ -70,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn alone_is_who_nobody_overlaps() {
+    fn a_call_is_alone_if_no_other_overlaps_it() {
         let overlaps = Overlaps::new();
         let (one, other) = (Ino(5), Ino(6));
         let first = overlaps.begin(one);

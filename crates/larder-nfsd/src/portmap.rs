@@ -20,7 +20,7 @@ use tokio::net::UdpSocket;
 const REPLY_MAX: Duration = Duration::from_millis(500);
 const TRIES_MAX: u32 = 4;
 
-/// What is registered, to be withdrawn at the end.
+/// What is registered; it is withdrawn at the end.
 #[derive(Debug)]
 pub(crate) struct Registration {
     clock: Arc<dyn Clock>,
@@ -53,12 +53,12 @@ impl Registration {
         Ok(registration)
     }
 
-    /// Withdraws what was registered; a port mapper that is gone has forgotten it anyway.
+    /// Withdraws the registration. A port mapper that is gone has lost it in any case.
     pub(crate) async fn withdraw(&mut self) {
         let mut programs: Vec<u32> = self.mappings.drain(..).map(|mapping| mapping.prog).collect();
         programs.dedup();
         for prog in programs {
-            // UNSET goes by program and version alone.
+            // UNSET uses only program and version.
             let mapping = mapping { prog, vers: nfs3::VERSION, prot: 0, port: 0 };
             if let Err(cause) = ask(self.mapper, &UNSETargs { mapping }, &*self.clock).await {
                 tracing::debug!(%cause, "cannot withdraw from the port mapper");
@@ -71,7 +71,7 @@ async fn register(mapper: SocketAddr, mapping: mapping, clock: &dyn Clock) -> io
     if ask(mapper, &SETargs { mapping }, clock).await? {
         return Ok(());
     }
-    // Ours from an earlier life, at the same port, is as good.
+    // A registration of an earlier process at the same port is as good.
     let registered = ask(mapper, &GETPORTargs { mapping }, clock).await?;
     if registered == mapping.port {
         return Ok(());
@@ -85,7 +85,7 @@ async fn ask<P: Procedure>(mapper: SocketAddr, args: &P, clock: &dyn Clock) -> i
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     };
-    // A socket for each question, so that a late reply to another is never taken for this one's.
+    // A new socket for each request, so that a late reply to another is never taken for this one's.
     let socket = UdpSocket::bind((any, 0)).await?;
     socket.connect(mapper).await?;
     let call = encode_call(Xid(P::NUMBER), &Credential::None, args, Framing::Datagram);

@@ -13,20 +13,20 @@ use thiserror::Error;
 use crate::portmap::Registration;
 use crate::{Config, Stats, service};
 
-/// A server that has its sockets. It answers once [`Server::run`] is polled.
+/// A server with its sockets. It answers calls while [`Server::run`] is polled.
 pub struct Server {
     server: server::Server<service::Programs>,
     registration: Option<Registration>,
 }
 
-/// Reads a server's counters, also while it runs and after.
+/// Reads a server's counters, during the run and after it.
 #[derive(Clone)]
 pub struct StatsReader(Arc<Dispatcher<service::Programs>>);
 
-/// Why a server cannot serve.
+/// Why a server cannot start.
 #[derive(Debug, Error)]
 pub enum BindError {
-    /// The address cannot be listened at.
+    /// The server cannot listen at the address.
     #[error("cannot listen at {address}: {cause}")]
     Listen {
         /// The address.
@@ -34,7 +34,7 @@ pub enum BindError {
         /// Why.
         cause: io::Error,
     },
-    /// The port mapper does not take us.
+    /// The port mapper refuses the registration, or does not answer.
     #[error("cannot register with the port mapper at {address}: {cause}")]
     Portmapper {
         /// The port mapper.
@@ -44,25 +44,25 @@ pub enum BindError {
     },
 }
 
-/// NFS and MOUNT without sockets, for a caller that brings the messages itself: a fuzzer does.
+/// NFS and MOUNT without sockets, for a caller that brings the messages itself, such as a fuzzer.
 #[derive(Clone)]
 pub struct Programs(Arc<Dispatcher<service::Programs>>);
 
 impl Programs {
-    /// Serves `fs` as [`Server`] does, but listens nowhere.
+    /// Serves `fs` like [`Server`], but does not listen.
     pub fn new(config: Config, fs: Arc<dyn FileSystem>) -> Programs {
         let programs = service::Programs::new(&config, fs);
         Programs(Arc::new(Dispatcher::new(config.rpc, programs)))
     }
 
-    /// Serves one message as if it were a datagram from `address`. `None` if it deserves no reply.
+    /// Serves one message as if it were a datagram from `address`. `None` if it gets no reply.
     pub async fn answer(&self, address: SocketAddr, message: Bytes) -> Option<Bytes> {
         Arc::clone(&self.0).answer(address, message).await
     }
 }
 
 impl Server {
-    /// Listens, and registers with the port mapper if there is to be one.
+    /// Binds the sockets, and registers with the port mapper if one is configured.
     ///
     /// # Errors
     /// [`BindError`]
@@ -86,12 +86,12 @@ impl Server {
         Ok(Server { server, registration })
     }
 
-    /// Where it listens, over both transports.
+    /// The address on which it listens, over both transports.
     pub fn addr(&self) -> SocketAddr {
         self.server.addr()
     }
 
-    /// The handle that ends it.
+    /// The handle that shuts the server down.
     pub fn shutdown(&self) -> Shutdown {
         self.server.shutdown()
     }
@@ -101,13 +101,13 @@ impl Server {
         self.stats_reader().snapshot()
     }
 
-    /// Reads the same while the server runs.
+    /// Reads the same counts while the server runs.
     pub fn stats_reader(&self) -> StatsReader {
         StatsReader(self.server.dispatcher())
     }
 
-    /// Serves until [`Shutdown::begin`]; then accepts no more calls, answers those in flight, and
-    /// returns.
+    /// Serves until [`Shutdown::begin`]. Then it accepts no more calls, answers those in flight,
+    /// and returns.
     pub async fn run(self) {
         self.server.run().await;
         if let Some(mut registration) = self.registration {

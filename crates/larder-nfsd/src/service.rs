@@ -14,7 +14,7 @@ use crate::Config;
 use crate::mount::Mount;
 use crate::nfs::{Caller, DATAGRAM_TRANSFER_BYTES_MAX, Nfs, TRANSFER_BYTES_MAX};
 
-/// Both programs, in the order in which they are counted.
+/// Both programs, in the order of the counters.
 pub(crate) const PROGRAMS: [Program; 2] = [
     Program { number: nfs3::PROGRAM, version: nfs3::VERSION, procedures: nfs3::PROCEDURE_NAMES },
     Program {
@@ -24,7 +24,7 @@ pub(crate) const PROGRAMS: [Program; 2] = [
     },
 ];
 
-/// Both programs before one file system.
+/// Both programs in front of one file system.
 pub(crate) struct Programs {
     anonymous: Cred,
     squash_root: bool,
@@ -121,13 +121,13 @@ impl Service for Programs {
             Credential::Sys(sys) if sys.uid == 0 && self.squash_root => Ok(self.anonymous.clone()),
             Credential::Sys(sys) => Ok(Cred::new(sys.uid, sys.gid, &sys.groups.0)),
             Credential::None => Ok(self.anonymous.clone()),
-            // To ask whether we are there takes no credential (RFC 1813, 3.3.0).
+            // A call of procedure 0 needs no credential (RFC 1813, 3.3.0).
             Credential::Other { .. } if header.procedure == 0 => Ok(self.anonymous.clone()),
             Credential::Other { .. } => Err(Outcome::AuthError(AUTH_TOOWEAK)),
         }
     }
 
-    /// COMMIT is.
+    /// COMMIT is repeatable.
     fn is_repeatable(&self, program: u32, procedure: u32) -> bool {
         use nfsproc3::{
             CREATE, LINK, MKDIR, MKNOD, REMOVE, RENAME, RMDIR, SETATTR, SYMLINK, WRITE,
@@ -148,16 +148,16 @@ impl Service for Programs {
             )
     }
 
-    /// MOUNT gives the first handle. A wrong handle of NFS is answered with less than it takes to
-    /// send it.
+    /// MOUNT gives out the first handle, so its callers have none. For NFS, the refusal of a wrong
+    /// handle is shorter than the call.
     fn answers_anybody(&self, program: u32) -> bool {
         program == mount3::PROGRAM
     }
 
     fn results_bytes_max(&self, program: u32, procedure: u32, call: &[u8]) -> usize {
         use nfsproc3::{READ, READDIR, READDIRPLUS};
-        // The last argument of those procedures that answer at length is how much they may (RFC
-        // 1813, 3.3.6, 3.3.16, 3.3.17).
+        // Procedures with long answers have the maximum length as their last argument (RFC 1813,
+        // 3.3.6, 3.3.16, 3.3.17).
         match (program, nfsproc3::try_from(procedure), call.last_chunk()) {
             (nfs3::PROGRAM, Ok(READ | READDIR | READDIRPLUS), Some(last)) => {
                 u32::from_be_bytes(*last).min(TRANSFER_BYTES_MAX) as usize

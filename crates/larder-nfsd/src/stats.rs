@@ -11,16 +11,16 @@ pub struct Stats {
     pub mount: Vec<ProcedureStats>,
     /// Calls answered from the duplicate request cache.
     pub replayed: u64,
-    /// Calls dropped because the same one was being carried out.
+    /// Calls dropped because the same call was being executed.
     pub dropped: u64,
-    /// Messages that were no call, or one of no procedure of ours, or not readable.
+    /// Messages that were not calls, called no procedure of ours, or could not be decoded.
     pub refused: u64,
     /// TCP connections accepted.
     pub connections: u64,
 }
 
 impl Stats {
-    /// Calls of NFS in all.
+    /// All calls of NFS.
     pub fn nfs_calls(&self) -> u64 {
         self.nfs.iter().map(|procedure| procedure.calls).sum()
     }
@@ -29,7 +29,7 @@ impl Stats {
 impl From<larder_rpc::server::Stats> for Stats {
     /// The programs are those of [`crate::service::PROGRAMS`].
     fn from(stats: larder_rpc::server::Stats) -> Stats {
-        // It does not call its clients.
+        // This server does not call its clients.
         let larder_rpc::server::Stats { programs, replayed, dropped, refused, connections, .. } =
             stats;
         let mut programs = programs.into_iter();

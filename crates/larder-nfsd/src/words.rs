@@ -37,14 +37,17 @@ pub(crate) fn status(error: Error) -> nfsstat3 {
         Error::NoAttribute => nfsstat3::NFS3ERR_NOENT,
         Error::TooLarge => nfsstat3::NFS3ERR_FBIG,
         Error::BadCookie => nfsstat3::NFS3ERR_BAD_COOKIE,
-        // The server behind us does not answer, or asks for patience: so do we (RFC 1813, 2.6).
+        // The server behind us does not answer, or asks us to wait: we ask the client to wait (RFC
+        // 1813, 2.6).
         Error::TryAgain
         | Error::Locked
         | Error::Deadlock
         | Error::Interrupted
         | Error::TimedOut
         | Error::Shutdown => nfsstat3::NFS3ERR_JUKEBOX,
-        Error::Busy | Error::Executed | Error::Changed | Error::Io => nfsstat3::NFS3ERR_IO,
+        Error::Busy | Error::Executed | Error::Changed | Error::Lost | Error::Io => {
+            nfsstat3::NFS3ERR_IO
+        }
     }
 }
 
@@ -57,7 +60,7 @@ pub(crate) fn handle_status(error: Error) -> nfsstat3 {
     }
 }
 
-/// Attributes as NFS has them. Times outside its range become the nearest it can say.
+/// Attributes as NFS encodes them. Times outside its range become the nearest time within it.
 pub(crate) fn fattr(attr: &Attr) -> fattr3 {
     fattr3 {
         r#type: file_type(attr.kind),
@@ -81,13 +84,13 @@ pub(crate) fn wcc(attr: &Attr) -> wcc_attr {
     wcc_attr { size: attr.size, mtime: nfs_time(attr.mtime), ctime: nfs_time(attr.ctime) }
 }
 
-/// The same, as it was just before a change.
+/// The same attributes, from just before a change.
 pub(crate) fn before(before: &Before) -> wcc_attr {
     let Before { size, mtime, ctime, .. } = *before;
     wcc_attr { size, mtime: nfs_time(mtime), ctime: nfs_time(ctime) }
 }
 
-/// A time as NFS has it (RFC 1813, 2.5.2).
+/// A time as NFS encodes it (RFC 1813, 2.5.2).
 pub(crate) fn nfs_time(time: Time) -> nfstime3 {
     let seconds = time.sec.clamp(0, i64::from(u32::MAX));
     nfstime3 { seconds: u32::try_from(seconds).unwrap_or(u32::MAX), nseconds: time.nsec }
@@ -119,10 +122,11 @@ pub(crate) fn set_attr(set: &sattr3) -> SetAttr {
         size: set.size,
         atime: time(set.atime),
         mtime: time(set.mtime),
+        in_memory: None,
     }
 }
 
-/// A time as we have it.
+/// A time as `larder-vfs` has it.
 pub(crate) fn vfs_time(time: nfstime3) -> Time {
     Time { sec: i64::from(time.seconds), nsec: time.nseconds }
 }
@@ -141,28 +145,28 @@ pub(crate) fn stability(how: stable_how) -> Stability {
 
 pub(crate) fn stable(stability: Stability) -> stable_how {
     match stability {
-        Stability::Unstable => stable_how::UNSTABLE,
+        Stability::Unstable | Stability::Shared(_) => stable_how::UNSTABLE,
         Stability::DataSync => stable_how::DATA_SYNC,
         Stability::FileSync => stable_how::FILE_SYNC,
     }
 }
 
-/// Rights: the bits are the RFC's own (3.3.4).
+/// Access rights: the bits are those of RFC 1813, 3.3.4.
 pub(crate) fn access(bits: u32) -> Access {
     let known = bits & u32::from(Access::ALL.0);
     Access(u8::try_from(known).expect("masked with eight bits"))
 }
 
-/// A handle as NFS has it.
+/// A handle as NFS encodes it.
 ///
 /// # Errors
-/// [`nfsstat3::NFS3ERR_SERVERFAULT`] for one that is longer than NFSv3's: the file system promised
-/// none.
+/// [`nfsstat3::NFS3ERR_SERVERFAULT`] for a handle longer than NFSv3 allows: file systems promise
+/// not to make such handles.
 pub(crate) fn file_handle(handle: &Handle) -> Result<nfs_fh3, nfsstat3> {
     nfs_fh3::new(handle.as_bytes()).ok_or(nfsstat3::NFS3ERR_SERVERFAULT)
 }
 
-/// The name of an entry, as the codec let it pass.
+/// The name of an entry, as the codec decoded it.
 pub(crate) fn name(name: &filename3) -> &OsStr {
     OsStr::from_bytes(name)
 }

@@ -1,9 +1,9 @@
 //! [`Later`]: a server that is not connected yet, as [`Remote`].
 //!
-//! A client with enough in its cache can begin without a server, and need not wait for it. Until
-//! the server is reached it counts as out of reach, limits are those that it had before, and calls
+//! A client whose cache has enough can begin without a server, and need not wait for it. Until the
+//! server is reached it counts as out of reach, limits are those of the last connection, and calls
 //! wait as for any silent server: within their limit, which for all of them began with the first
-//! try. It is tried for ever, with growing pauses.
+//! attempt. Attempts continue for ever, with growing pauses.
 
 use bytes::Bytes;
 use larder_io::{Clock, RealClock};
@@ -12,7 +12,7 @@ use larder_vfs::{
     Access, Attr, Change, Changed, Committed, Cookie, CopyEnd, Cred, Deadline, Error, Found,
     Future, Handle, Intent, Judged, KeptLock, Listing, LockChange, LockMode, LookedUp, Made, New,
     Remote, RemoteCopied, RemoteLimits, RemoteOpened, RemoteRead, RemoteWritten, Removal, Result,
-    Seek, SetAttr, SetXattr, SpaceChange, Stability, StatFs, Time, Token, Watcher,
+    Seek, SetAttr, SetXattr, SpaceChange, Stability, StatFs, StoredPart, Time, Token, Watcher,
 };
 use std::ffi::{OsStr, OsString};
 use std::fmt::{self, Display};
@@ -25,21 +25,21 @@ use tokio::sync::watch;
 /// What must be known of a server before it is reached.
 #[derive(Clone, Copy, Debug)]
 pub struct Remembered {
-    /// What [`Remote::limits`] said when it was reached last.
+    /// What [`Remote::limits`] returned when it was last reached.
     pub limits: RemoteLimits,
-    /// What [`Remote::gives_leases`] said.
+    /// What [`Remote::gives_leases`] returned.
     pub gives_leases: bool,
 }
 
 impl Remembered {
-    /// What `remote` says now.
+    /// What `remote` returns now.
     pub fn of(remote: &dyn Remote) -> Remembered {
         Remembered { limits: remote.limits(), gives_leases: remote.gives_leases() }
     }
 }
 
-/// A server that may be yet to be reached. Clones are the same one; when the last is dropped, it is
-/// tried no more.
+/// A server that may not have been reached yet. Clones are the same one; when the last is dropped,
+/// the attempts end.
 pub struct Later<R> {
     inner: Arc<Inner<R>>,
 }
@@ -53,7 +53,7 @@ struct Inner<R> {
     clock: Arc<dyn Clock>,
     /// Since when it has been tried.
     since: Instant,
-    /// Somebody was told that it does not answer.
+    /// A caller was told that it does not answer.
     has_failed_calls: AtomicBool,
     watcher: OnceLock<Weak<dyn Watcher>>,
 }
@@ -62,7 +62,7 @@ enum State<R> {
     /// Why the last try failed.
     Away(String),
     Reached(Arc<R>),
-    /// Nobody wants it any more, and it was not reached.
+    /// No clone is left, and it was not reached.
     Shut,
 }
 
@@ -89,10 +89,10 @@ impl<R: Remote> Later<R> {
         Later::new(State::Reached(Arc::new(remote)), remembered, None, Arc::new(RealClock))
     }
 
-    /// Begins to reach a server by `connect`, on the tokio runtime of the caller, after a try that
-    /// failed because of `problem`. Calls end with [`Error::TimedOut`] at their deadlines, and
-    /// once it was tried for `limit` (`None`: they wait for ever); the first that does is told
-    /// in the log.
+    /// Begins to reach a server by `connect`, on the tokio runtime of the caller, after an attempt
+    /// that failed because of `problem`. Calls end with [`Error::TimedOut`] at their deadlines, and
+    /// once the attempts have lasted for `limit` (`None`: calls wait for ever); the first that does
+    /// is logged.
     pub fn begin<F, E>(
         remembered: Remembered,
         problem: String,
@@ -109,7 +109,7 @@ impl<R: Remote> Later<R> {
         tokio::spawn(async move {
             tokio::select! {
                 () = reach(&inner, &*clock, &mut connect) => {}
-                // An error means that nobody is left who could want it.
+                // An error means that no clone is left that could use the server.
                 _ = state.wait_for(|state| matches!(state, State::Shut)) => {}
             }
         });
@@ -136,7 +136,7 @@ impl<R: Remote> Later<R> {
         }
     }
 
-    /// Why it is out of reach, if it has not been reached so far.
+    /// Why it is out of reach, if it has not been reached yet.
     pub fn problem(&self) -> Option<String> {
         match &*self.inner.state.borrow() {
             State::Away(problem) => Some(problem.clone()),
@@ -144,7 +144,7 @@ impl<R: Remote> Later<R> {
         }
     }
 
-    /// The server, as soon as it is reached, for a caller who waits until `deadline`.
+    /// The server, as soon as it is reached, for a caller that waits until `deadline`.
     async fn server(&self, deadline: Option<Deadline>) -> Result<Arc<R>> {
         if let Some(remote) = self.get() {
             return Ok(remote);
@@ -222,7 +222,7 @@ fn arrived<R: Remote>(inner: &Weak<Inner<R>>, remote: Arc<R>) {
         if matches!(state, State::Shut) {
             return false;
         }
-        // Under the lock of the state: who sets the watcher later sees that it was reached.
+        // Under the lock of the state: code that sets the watcher later sees that it was reached.
         if let Some(watcher) = inner.watcher.get() {
             remote.watch(watcher.clone());
         }
@@ -314,6 +314,8 @@ impl<R: Remote> Remote for Later<R> {
             offset: u64,
             what: Seek
         ) -> u64;
+        fn is_lost(cred: &'a Cred, file: &'a Handle, open: Option<&'a Token>) -> bool;
+        fn stored(cred: &'a Cred, file: &'a Handle) -> Vec<StoredPart>;
         fn copy_range(
             cred: &'a Cred,
             from: CopyEnd<'a>,

@@ -22,3 +22,4 @@ pub mod local;
 pub mod native;
 pub mod nfs3;
 pub mod smb;
+pub mod switch;

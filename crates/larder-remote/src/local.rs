@@ -6,12 +6,12 @@
 //! durable when a change is answered (RFC 1813, 3.3.8 and 4.8).
 //!
 //! Invariants:
-//! - No answer concerns anything outside the exported directory, whatever a caller invents: only a
-//!   handle that carries the export's seal is opened ([`HandleKey`]), and at each use a *directory*
-//!   is checked to be inside, so that one which was moved out is stale from then on, and `..` never
-//!   leads out. A *file* does not know its directory: one that was moved out stays usable by
-//!   clients that have its handle, as with `no_subtree_check` of exports(5); rights are checked all
-//!   the same.
+//! - No answer concerns anything outside the exported directory, whatever handles a caller invents:
+//!   only a handle that carries the export's seal is opened ([`HandleKey`]), and at each use a
+//!   *directory* is checked to be inside, so that one which was moved out is stale from then on,
+//!   and `..` never leads out. A *file* does not know its directory: one that was moved out stays
+//!   usable by clients that have its handle, as with `no_subtree_check` of exports(5); rights are
+//!   checked all the same.
 //! - File systems mounted below the exported directory are not served: the name exists, and using
 //!   it returns [`Error::AccessDenied`].
 //! - [`Change`]'s two descriptions enclose the operation and nothing else that came through this
@@ -40,6 +40,7 @@ mod key;
 mod listing;
 mod names;
 mod options;
+mod slow_disk;
 mod stat;
 
 use std::ffi::{OsStr, OsString};
@@ -60,9 +61,9 @@ use export::Export;
 pub use key::HandleKey;
 pub use options::{LocalOptions, Squash};
 
-/// Most bytes that one read or write should carry: what NFSv3 servers offer.
+/// Most bytes that one read or write should carry: the size that NFSv3 servers offer.
 const TRANSFER_BYTES_MAX: u32 = 1 << 20;
-/// Size of a directory reply that costs little beside its round trip, in bytes.
+/// Size of a directory reply that takes little time compared with its round trip, in bytes.
 const LISTING_BYTES_PREFERRED: u32 = 64 << 10;
 /// Unstable writes up to this size are made on the caller's thread, in bytes: copying them costs
 /// less than waking another.
@@ -71,7 +72,7 @@ const WRITE_HERE_BYTES_MAX: usize = 16 << 10;
 /// A local directory as a server. Clones share everything.
 ///
 /// Run by the superuser it acts as each caller; run by another user with CAP_DAC_READ_SEARCH it
-/// acts as that user for everybody.
+/// acts as that user for every caller.
 #[derive(Clone)]
 pub struct LocalDir {
     export: Arc<Export>,
@@ -218,7 +219,13 @@ impl Remote for LocalDir {
         Box::pin(async move {
             match self.export.read_now(cred, file, offset, len)? {
                 ReadNow::Done(read) => Ok(read),
-                ReadNow::Cold(rest) => on_blocking_thread(move || rest.finish()).await,
+                ReadNow::Cold(rest) => {
+                    self.elsewhere(move |export| {
+                        export.disk().operate();
+                        rest.finish()
+                    })
+                    .await
+                }
             }
         })
     }
@@ -239,7 +246,7 @@ impl Remote for LocalDir {
         self.elsewhere(move |export| export.write(&cred, &file, offset, &data, stability))
     }
 
-    /// Commits the whole file, whatever `range` says: the kernel offers no less.
+    /// Commits the whole file, whatever `range` is: the kernel offers no less.
     fn commit<'a>(
         &'a self,
         _cred: &'a Cred,

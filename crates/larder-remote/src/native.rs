@@ -13,11 +13,13 @@
 
 mod anew;
 mod beside;
+mod commit;
 mod convert;
 mod disks;
 mod leases;
 mod locking;
 mod locks;
+mod look;
 mod mount;
 mod names;
 mod opens;
@@ -25,6 +27,8 @@ mod plan;
 mod read;
 mod recalls;
 mod session;
+mod space;
+mod stored;
 mod uncommitted;
 mod write;
 mod xattrs;
@@ -39,33 +43,19 @@ use std::time::Duration;
 use bytes::Bytes;
 use larder_rpc::{Recovery, RpcClient, Snapshot};
 use larder_vfs::{
-    Access, Attr, Change, Changed, Committed, Cookie, Cred, Error, Found, Future, Handle, Intent,
-    Judged, KeptLock, Lease, Listing, LockChange, LockMode, LookedUp, Made, New, Remote,
-    RemoteLimits, RemoteOpened, RemoteRead, RemoteWritten, Removal, Result, Seek, SetAttr,
-    SetXattr, SpaceChange, Stability, StatFs, Time, Token, Watcher,
+    Access, Attr, Change, Changed, Committed, Cookie, Cred, Found, Future, Handle, Intent, Judged,
+    KeptLock, Listing, LockChange, LockMode, LookedUp, Made, New, Remote, RemoteLimits,
+    RemoteOpened, RemoteRead, RemoteWritten, Removal, Result, Seek, SetAttr, SetXattr, SpaceChange,
+    Stability, StatFs, StoredPart, Time, Token, Watcher,
 };
-use larder_wire::meta::calls::{self, LookAt, LookedAt};
-use larder_wire::meta::words::{
-    self, Attributes, ByteRange, FileId, LeaseKind, Mode, OpenId, VolumeId,
-};
-use larder_wire::meta::{FILE_BYTES_MAX, NAME_BYTES_MAX};
+use larder_wire::meta::calls;
+use larder_wire::meta::words::{self, Attributes, FileId, Mode, OpenId, VolumeId};
 
 use disks::Disks;
 pub use mount::{MountError, MountOptions};
 use opens::{Held, Open};
 use session::Session;
 use uncommitted::UncommittedFiles;
-
-/// What is asked for of a file's bytes when it is looked at: all that small files have.
-const LOOKED_AT: ByteRange = ByteRange { offset: 0, length: 1 << 20 };
-
-/// Pauses before a file is looked at again on which there was no lease to be had.
-const LOOK_PAUSES: [Duration; 4] = [
-    Duration::from_millis(1),
-    Duration::from_millis(4),
-    Duration::from_millis(16),
-    Duration::from_millis(64),
-];
 
 /// Longest wait for the server at the end.
 const LEAVE_MAX: Duration = Duration::from_secs(1);
@@ -79,25 +69,17 @@ pub struct Native {
     root: FileId,
     limits: RemoteLimits,
     uncommitted: UncommittedFiles,
-    /// How often written bytes were lost before they were committed, from a random number on.
+    /// How often written bytes were lost before they were committed, counted from a random number.
     losses: AtomicU64,
 }
 
 impl Native {
-    /// Mounts a volume, on the tokio runtime of the caller.
-    ///
-    /// # Errors
-    /// [`MountError`], each with what to do about it.
-    pub async fn mount(options: &MountOptions) -> Result<Native, MountError> {
-        mount::mount(options).await
-    }
-
-    /// The transport to the metadata server: its accounts, and whether it answers.
+    /// The transport to the metadata server: its accounts, and whether the server answers.
     pub fn rpc(&self) -> &RpcClient {
         self.session.rpc()
     }
 
-    /// The accounts of all that was asked of the metadata server and the disks.
+    /// The accounts of all requests to the metadata server and the disks.
     pub fn stats(&self) -> Snapshot {
         self.disks.stats().into_iter().fold(self.rpc().stats(), Snapshot::with)
     }
@@ -110,58 +92,8 @@ impl Native {
         convert::attr(self.volume, attributes)
     }
 
-    /// Attributes, after what was written here has become part of the file.
-    async fn attributes(&self, cred: &Cred, file: FileId) -> Result<Attr> {
-        if self.uncommitted.get(file).is_none()
-            && let Some(known) = self.session.leases().attributes(file)
-        {
-            return Ok(self.attr(&known));
-        }
-        let (attributes, ..) = self.look_at(cred, file).await?;
-        Ok(self.attr(&attributes))
-    }
-
-    /// Looks at a file: attributes, rights and a lease, in one call, or in none.
-    async fn look_at(&self, cred: &Cred, file: FileId) -> Result<(Attributes, u32, Lease)> {
-        self.settle(file).await?;
-        let leases = self.session.leases();
-        if let Some(judged) = leases.judged(cred, file) {
-            return Ok(judged);
-        }
-        let (looked, lease) = self.look(cred, LookAt::File(file)).await?;
-        let seen = looked.found.ok_or(Error::Stale)?;
-        Ok((seen.attributes, seen.granted, lease.ok_or(Error::Io)?))
-    }
-
-    /// Looks at something, and keeps what is told of it for whoever asks next. Somebody who is
-    /// about to change it is in the way of a lease for the time that a recall takes: what is told
-    /// then would be trusted after his change, so it is asked for again.
-    async fn look(&self, cred: &Cred, at: LookAt) -> Result<(LookedAt, Option<Lease>)> {
-        let leases = self.session.leases();
-        let mut pauses = LOOK_PAUSES.iter();
-        loop {
-            let (asking, lease) = (leases.begin(), self.wanted_lease());
-            let asked = self.session.ask(cred, |session| calls::Look {
-                session,
-                at: at.clone(),
-                lease,
-                range: LOOKED_AT,
-            });
-            let looked = asked.await?;
-            let given = looked.found.as_ref().map(|seen| asking.take(cred, seen));
-            let lacks = lease != LeaseKind::None && given.as_ref().is_some_and(|one| !one.holds());
-            let Some(pause) = pauses.next().filter(|_| lacks) else { return Ok((looked, given)) };
-            self.rpc().config().clock.sleep(*pause).await;
-        }
-    }
-
-    /// The lease to ask for.
-    fn wanted_lease(&self) -> LeaseKind {
-        if self.session.leases().has_room() { LeaseKind::Read } else { LeaseKind::None }
-    }
-
-    /// Ends the session, so that nobody else waits for what this mount held; the mount is of no use
-    /// any more. Waits for an answer for a second.
+    /// Ends the session, so that no other client waits for what this mount held; the mount cannot
+    /// be used any more. Waits for an answer for a second.
     pub async fn leave(&self) {
         if self.reachable() {
             let clock = Arc::clone(&self.rpc().config().clock);
@@ -169,7 +101,7 @@ impl Native {
         }
     }
 
-    /// Takes in what a change of ours made of files, or that it is not known.
+    /// Records what a change of ours made of files, or that this is not known.
     fn note_changes<T>(
         &self,
         done: std::result::Result<T, session::Failed>,
@@ -276,7 +208,7 @@ impl Remote for Native {
                 (false, true) => Mode::Write,
                 _ => Mode::Read,
             };
-            // First: if the lease is recalled from now on, the server is told of it before.
+            // First: if the lease is recalled from now on, the server is told of the open before.
             let held = self.session.opens().begin(&self.session, file, mode);
             let (attributes, granted, lease) = self.look_at(cred, file).await?;
             let is_open = (intent.read || intent.write) && attributes.kind == words::Kind::File;
@@ -292,8 +224,8 @@ impl Remote for Native {
         })
     }
 
-    /// What was written and not committed is committed first: it may lie in blocks that go with
-    /// the open.
+    /// What was written and not committed is committed first: it may be in blocks that are freed
+    /// with the open.
     fn close<'a>(&'a self, _cred: &'a Cred, token: Token) -> Future<'a, ()> {
         Box::pin(async move {
             let Some(held) = token.get::<Held>() else { return Ok(()) };
@@ -401,7 +333,7 @@ impl Remote for Native {
         })
     }
 
-    /// Commits all of the file that is not: the range only says that something is.
+    /// Commits everything of the file that is uncommitted: the range only says that something is.
     fn commit<'a>(
         &'a self,
         _cred: &'a Cred,
@@ -439,6 +371,19 @@ impl Remote for Native {
         Box::pin(
             async move { self.seek_in(cred, (self.file(file)?, held(open)), offset, what).await },
         )
+    }
+
+    fn is_lost<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        open: Option<&'a Token>,
+    ) -> Future<'a, bool> {
+        Box::pin(async move { self.has_lost(cred, (self.file(file)?, held(open))).await })
+    }
+
+    fn stored<'a>(&'a self, cred: &'a Cred, file: &'a Handle) -> Future<'a, Vec<StoredPart>> {
+        Box::pin(async move { self.stored_parts(cred, self.file(file)?).await })
     }
 
     fn make<'a>(
@@ -531,23 +476,4 @@ impl Remote for Native {
 /// The open that a token stands for.
 fn held(token: Option<&Token>) -> Option<&Open> {
     Some(&*token?.get::<Held>()?.0)
-}
-
-/// What is asked for, within what the programs can carry.
-fn limits(data_max: u32) -> RemoteLimits {
-    let data_max = data_max.clamp(4096, larder_wire::disk::DATA_BYTES_MAX as u32);
-    RemoteLimits {
-        read_max: data_max,
-        write_max: data_max,
-        readdir_preferred: 128 << 10,
-        file_size_max: FILE_BYTES_MAX,
-        name_max: NAME_BYTES_MAX as u32,
-        // Versions tell changes apart, however close.
-        time_delta_ns: 1,
-        links: true,
-        symlinks: true,
-        case_insensitive: false,
-        opens: true,
-        by_name: false,
-    }
 }

@@ -47,7 +47,7 @@ use std::time::Duration;
 /// First and longest pause before asking again after NFS3ERR_JUKEBOX.
 const JUKEBOX_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-/// Procedures that share an estimate of their round trip: a WRITE to a disk says nothing of a
+/// Procedures that share an estimate of their round trip: a WRITE to a disk says nothing about a
 /// LOOKUP in memory. Those that change names have none.
 mod timer {
     use larder_rpc::TimerClass;
@@ -98,10 +98,10 @@ impl Nfs3 {
         self.mount_point.leave().await;
     }
 
-    /// Calls a procedure. NFS3ERR_JUKEBOX is waited out, as far as the limit of a call goes.
+    /// Calls a procedure. After NFS3ERR_JUKEBOX the call is repeated, within the limit of a call.
     ///
     /// # Errors
-    /// [`Error::TimedOut`] if the server asked for patience until the limit; as
+    /// [`Error::TimedOut`] if the server answered NFS3ERR_JUKEBOX until the limit; as
     /// [`convert::rpc_error`].
     async fn call<P, T, E>(
         &self,
@@ -143,7 +143,7 @@ impl Nfs3 {
         }
     }
 
-    /// Calls a procedure and takes its answer, whatever else a failure tells.
+    /// Calls a procedure and returns its answer, including what a failure contains.
     async fn answer<P, T, E>(&self, cred: &Cred, args: &P, class: TimerClass) -> Result<T>
     where
         P: Procedure<Res = Res3<T, E>>,

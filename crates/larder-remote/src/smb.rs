@@ -91,12 +91,12 @@ use std::ops::Range;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// How often a file is looked for that was not where it was thought to be. It may have had several
+/// How often a file is searched for that was not at its expected path. It may have had several
 /// names, and lost some of them.
 const FOUND_MAX: u32 = 4;
 
-/// Runs a call upon a file that `$cred` asks for, and again if it was not where it was thought to
-/// be and is found elsewhere.
+/// Makes a call for a file on behalf of `$cred`, and repeats it if the file was not at its expected
+/// path and was found elsewhere.
 macro_rules! upon {
     ($share:expr, $cred:expr, $file:expr, |$link:ident, $again:ident| $try:expr) => {{
         let mut answer = call!($cred.deadline, $share.channel($file), |$link, $again| $try);
@@ -256,7 +256,7 @@ impl Remote for Smb {
             let share = &self.share;
             let changed = upon!(share, cred, file, |link, _again| share.lock(&link, file, changes));
             if changed.is_err() && changes.iter().all(|change| change.mode.is_none()) {
-                // What is only unlocked is so whether the server hears of it or not.
+                // What is only unlocked stays so even if the server is not told.
                 share.forget_locks(file, changes).await;
             }
             changed
@@ -359,7 +359,7 @@ impl Remote for Smb {
         file: &'a Handle,
     ) -> Future<'a, (OsString, Option<Attr>)> {
         Box::pin(async move {
-            // There are none, so whatever it is, it is none.
+            // There are none, so the file's path does not matter.
             let share = &self.share;
             call!(cred.deadline, share.channel(file), |link, _again| share
                 .look_at(&link, file, false))?;
@@ -454,7 +454,8 @@ impl Remote for Smb {
                 &set,
                 again
             ))?;
-            // A new file has what it was made with; only an old one has something to be cut.
+            // A new file has the attributes with which it was made; only an existing one must be
+            // truncated.
             let Found { handle: file, attr } = &mut made.found;
             let cut = set.size.filter(|size| attr.kind == Kind::File && *size != attr.size);
             if cut.is_some() {
@@ -554,8 +555,8 @@ impl Remote for Smb {
 }
 
 impl Share {
-    /// Whether a file that was not where it was thought to be has another name that is known, or is
-    /// open here and found where it is now.
+    /// Whether a file that was not at its expected path has another name that is known, or is open
+    /// here and found at its present path.
     async fn finds_again(&self, cred: &Cred, file: &Handle) -> bool {
         if self.path(file).is_ok() {
             return true;

@@ -64,11 +64,11 @@ use tokio::sync::watch;
 /// The parameters of one call besides its arguments.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CallOptions {
-    /// Whose round-trip estimate applies (UDP).
+    /// Which round-trip estimate applies (UDP).
     pub class: TimerClass,
     /// Fail at once with [`RpcError::Unreachable`] while the server is known to be gone.
     pub fail_fast: bool,
-    /// Until when the caller waits; a [`Recovery::Hard`] call waits on.
+    /// When the caller gives up; a [`Recovery::Hard`] call waits on.
     pub deadline: Option<Instant>,
 }
 
@@ -95,8 +95,8 @@ impl RpcClient {
     /// the server: [`ping`](Self::ping) does.
     ///
     /// # Errors
-    /// [`ConnectError`], at the latest after ten seconds or the configured limit for each place,
-    /// for the first connection. The others are made in the background.
+    /// [`ConnectError`], if the first connection cannot be made within ten seconds, or the
+    /// configured limit, for each place. The others are made in the background.
     pub async fn connect(config: Config) -> Result<RpcClient, ConnectError> {
         let (first, place) = Socket::first(&config).await?;
         let shared = Arc::new(Shared {
@@ -105,8 +105,8 @@ impl RpcClient {
             shutdown: watch::Sender::new(false),
             pool: Arc::default(),
             machine_name: machine_name(&config),
-            // Servers take an xid that they have seen lately for a retransmission, also if it was
-            // sent by the client's previous life.
+            // Servers take an xid that they have seen recently for a retransmission, even if an
+            // earlier process of this client sent it.
             xid: AtomicU32::new(crate::random::random_u64() as u32),
             places: Places::new(place),
             config,
@@ -120,7 +120,8 @@ impl RpcClient {
         Ok(RpcClient { inner })
     }
 
-    /// The credential of a user's calls, as we claim it: only the first sixteen groups fit.
+    /// The credential for a user's calls. It carries only the first sixteen groups: more do not
+    /// fit.
     pub fn auth_sys(&self, uid: u32, gid: u32, groups: &[u32]) -> Credential {
         let groups = groups.iter().copied().take(GROUPS_MAX).collect();
         Credential::Sys(AuthSys {
@@ -134,7 +135,7 @@ impl RpcClient {
 
     /// Calls a procedure and waits for its results.
     ///
-    /// Dropping the future gives the call up; the server may still carry it out.
+    /// If the future is dropped, the call is given up; the server may still execute it.
     ///
     /// # Errors
     /// [`RpcError`]
@@ -160,7 +161,7 @@ impl RpcClient {
         self.inner.shared.procedures.of(procedure).refused.fetch_add(1, Relaxed);
     }
 
-    /// Calls a procedure and hands up its results undecoded: the reply past its RPC header.
+    /// Calls a procedure and returns its results undecoded: the reply without its RPC header.
     ///
     /// # Errors
     /// [`RpcError`]
@@ -197,7 +198,7 @@ impl RpcClient {
         ping(&self.inner.shared, self.connection()).await
     }
 
-    /// The least loaded connection, of those that are connected if there are any.
+    /// The least loaded connection; one that is connected, if there is any.
     fn connection(&self) -> &Connection {
         let connections = &self.inner.connections;
         match connections.as_slice() {
@@ -209,7 +210,7 @@ impl RpcClient {
         }
     }
 
-    /// How it was configured.
+    /// The client's configuration.
     pub fn config(&self) -> &Config {
         &self.inner.shared.config
     }
@@ -224,7 +225,7 @@ impl RpcClient {
         self.inner.shared.state.subscribe()
     }
 
-    /// The accounts so far.
+    /// The counters so far.
     pub fn stats(&self) -> Snapshot {
         Snapshot {
             procedures: self.inner.shared.procedures.snapshot(),
@@ -232,8 +233,8 @@ impl RpcClient {
         }
     }
 
-    /// Begins to record what each connection does, in slices of `width`. Whoever asks for a
-    /// recording takes from it often enough: see [`Slice::dropped`](crate::Slice::dropped).
+    /// Starts a recording of what each connection does, in slices of `width`. The caller must take
+    /// slices often enough: see [`Slice::dropped`](crate::Slice::dropped).
     ///
     /// # Errors
     /// [`RecordError`]
@@ -280,19 +281,19 @@ async fn ping(shared: &Shared, connection: &Connection) -> Result<(), RpcError> 
         credential: Credential::None,
     };
     header.encode(&mut out);
-    // It may be how the return of a silent server is found out.
+    // The ping may be what finds out that a silent server has returned.
     let offered = shared.now();
     let wait = Wait { class: TimerClass::FIXED, offered, until: shared.until(offered, None, None) };
     connection.call(xid, 0, out.finish(), wait).await.map(drop)
 }
 
-/// Our name, as far as it fits.
+/// The machine's name, cut to the length that AUTH_SYS allows.
 fn machine_name(config: &Config) -> Opaque<MACHINE_NAME_BYTES_MAX> {
     let name = config.machine_name.as_bytes();
     Opaque::copy_from_slice(&name[..name.len().min(MACHINE_NAME_BYTES_MAX)])
 }
 
-/// Asks a server that does not answer again and again, until the client is shut down.
+/// Pings a server that does not answer, until it answers or the client is shut down.
 async fn probe(shared: Arc<Shared>, connection: Arc<Connection>) {
     let (clock, mut state) = (&shared.config.clock, shared.state.subscribe());
     loop {

@@ -6,21 +6,21 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
-/// A network in CIDR notation (RFC 4632): `192.0.2.0/24`, `2001:db8::/32`; an address alone is a
-/// network of one.
+/// A network in CIDR notation (RFC 4632): `192.0.2.0/24`, `2001:db8::/32`; a single address is a
+/// network of one address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
     address: IpAddr,
     prefix_bits: u32,
 }
 
-/// Why a text is no network.
+/// Why a text cannot be parsed as a network.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("{0:?} is not a network: write ADDRESS or ADDRESS/BITS")]
 pub struct ParseNetworkError(String);
 
 impl Network {
-    /// This machine, by both protocols.
+    /// The loopback networks of IPv4 and IPv6.
     pub fn loopback() -> [Network; 2] {
         [
             Network { address: IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0)), prefix_bits: 8 },
@@ -28,8 +28,8 @@ impl Network {
         ]
     }
 
-    /// Whether `address` is in the network. An IPv4 address that came in through an IPv6 socket is
-    /// taken for what it is.
+    /// Whether `address` is in the network. An IPv4 address that arrives at an IPv6 socket
+    /// (`::ffff:192.0.2.1`) is compared as IPv4.
     pub fn contains(&self, address: IpAddr) -> bool {
         match (self.address, address.to_canonical()) {
             (IpAddr::V4(ours), IpAddr::V4(theirs)) => {

@@ -8,8 +8,8 @@
 use larder_io::Backoff;
 use std::time::{Duration, Instant};
 
-/// First and longest pause between attempts to reach a server that is gone. Calls fail meanwhile,
-/// so the longest one is how late its return is noticed.
+/// First and longest pause between attempts to reach a server that is gone. Until it is reached
+/// calls fail, so the longest pause is how late its return may be noticed.
 const RETRY_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 /// Longest wait for a connection to a server that is gone. Long enough for a second SYN, which the
 /// kernel sends after one second; the next would come later than a new attempt.
@@ -20,9 +20,9 @@ pub fn retry_pauses() -> Backoff {
     Backoff::new(RETRY_PAUSES.0, RETRY_PAUSES.1)
 }
 
-/// When a call that began at `offered` gives up: it may take `limit`, its caller waits until
-/// `caller`, and the server has been silent since `silent`. In the past if there is nothing to wait
-/// for.
+/// When a call that was made at `offered` gives up: after `limit`, when its caller no longer waits
+/// (`caller`), or when the server has been silent for the limit (`silent`). The result is in the
+/// past if there is nothing to wait for.
 pub fn gives_up(
     offered: Instant,
     limit: Duration,
@@ -34,7 +34,7 @@ pub fn gives_up(
 }
 
 /// Whether a call that has `waited` this long without any answer proves that the server is gone.
-/// Its caller may have used a part of the limit before the call was made.
+/// Part of the limit may have passed before the call was made.
 pub fn is_in_vain(waited: Duration, limit: Duration) -> bool {
     waited >= limit - limit / 8
 }
@@ -43,7 +43,7 @@ pub fn is_in_vain(waited: Duration, limit: Duration) -> bool {
 mod tests {
     use super::*;
 
-    /// Times in seconds; the call begins at 10, the limit is 6.
+    /// Times in seconds; the call is made at 10, and the limit is 6.
     #[test]
     fn the_first_reason_to_give_up_counts() {
         let begin = Instant::now();
@@ -59,7 +59,7 @@ mod tests {
             (Some(5), Some(7), 11),
         ] {
             let limit = Duration::from_secs(6);
-            // A caller who made his call then, and waits for the limit.
+            // A caller that began to wait at this time, and waits for the limit.
             let deadline = caller.map(|made| at(made) + limit);
             let given_up = gives_up(at(10), limit, deadline, silent.map(at));
             assert_eq!(given_up, at(ends), "{caller:?} {silent:?}");

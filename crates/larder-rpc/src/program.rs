@@ -5,8 +5,8 @@ use larder_wire::xdr::Framing;
 /// Largest datagram that is sent, in bytes.
 pub(crate) const DATAGRAM_BYTES_MAX: usize = 65_507;
 
-/// Largest record that is taken unless a program needs more, in bytes: a payload of 1 MiB with its
-/// headers.
+/// Largest record that is accepted unless a program needs more, in bytes: a payload of 1 MiB with
+/// its headers.
 pub(crate) const RECORD_BYTES_MAX: usize = (1 << 20) + 4096;
 
 /// How messages travel.
@@ -34,6 +34,6 @@ pub struct Program {
     pub number: u32,
     /// Its version.
     pub version: u32,
-    /// Names of its procedures, by number, for the accounts. A server serves no others.
+    /// Names of its procedures, by number, for the counters. A server serves no other procedures.
     pub procedures: &'static [&'static str],
 }

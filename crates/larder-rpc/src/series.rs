@@ -32,8 +32,8 @@ pub const SLICE_WIDTHS: std::ops::RangeInclusive<Duration> =
     Duration::from_micros(100)..=Duration::from_secs(1);
 /// Most recordings of a client at a time.
 pub const RECORDINGS_MAX: usize = 8;
-/// Slices of a connection that wait to be taken; then the oldest are dropped. Of the shortest ones
-/// these are 0.8 seconds, in half a megabyte.
+/// Slices of a connection that are stored until they are taken; beyond that the oldest are dropped.
+/// With the shortest slices these are 0.8 seconds, in half a megabyte.
 const KEPT_MAX: usize = 8192;
 
 /// Totals of a connection since its start.
@@ -54,14 +54,14 @@ pub(crate) struct Moment {
     pub(crate) backlog: u32,
 }
 
-/// A slice that is over, and the connection at its end.
+/// A slice that has ended, and the state of the connection at its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Closed {
     number: u64,
     at_end: Moment,
 }
 
-/// How time is divided.
+/// How time is divided into slices.
 #[derive(Clone, Copy, Debug)]
 struct Division {
     begin: Instant,
@@ -69,7 +69,7 @@ struct Division {
 }
 
 impl Division {
-    /// Number of the slice that `at` falls into; 0 for what is before the beginning.
+    /// Number of the slice that contains `at`; 0 for times before the recording began.
     fn number(&self, at: Instant) -> u64 {
         let since = at.saturating_duration_since(self.begin).as_nanos();
         u64::try_from(since / self.width.as_nanos()).unwrap_or(u64::MAX)
@@ -85,22 +85,22 @@ impl Division {
 /// The slices of one connection for one recording.
 #[derive(Debug)]
 pub(crate) struct Recorder {
-    /// Of which recording.
+    /// The number of the recording.
     recording: u64,
     division: Division,
-    /// The slice of the last change, if it is still to be closed.
+    /// The slice of the last change, if it is not closed yet.
     open: Option<u64>,
-    /// When it ends, or the last one did.
+    /// When the open slice ends, or the last closed one ended.
     open_end: Instant,
     /// Slices before this one are taken, or had no change.
     until: u64,
     closed: VecDeque<Closed>,
-    /// Some that were closed were dropped.
+    /// Some closed slices were dropped.
     overrun: bool,
 }
 
 impl Recorder {
-    /// The first slice is open, so that there always is one.
+    /// The first slice starts open, so that there always is a slice.
     fn new(recording: u64, division: Division) -> Recorder {
         Recorder {
             recording,
@@ -113,8 +113,8 @@ impl Recorder {
         }
     }
 
-    /// Something is about to change at `now`; until then it was as `before`. A time before that of
-    /// an earlier note counts as that.
+    /// Something changes at `now`; until then the state was `before`. If `now` is earlier than the
+    /// time of a previous note, it counts as that time.
     pub(crate) fn note(&mut self, now: Instant, before: &Moment) {
         if self.open.is_some() && now < self.open_end {
             return;
@@ -136,7 +136,7 @@ impl Recorder {
         self.closed.push_back(Closed { number: open, at_end: *at_end });
     }
 
-    /// Takes what is closed, with all before slice `until`; the connection is as in `now`.
+    /// Takes all closed slices and all before slice `until`; the state of the connection is `now`.
     fn take(&mut self, until: u64, now: &Moment) -> Kept {
         self.close(until, now);
         self.until = self.until.max(until);
@@ -144,7 +144,7 @@ impl Recorder {
         Kept { closed, overrun: std::mem::take(&mut self.overrun) }
     }
 
-    /// Takes all, with the slice that is not over yet.
+    /// Takes all slices, including the one that has not ended yet.
     fn finish(mut self, now: &Moment) -> Kept {
         self.close(u64::MAX, now);
         Kept { closed: self.closed, overrun: self.overrun }
@@ -163,14 +163,14 @@ pub(crate) struct Kept {
 pub(crate) struct Recorders(Vec<Recorder>);
 
 impl Recorders {
-    /// Adds one, unless there are too many.
+    /// Adds a recorder, unless there are too many.
     pub(crate) fn begin(&mut self, recorder: Recorder) -> bool {
         let room = self.0.len() < RECORDINGS_MAX;
         self.0.extend(room.then_some(recorder));
         room
     }
 
-    /// Removes that of a recording and takes the rest from it. There may be none.
+    /// Removes the recorder of a recording, if there is one, and takes its remaining slices.
     pub(crate) fn end(&mut self, recording: u64, now: &Moment) -> Kept {
         let found = self.0.iter().position(|recorder| recorder.recording == recording);
         let ended = found.map(|index| self.0.swap_remove(index));
@@ -195,58 +195,58 @@ impl Recorders {
 /// The activity of one connection in one slice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Slice {
-    /// Its number: it begins `number` widths after the recording.
+    /// Its number: it begins `number` widths after the recording began.
     pub number: u64,
     /// Calls that were given to the connection.
     pub offered: u64,
     /// Calls that were answered.
     pub completed: u64,
-    /// Sendings beyond the first of a call.
+    /// Transmissions of calls beyond the first.
     pub retransmits: u64,
-    /// Waits for a reply that ran out.
+    /// Timeouts of waits for a reply.
     pub timeouts: u64,
-    /// Calls that wait for a reply, at its end.
+    /// Calls that wait for a reply, at the end of the slice.
     pub in_flight: u32,
-    /// Calls that may be in flight, at its end.
+    /// Calls that may be in flight, at the end of the slice.
     pub window: u32,
-    /// Calls that wait for the window, at its end.
+    /// Calls that wait for the window, at the end of the slice.
     pub backlog: u32,
     /// Slices right before this one that were dropped, because they were not read in time. This one
     /// includes their events.
     pub dropped: u64,
 }
 
-/// Slices that are over, of all connections.
+/// Slices that have ended, of all connections.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Series {
     /// All slices before this one have been reported, now or earlier.
     pub until: u64,
-    /// By connection, in order. A slice that is left out is one without events: its end was as its
-    /// beginning.
+    /// By connection, in order of time. A slice without events is left out: the state at its end is
+    /// that at its beginning.
     pub connections: Vec<Vec<Slice>>,
 }
 
-/// Why there is no recording.
+/// Why a recording cannot start.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum RecordError {
     /// The width of a slice is out of [`SLICE_WIDTHS`].
     #[error("a slice lasts from 100 us to 1 s")]
     Width,
-    /// There are [`RECORDINGS_MAX`] already.
+    /// There are already [`RECORDINGS_MAX`].
     #[error("there are {RECORDINGS_MAX} recordings already")]
     TooMany,
 }
 
-/// What was reported of a connection so far.
+/// What has been reported of a connection so far.
 #[derive(Clone, Copy, Debug, Default)]
 struct Told {
-    /// The slice that comes next.
+    /// The number of the next slice.
     next: u64,
     totals: Totals,
 }
 
 impl Told {
-    /// The new slices, as differences to what was reported.
+    /// The new slices, as differences from what was reported before.
     fn tell(&mut self, kept: Kept) -> Vec<Slice> {
         let mut overrun = kept.overrun;
         let tell = |Closed { number, at_end }| {
@@ -275,14 +275,15 @@ pub(crate) trait Recorded: Debug + Send + Sync {
     /// current state.
     fn each(&self, look: &mut dyn FnMut(&mut Recorders, &Moment));
 
-    /// The time by which it notes what happens.
+    /// The clock of the events.
     fn now(&self) -> Instant;
 
-    /// Whether nothing more will happen.
+    /// Whether no more events can come.
     fn is_over(&self) -> bool;
 }
 
-/// A recording of all connections of a client, which it keeps up. It ends when it is dropped.
+/// A recording of all connections of a client, which stays alive for it. It ends when it is
+/// dropped.
 #[derive(Debug)]
 pub struct Recording {
     source: Arc<dyn Recorded>,
@@ -295,7 +296,7 @@ pub struct Recording {
 static RECORDINGS: AtomicU64 = AtomicU64::new(0);
 
 impl Recording {
-    /// Begins to record what each connection of `source` does, in slices of `width`.
+    /// Starts a recording of what each connection of `source` does, in slices of `width`.
     ///
     /// # Errors
     /// [`RecordError`]
@@ -317,19 +318,20 @@ impl Recording {
         has_room.then_some(recording).ok_or(RecordError::TooMany)
     }
 
-    /// Takes the slices that are over and were not taken yet. Does not wait for any.
+    /// Takes the slices that have ended and were not taken yet. Does not wait.
     pub fn take(&mut self) -> Series {
         let (recording, until) = (self.number, self.division.number(self.source.now()));
         self.tell(until, |recorders, now| recorders.take(recording, until, now))
     }
 
-    /// Takes the rest, with the slice that is not over yet, and ends the recording.
+    /// Takes the remaining slices, including the one that has not ended yet, and ends the
+    /// recording.
     pub fn finish(mut self) -> Series {
         let (recording, until) = (self.number, self.division.number(self.source.now()) + 1);
         self.tell(until, |recorders, now| recorders.end(recording, now))
     }
 
-    /// Whether the client was shut down: nothing more will happen.
+    /// Whether the client was shut down, so that no more events can come.
     pub fn over(&self) -> bool {
         self.source.is_over()
     }

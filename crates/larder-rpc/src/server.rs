@@ -39,10 +39,10 @@ use std::sync::Arc;
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::sync::watch;
 
-/// How often a port that is free for TCP and not for UDP is given back for another.
+/// How often another port is tried if one is free for TCP but not for UDP.
 const PORT_TRIES_MAX: u32 = 16;
 
-/// A server that has its sockets. It answers once [`Server::run`] is polled.
+/// A server with its sockets. It answers calls while [`Server::run`] is polled.
 pub struct Server<S: Service> {
     dispatcher: Arc<Dispatcher<S>>,
     listener: TcpListener,
@@ -51,12 +51,12 @@ pub struct Server<S: Service> {
     shutdown: watch::Sender<bool>,
 }
 
-/// Ends a server. Clones end the same.
+/// Shuts a server down. Clones belong to the same server.
 #[derive(Clone, Debug)]
 pub struct Shutdown(watch::Sender<bool>);
 
 impl<S: Service> Server<S> {
-    /// Listens. `service` answers calls.
+    /// Binds the sockets. `service` answers calls.
     ///
     /// # Errors
     /// The operating system's error for the address.
@@ -71,23 +71,23 @@ impl<S: Service> Server<S> {
         })
     }
 
-    /// Where it listens, over both transports.
+    /// The address on which it listens, over both transports.
     pub fn addr(&self) -> SocketAddr {
         self.address
     }
 
-    /// The handle that ends it.
+    /// The handle that shuts the server down.
     pub fn shutdown(&self) -> Shutdown {
         Shutdown(self.shutdown.clone())
     }
 
-    /// The way of its calls, for [`Dispatcher::stats`], also while it runs and after.
+    /// The server's dispatcher, for [`Dispatcher::stats`] during and after the run.
     pub fn dispatcher(&self) -> Arc<Dispatcher<S>> {
         Arc::clone(&self.dispatcher)
     }
 
-    /// Serves until [`Shutdown::begin`]; then accepts no more calls, answers those in flight, and
-    /// returns.
+    /// Serves until [`Shutdown::begin`]. Then it accepts no more calls, answers those in flight,
+    /// and returns.
     pub async fn run(self) {
         let dispatcher = &self.dispatcher;
         let tcp = tcp::accept(Arc::clone(dispatcher), self.listener, self.shutdown.subscribe());
@@ -101,7 +101,7 @@ impl<S: Service> Server<S> {
 }
 
 impl Shutdown {
-    /// Begins the end. Does not block; [`Server::run`] returns when it is over.
+    /// Starts the shutdown. Does not block; [`Server::run`] returns when it is complete.
     pub fn begin(&self) {
         self.0.send_replace(true);
     }
@@ -127,7 +127,7 @@ async fn listen(config: &Config) -> io::Result<(TcpListener, Option<UdpSocket>, 
                 }
                 return Ok((listener, Some(socket), address));
             }
-            // Free for TCP only: take another port, unless it was asked for.
+            // The port is free for TCP only: take another, unless the caller asked for this one.
             Err(cause)
                 if cause.kind() == io::ErrorKind::AddrInUse
                     && config.listen.port() == 0

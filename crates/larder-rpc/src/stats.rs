@@ -10,7 +10,8 @@ use std::time::Duration;
 /// Sub-buckets for each power of two are `1 << SUB_BITS`: values are off by at most 1/16.
 const SUB_BITS: u32 = 3;
 const SUB_BUCKETS: usize = 1 << SUB_BITS;
-/// Powers of two that are told apart: up to 2^36 us, 19 hours. What is longer counts as that.
+/// Powers of two that are counted separately: up to 2^36 us, 19 hours. Longer times are counted
+/// with the last.
 const OCTAVES: usize = 34;
 const BUCKETS: usize = OCTAVES * SUB_BUCKETS;
 
@@ -131,7 +132,7 @@ pub struct ProcedureStats {
 #[derive(Debug, Default)]
 pub(crate) struct ConnectionStats {
     pub(crate) reconnects: AtomicU64,
-    /// Replies to calls that nobody waits for any more, and messages that are no replies.
+    /// Replies to calls that are no longer awaited, and messages that are not replies.
     pub(crate) orphans: AtomicU64,
 }
 
@@ -184,10 +185,9 @@ pub struct ConnectionSnapshot {
     pub timeouts: u64,
     /// Times that it was connected again.
     pub reconnects: u64,
-    /// Replies to calls that nobody waits for any more, and messages that are no replies.
+    /// Replies to calls that are no longer awaited, and messages that are not replies.
     pub orphans: u64,
-    /// What the kernel has set aside for replies that wait to be received, in bytes; datagrams
-    /// only.
+    /// What the kernel has reserved for replies that wait to be received, in bytes; datagrams only.
     pub receive_buffer_bytes: Option<u64>,
 }
 
@@ -245,8 +245,8 @@ impl Latency {
     }
 }
 
-/// Procedures that are told apart, more than any program of ours has; higher numbers share the last
-/// account.
+/// Procedures that are counted separately, more than any program of ours has; higher numbers share
+/// the last account.
 const PROCEDURES_MAX: usize = 48;
 
 /// The accounts of a client, by procedure.

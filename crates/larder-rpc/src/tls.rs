@@ -1,12 +1,12 @@
-//! TLS for connections (RFC 9289): who is who, by certificates in files.
+//! TLS for connections (RFC 9289), with identities from certificates in files.
 //!
-//! A client asks by a NULL call of flavor AUTH_TLS, in the clear, whether the server speaks TLS; if
-//! it says so, what follows on the connection is TLS 1.3 with the protocol name `sunrpc` (RFC 9289,
+//! A client asks by a NULL call of flavor AUTH_TLS, in the clear, whether the server supports TLS;
+//! if it does, what follows on the connection is TLS 1.3 with the protocol name `sunrpc` (RFC 9289,
 //! 4.1, 5.1).
 //!
 //! Invariants:
-//! - A client that is to use TLS sends nothing else in the clear, whatever the server says.
-//! - Nothing that came before the handshake counts as part of what comes after it.
+//! - A client that is to use TLS sends nothing else in the clear, whatever the server answers.
+//! - No byte from before the handshake counts as part of what comes after it.
 //! - A key that others than its owner may read is not used.
 
 use std::io;

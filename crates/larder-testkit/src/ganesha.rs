@@ -10,26 +10,27 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Where MOUNT listens.
+/// The port on which the MOUNT service listens.
 const MOUNT_PORT: u16 = 20048;
 
 /// Whose rights callers get on the server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Squash {
-    /// Their own, also the superuser.
+    /// Callers keep their own rights, root included.
     #[default]
     None,
-    /// Their own, but the superuser is nobody.
+    /// Callers keep their own rights, except root, which is mapped to nobody (`root_squash`).
     Root,
 }
 
 /// Where the server is on the network.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Network {
-    /// In a network namespace of its own, reached by a pair of virtual Ethernet devices.
+    /// In its own network namespace, reached through a pair of virtual Ethernet devices.
     #[default]
     Own,
-    /// In the namespace of the caller, on 127.0.0.1: one server at most. For benchmarks.
+    /// In the namespace of the caller, on 127.0.0.1. Only one such server can run at a time. For
+    /// benchmarks.
     Shared,
 }
 
@@ -44,13 +45,13 @@ pub struct Options {
     pub network: Network,
 }
 
-/// A running nfs-ganesha that exports one directory. Ends when dropped.
+/// A running nfs-ganesha that exports one directory. It is killed when this value is dropped.
 #[derive(Debug)]
 pub struct Ganesha {
     sandbox: Sandbox,
     host: Ipv4Addr,
     export: PathBuf,
-    /// What the server reads and writes that is not exported.
+    /// The directory with the server's configuration, state and logs. It is not exported.
     state: PathBuf,
     boots: u8,
 }
@@ -59,7 +60,7 @@ impl Ganesha {
     /// Starts a server that exports `export` under its own path, and waits until it answers.
     ///
     /// # Errors
-    /// [`StartError`]; with the server's last words if it did not come up.
+    /// [`StartError`]; with the last lines of the server's log if it did not start.
     pub fn start(export: &Path, options: &Options) -> Result<Ganesha, StartError> {
         let mut sandbox = Sandbox::start(options.network == Network::Own)?;
         let host = match options.network {
@@ -70,7 +71,8 @@ impl Ganesha {
         let configuration = configuration(export, options);
         std::fs::write(state.join("conf"), configuration)
             .map_err(|cause| failed("configuration", cause))?;
-        // Sockets, locks and the list of clients lie at fixed paths: each server gets its own.
+        // The server keeps sockets, locks and its list of clients at fixed paths, so each server
+        // gets a file system of its own there.
         sandbox.run("mount -t tmpfs tmpfs /run && mkdir -p /run/ganesha /run/rpcbind")?;
         sandbox.run("mount -t tmpfs tmpfs /var/lib/nfs && mkdir /var/lib/nfs/ganesha")?;
         for program in ["rpcbind", "ganesha.nfsd"] {
@@ -78,7 +80,8 @@ impl Ganesha {
             found.map_err(|_| StartError::NotInstalled { program })?;
         }
         sandbox.run("rpcbind -f & mapper=$!")?;
-        // It listens at its local socket first, where the server will look for it.
+        // rpcbind creates its local socket first, and the NFS server registers over it. Only then
+        // is the TCP port asked.
         let mapper = SocketAddr::new(host.into(), portmap::PORT);
         sandbox.wait_for("rpcbind", "mapper", &[], || listens(mapper))?;
         let mut ganesha = Ganesha { sandbox, host, export: export.to_owned(), state, boots: 0 };
@@ -86,12 +89,12 @@ impl Ganesha {
         Ok(ganesha)
     }
 
-    /// Where it is.
+    /// The server's IP address.
     pub fn host(&self) -> IpAddr {
         self.host.into()
     }
 
-    /// Where NFS listens. The port mapper is at its usual port.
+    /// Where NFS listens. The port mapper listens on port 111 of the same address.
     pub fn nfs(&self) -> SocketAddr {
         SocketAddr::new(self.host(), nfs3::PORT)
     }
@@ -101,21 +104,21 @@ impl Ganesha {
         SocketAddr::new(self.host(), MOUNT_PORT)
     }
 
-    /// The path that clients mount, which is also where the directory lies.
+    /// The path that clients mount; on this machine the exported directory has the same path.
     pub fn export(&self) -> &Path {
         &self.export
     }
 
-    /// Starts the server after [`kill`](Self::kill) and waits until it answers. Its write verifier
-    /// is a new one.
+    /// Starts the server after [`kill`](Self::kill) and waits until it answers. It then has a new
+    /// write verifier.
     ///
     /// # Errors
-    /// [`StartError::Failed`] with the server's last words.
+    /// [`StartError::Failed`] with the last lines of the server's log.
     pub fn boot(&mut self) -> Result<(), StartError> {
         let state = self.state.display();
         self.boots += 1;
-        // The epoch makes the verifier. By itself it is the time in seconds, which two boots of a
-        // test may share.
+        // The server derives its write verifier from its epoch. By default that is the time in
+        // seconds, which two boots within one test may share.
         let epoch = std::process::id() + u32::from(self.boots) * 0x100_0000;
         let start = format!(
             "ganesha.nfsd -F -E {epoch} -f {state}/conf -L {state}/log -p /run/ganesha.pid & child=$!"
@@ -125,60 +128,60 @@ impl Ganesha {
         self.sandbox.wait_for("nfs-ganesha", "child", &[&log], || answers(nfs, mount))
     }
 
-    /// Ends the server as a crash would; unstable writes that it holds are lost with it.
+    /// Kills the server as a crash would: unstable writes that it holds are lost.
     ///
     /// # Errors
-    /// [`StartError::Failed`] if it is gone already.
+    /// [`StartError::Failed`] if it does not run.
     pub fn kill(&mut self) -> Result<(), StartError> {
         self.sandbox.run("{ kill -9 $child; wait $child; } 2>/dev/null || true")
     }
 
-    /// Stops the server from answering, with its connections open.
+    /// Stops all threads of the server, so that it answers nothing while its connections stay open.
     ///
     /// # Errors
-    /// [`StartError::Failed`] if it is gone.
+    /// [`StartError::Failed`] if it does not run.
     pub fn freeze(&mut self) -> Result<(), StartError> {
-        // The signal is on its way when kill returns: wait until each thread has stopped.
+        // kill(1) returns before the signal has taken effect: wait until every thread has stopped.
         self.sandbox.run(
             "kill -STOP $child; while grep -L '^State:.T' /proc/$child/task/*/status | grep -q .; \
              do sleep 0.01; done",
         )
     }
 
-    /// Lets it go on after [`freeze`](Self::freeze).
+    /// Lets the server continue after [`freeze`](Self::freeze).
     ///
     /// # Errors
-    /// [`StartError::Failed`] if it is gone.
+    /// [`StartError::Failed`] if it does not run.
     pub fn thaw(&mut self) -> Result<(), StartError> {
         self.sandbox.run("kill -CONT $child")
     }
 
-    /// Cuts the network between the server and everybody else: messages are lost in both
+    /// Cuts the network between the server and all its clients: messages are lost in both
     /// directions.
     ///
     /// # Errors
-    /// [`StartError::Failed`] if it has no network of its own.
+    /// [`StartError::Failed`] if the server has no network namespace of its own.
     pub fn cut(&mut self) -> Result<(), StartError> {
         self.sandbox.cut()
     }
 
-    /// Mends the network after [`cut`](Self::cut).
+    /// Restores the network after [`cut`](Self::cut).
     ///
     /// # Errors
-    /// [`StartError::Failed`] if it has no network of its own.
+    /// [`StartError::Failed`] if the server has no network namespace of its own.
     pub fn mend(&mut self) -> Result<(), StartError> {
         self.sandbox.mend()
     }
 
-    /// Ends the port mapper. The server goes on, at the ports that it has.
+    /// Kills the port mapper. The server continues on the ports that it has.
     ///
     /// # Errors
-    /// [`StartError::Failed`] if it is gone already.
+    /// [`StartError::Failed`] if the port mapper does not run.
     pub fn stop_port_mapper(&mut self) -> Result<(), StartError> {
         self.sandbox.run("kill $mapper; wait $mapper || true")
     }
 
-    /// Runs a line of shell in the server's namespaces, as to shape its network (`eth0`).
+    /// Runs a line of shell in the server's namespaces, for example to shape its network (`eth0`).
     ///
     /// # Errors
     /// [`StartError::Failed`] with its exit status.
@@ -190,7 +193,7 @@ impl Ganesha {
 impl Drop for Ganesha {
     fn drop(&mut self) {
         self.sandbox.end();
-        // Left to the system's cleaning of temporary files if it fails.
+        // If this fails, the directory is left for the system's cleaning of temporary files.
         let _ = std::fs::remove_dir_all(&self.state);
     }
 }
@@ -203,7 +206,8 @@ fn configuration(export: &Path, options: &Options) -> String {
         Squash::Root => "Root_Squash",
     };
     let port = nfs3::PORT;
-    // Tests change files behind the server's back, so it must not trust its own attribute cache.
+    // Tests change files directly on the disk, so the server must not trust its own attribute
+    // cache.
     format!(
         "NFS_CORE_PARAM {{ NFS_Port = {port}; MNT_Port = {MOUNT_PORT}; Protocols = 3; \
          Enable_NLM = false; Enable_RQUOTA = false; }}\n\
@@ -212,7 +216,7 @@ fn configuration(export: &Path, options: &Options) -> String {
     )
 }
 
-/// Whether NFS and MOUNT answer and are registered.
+/// Whether NFS and MOUNT answer, and are registered at the port mapper.
 fn answers(nfs: SocketAddr, mount: SocketAddr) -> io::Result<()> {
     ask(nfs, &nfs3::NULL3args {})?;
     ask(mount, &mount3::NULLargs {})?;
@@ -228,7 +232,7 @@ fn answers(nfs: SocketAddr, mount: SocketAddr) -> io::Result<()> {
     Ok(())
 }
 
-/// Calls a procedure, over a connection of its own.
+/// Calls a procedure over a new connection.
 fn ask<P: Procedure>(address: SocketAddr, args: &P) -> io::Result<P::Res> {
     let patience = Duration::from_secs(1);
     let mut stream = TcpStream::connect_timeout(&address, patience)?;
@@ -237,7 +241,7 @@ fn ask<P: Procedure>(address: SocketAddr, args: &P) -> io::Result<P::Res> {
     stream.write_all(&call.to_bytes())?;
     let mut mark = [0; record::MARK_BYTES];
     stream.read_exact(&mut mark)?;
-    // Such replies are one short fragment.
+    // The replies to these calls fit one short fragment.
     let mut reply = vec![0; usize::from(mark[3])];
     stream.read_exact(&mut reply)?;
     let mut reply = Bytes::from(reply);

@@ -18,20 +18,20 @@ pub mod linear;
 pub mod locks;
 pub mod names;
 
-/// From when to when a call was under way, in ticks.
+/// The time during which a call was in progress, in ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// When it was made.
+    /// When the call was made.
     pub made: u64,
-    /// When the answer was there; `None`: nobody heard of its end.
+    /// When the answer arrived; `None`: no caller learned how the call ended.
     pub answered: Option<u64>,
 }
 
-/// A call and when it was under way.
+/// A call and its span.
 #[derive(Clone, Debug)]
 pub struct Timed<C> {
-    /// When.
+    /// When the call was in progress.
     pub span: Span,
-    /// What was asked and answered; of a call without an end, what it would have answered.
+    /// What was asked and answered; for a call without an end, the answer that it would have had.
     pub call: C,
 }

@@ -6,9 +6,9 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Where it listens.
+/// The port on which the KDC listens.
 const PORT: u16 = 88;
-/// Its realm.
+/// The realm.
 pub(crate) const REALM: &str = "LARDER.TEST";
 
 /// How the realm is set up.
@@ -16,9 +16,10 @@ pub(crate) const REALM: &str = "LARDER.TEST";
 pub struct KdcOptions {
     /// Longest life of a ticket for the server, in seconds.
     pub ticket_life_s: u32,
-    /// How far the clock of the KDC is ahead, in seconds.
+    /// How many seconds the clock of the KDC is ahead.
     pub clock_ahead_s: i32,
-    /// Whether the user has to prove that he knows his password before he gets a ticket.
+    /// Whether users must prove that they know their password before they get a ticket
+    /// (preauthentication).
     pub asks_for_proof: bool,
 }
 
@@ -29,7 +30,7 @@ impl Default for KdcOptions {
     }
 }
 
-/// A running KDC. Its sandbox ends it.
+/// A running KDC. It ends with its sandbox.
 #[derive(Debug)]
 pub(crate) struct Kdc {
     host: Ipv4Addr,
@@ -74,7 +75,8 @@ impl Kdc {
         Ok(kdc)
     }
 
-    /// Starts the KDC, after [`kill`](Self::kill) too, and waits until it answers.
+    /// Starts the KDC, for the first time or after [`kill`](Self::kill), and waits until it
+    /// answers.
     pub(crate) fn boot(&mut self, sandbox: &mut Sandbox) -> Result<(), StartError> {
         let (place, clock) = (self.place.display(), clock(self.clock_ahead_s)?);
         sandbox.run(&format!("{clock} krb5kdc -n -r {REALM} >>{place}/out 2>&1 & kdc=$!"))?;
@@ -86,26 +88,27 @@ impl Kdc {
         sandbox.run("{ kill -9 $kdc; wait $kdc; } 2>/dev/null; true")
     }
 
-    /// Stops it from answering.
+    /// Stops the KDC from answering.
     pub(crate) fn freeze(sandbox: &mut Sandbox) -> Result<(), StartError> {
         sandbox.run(
             "kill -STOP $kdc; until grep -q '^State:.T' /proc/$kdc/status; do sleep 0.01; done",
         )
     }
 
-    /// Gives the service another key than its keytab has.
+    /// Gives the service a new key, which its keytab does not contain.
     pub(crate) fn rekey(&self, sandbox: &mut Sandbox) -> Result<(), StartError> {
         let (place, host) = (self.place.display(), self.host);
         let query = format!("cpw -randkey cifs/{host}");
         sandbox.run(&format!("kadmin.local -r {REALM} -q '{query}' >>{place}/out 2>&1"))
     }
 
-    /// The clients' configuration.
+    /// The krb5.conf(5) for clients.
     pub(crate) fn krb5_conf(&self) -> PathBuf {
         self.place.join("krb5.conf")
     }
 
-    /// Has kinit(1) get a ticket-granting ticket. Answers the ticket cache, which is replaced.
+    /// Has kinit(1) get a ticket-granting ticket. Returns the path of the ticket cache, whose
+    /// contents are replaced.
     pub(crate) fn kinit(
         &self,
         (user, password): (&str, &str),
@@ -131,7 +134,7 @@ impl Kdc {
         }
     }
 
-    /// Has kvno(1) add a ticket for the service to that ticket cache.
+    /// Has kvno(1) add a ticket for the service to the ticket cache.
     pub(crate) fn kvno(&self) -> Result<(), StartError> {
         let output = Command::new("kvno")
             .arg("-c")
@@ -147,12 +150,12 @@ impl Kdc {
     }
 }
 
-/// The service's key.
+/// The keytab with the service's key.
 pub(crate) fn keytab(place: &Path) -> PathBuf {
     place.join("keytab")
 }
 
-/// What to put before a command that shall take the clock to be ahead by so much.
+/// A command prefix that makes a program see the clock this many seconds ahead.
 pub(crate) fn clock(ahead_s: i32) -> Result<String, StartError> {
     if ahead_s == 0 {
         return Ok(String::new());
@@ -173,8 +176,8 @@ fn krb5_conf(host: Ipv4Addr) -> String {
 
 fn kdc_conf(place: &Path) -> String {
     let place = place.display();
-    // With a PAC, which MIT's KDC adds from 1.20 on, Samba takes no ticket outside of a domain.
-    // When it notes logins, each waits for the disk.
+    // MIT's KDC adds a PAC from 1.20 on; outside of a domain, Samba refuses tickets with one.
+    // Recording logins would make each of them wait for the disk.
     format!(
         "[kdcdefaults]\n kdc_listen = {PORT}\n kdc_tcp_listen = {PORT}\n\
          [realms]\n {REALM} = {{\n  database_name = {place}/principal\n  \

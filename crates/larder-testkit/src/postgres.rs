@@ -11,27 +11,27 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tempfile::TempDir;
 
-/// Who runs it: it refuses to be root's.
+/// PostgreSQL refuses to run as root.
 const AS_NOBODY: &str = "setpriv --reuid 65534 --regid 65534 --clear-groups";
 
-/// A server, which is killed when this is dropped. All methods panic if they fail: this is for
-/// tests.
+/// A PostgreSQL server. It is killed when this value is dropped. All methods panic if they fail:
+/// this is for tests.
 #[derive(Debug)]
 pub struct PostgresServer {
     dir: TempDir,
     shell: Option<Child>,
-    /// What the shell does at its end.
+    /// What the shell does after the server was killed.
     end: &'static str,
 }
 
 impl PostgresServer {
-    /// Who may do everything there.
+    /// The superuser of the databases.
     pub const USER: &str = "larder";
 
-    /// A new one. `end` is what its shell does when it was killed.
+    /// Starts a new server. `end` is what its shell does after the server was killed.
     ///
     /// # Panics
-    /// If it cannot be made: it takes root, and the package `postgresql`.
+    /// If it cannot be started: it needs root, and the package `postgresql`.
     pub fn start(end: &'static str) -> PostgresServer {
         let dir = tempfile::tempdir().expect("a directory");
         let open = PermissionsExt::from_mode(0o777);
@@ -49,12 +49,12 @@ impl PostgresServer {
         server
     }
 
-    /// Begins again after a kill, with these words for `fsync`.
+    /// Starts the server again after a kill, with this value for the setting `fsync`.
     ///
     /// # Panics
-    /// If it does not come up.
+    /// If it does not start.
     pub fn begin(&mut self, fsync: &str) {
-        // Left by one that was killed; its number may be another process's now.
+        // A killed server leaves its process id file; the id may be another process's now.
         let _ = std::fs::remove_file(self.dir.path().join("data/postmaster.pid"));
         let script = format!(
             "{AS_NOBODY} {} -w -s -D data -l log start -o \"-c listen_addresses= -c fsync={fsync} \
@@ -75,28 +75,28 @@ impl PostgresServer {
         self.shell = Some(shell);
     }
 
-    /// Kills all of it, wherever it is.
+    /// Kills all processes of the server.
     ///
     /// # Panics
     /// If it does not run.
     pub fn kill(&mut self) {
         let mut shell = self.shell.take().expect("it runs");
-        // Others may hold our end of its input, too.
+        // Other processes may hold our end of the shell's input open, so the shell is told to exit.
         let input = shell.stdin.as_mut().expect("it is piped");
         input.write_all(b"\n").expect("it reads");
         shell.wait().expect("it is our child");
     }
 
-    /// A database of it in the words of libpq.
+    /// The connection string of a database, in the syntax of libpq.
     pub fn words(&self, database: &str) -> String {
         let host = self.dir.path().display();
         format!("host={host} user={} dbname={database}", PostgresServer::USER)
     }
 
-    /// A database that nobody else has.
+    /// Creates a database that no other caller has.
     ///
     /// # Panics
-    /// If it cannot be made.
+    /// If it cannot be created.
     pub fn database(&self) -> String {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let name = format!("d{}", NEXT.fetch_add(1, Ordering::Relaxed));
@@ -104,7 +104,7 @@ impl PostgresServer {
         name
     }
 
-    /// Has a statement carried out. Answers what it says, without headings.
+    /// Executes a statement and returns its output without headings.
     ///
     /// # Panics
     /// If it is refused.
@@ -125,7 +125,7 @@ impl Drop for PostgresServer {
     }
 }
 
-/// Debian keeps them away from the path, by version.
+/// Debian installs the programs outside of PATH, by version.
 fn program(name: &str) -> PathBuf {
     let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten();
     let mut found: Vec<_> =

@@ -12,27 +12,27 @@ use tokio::sync::{mpsc, watch};
 
 type Bytes = Vec<u8>;
 
-/// Passes connections on.
+/// Passes connections on to a target, and can hold their messages.
 #[derive(Debug)]
 pub struct Relay {
-    /// Where it listens.
+    /// The address on which it listens.
     pub address: SocketAddr,
     held: Arc<Mutex<Held>>,
-    /// How many messages were held so far.
+    /// How many messages have been held so far.
     caught: watch::Receiver<usize>,
-    /// How many bytes came back.
+    /// How many bytes the target has answered.
     answered: watch::Receiver<usize>,
 }
 
 #[derive(Debug, Default)]
 struct Held {
     is_holding: bool,
-    /// What was sent, and the connection that it goes to.
+    /// The held messages, each with the connection that it goes to.
     sent: VecDeque<(mpsc::UnboundedSender<Bytes>, Bytes)>,
 }
 
 impl Relay {
-    /// Passes on what comes to `target`.
+    /// Starts a relay to `target`.
     pub async fn to(target: SocketAddr) -> Relay {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("it is bound");
@@ -55,33 +55,33 @@ impl Relay {
         Relay { address, held, caught, answered }
     }
 
-    /// From now on the disk hears nothing.
+    /// From now on, messages to the disk are held.
     pub fn hold(&self) {
         self.lock().is_holding = true;
     }
 
-    /// Whether there is something that the disk has not heard.
+    /// Whether messages to the disk are held now.
     pub fn has_caught(&self) -> bool {
         *self.caught.borrow() > 0
     }
 
-    /// Resolves when there is.
+    /// Waits until a message is held.
     pub async fn catch(&mut self) {
         self.caught.wait_for(|caught| *caught > 0).await.expect("the relay is there");
     }
 
-    /// Lets the disk hear all that was held, and what comes.
+    /// Delivers all held messages, and stops holding.
     pub fn let_go(&self) {
         let mut held = self.lock();
         held.is_holding = false;
         for (passing, message) in held.sent.drain(..) {
-            // The sender may have gone.
+            // The connection may have ended.
             let _ = passing.send(message);
         }
     }
 
-    /// Lets the disk hear the first message that was held, and no other. Returns when it has
-    /// answered.
+    /// Delivers the message that was held first, and no other. Returns when the disk has answered
+    /// it.
     pub async fn deliver_first(&mut self) {
         let before = *self.answered.borrow();
         let (passing, message) = self.lock().sent.pop_front().expect("something was held");
@@ -113,7 +113,7 @@ async fn there(
     }
 }
 
-/// Goes on after the sender has given up: what lies in a socket stays there.
+/// Continues after the sender has closed its connection: bytes in a socket's buffer are not lost.
 async fn deliver(mut passed: mpsc::UnboundedReceiver<Bytes>, mut to: OwnedWriteHalf) {
     while let Some(message) = passed.recv().await {
         if to.write_all(&message).await.is_err() {
@@ -129,7 +129,7 @@ async fn back(
 ) {
     let mut buffer = vec![0; 1 << 16];
     while let Ok(length @ 1..) = from.read(&mut buffer).await {
-        // Whoever asked may have gone.
+        // The client may have closed its connection.
         let _ = to.write_all(&buffer[..length]).await;
         answering.send_modify(|bytes| *bytes += length);
     }

@@ -7,13 +7,13 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Where it listens.
+/// The port on which Samba listens.
 const PORT: u16 = 445;
 
 /// How the server is set up.
 #[derive(Clone, Copy, Debug)]
 pub struct SambaOptions {
-    /// Whether who has no account may use the share.
+    /// Whether users without an account may use the share.
     pub guest: bool,
     /// Whether messages must be signed.
     pub signing: bool,
@@ -23,18 +23,18 @@ pub struct SambaOptions {
     pub protocol_min: &'static str,
     /// The highest dialect.
     pub protocol_max: &'static str,
-    /// Whether a Kerberos realm knows it, and its user.
+    /// The Kerberos realm that the server and its user belong to, if any.
     pub kerberos: Option<KdcOptions>,
-    /// How far its clock is ahead, in seconds.
+    /// How many seconds the server's clock is ahead.
     pub clock_ahead_s: i32,
     /// How much it logs, from 0 to 10.
     pub log_level: u8,
-    /// More lines for the section of the share.
+    /// Additional lines for the share's section of smb.conf.
     pub share_lines: &'static str,
 }
 
 impl Default for SambaOptions {
-    /// One user, every dialect from 2.1 on, signing and encryption as the client wants.
+    /// One user; every dialect from 2.1 on; signing and encryption as the client asks.
     fn default() -> SambaOptions {
         SambaOptions {
             guest: false,
@@ -50,7 +50,7 @@ impl Default for SambaOptions {
     }
 }
 
-/// A running Samba that shares one directory. Ends when dropped.
+/// A running Samba that shares one directory. It is killed when this value is dropped.
 #[derive(Debug)]
 pub struct Samba {
     sandbox: Sandbox,
@@ -66,7 +66,7 @@ impl Samba {
     pub const SHARE: &str = "share";
     /// The only user, whose rights on the server are those of root.
     pub const USER: &str = "root";
-    /// Their password.
+    /// That user's password.
     pub const PASSWORD: &str = "larder, only for tests";
     /// The Kerberos realm, if there is one.
     pub const REALM: &str = kdc::REALM;
@@ -74,7 +74,7 @@ impl Samba {
     /// Starts a server that shares `export`, and waits until it answers.
     ///
     /// # Errors
-    /// [`StartError`]; with the server's last words if it did not come up.
+    /// [`StartError`]; with the last lines of the server's log if it did not start.
     pub fn start(export: &Path, options: &SambaOptions) -> Result<Samba, StartError> {
         let mut sandbox = Sandbox::start(true)?;
         let host = sandbox.link()?;
@@ -112,10 +112,10 @@ impl Samba {
         ))
     }
 
-    /// The version that is installed, its first two numbers.
+    /// The first two numbers of the installed version.
     ///
     /// # Errors
-    /// [`StartError`] if there is none, or it says something else.
+    /// [`StartError`] if Samba is not installed, or its answer cannot be parsed.
     pub fn version() -> Result<(u32, u32), StartError> {
         let output = Command::new("smbd").arg("--version").output();
         let output = output.map_err(|cause| StartError::Missing { program: "smbd", cause })?;
@@ -128,12 +128,12 @@ impl Samba {
         }
     }
 
-    /// Where it listens.
+    /// The address on which it listens.
     pub fn address(&self) -> SocketAddr {
         SocketAddr::new(self.host(), PORT)
     }
 
-    /// Where it is.
+    /// The server's IP address.
     pub fn host(&self) -> IpAddr {
         self.host.into()
     }
@@ -141,7 +141,7 @@ impl Samba {
     /// Starts the server after [`kill`](Self::kill) and waits until it answers.
     ///
     /// # Errors
-    /// [`StartError::Failed`] with the server's last words.
+    /// [`StartError::Failed`] with the last lines of the server's log.
     pub fn boot(&mut self) -> Result<(), StartError> {
         let (state, clock) = (self.state.display(), kdc::clock(self.clock_ahead_s)?);
         self.sandbox.run(&format!(
@@ -152,12 +152,13 @@ impl Samba {
         self.sandbox.wait_for("smbd", "child", &[&logs[0], &logs[1]], || answers(address, &names))
     }
 
-    /// How many connections to the server are established, as its kernel says.
+    /// How many connections to the server are established, according to the kernel.
     ///
     /// # Panics
-    /// If `/proc` does not tell.
+    /// If `/proc` cannot be read.
     pub fn connections(&self) -> usize {
-        // Of every line the second word is the local address, the fourth the state (proc(5)).
+        // In every line, the second word is the local address and the fourth is the state
+        // (proc(5)).
         let (port, established) = (format!(":{PORT:04X}"), "01");
         let tables = ["tcp", "tcp6"].map(|table| {
             let path = format!("/proc/{}/net/{table}", self.sandbox.process());
@@ -173,25 +174,25 @@ impl Samba {
         std::fs::read_to_string(self.state.join("log")).unwrap_or_default()
     }
 
-    /// How many requests the server refused because their session had expired. Needs a log level of
-    /// 3.
+    /// How many requests the server refused because their session had expired. The log level must
+    /// be at least 3.
     pub fn expired(&self) -> usize {
         self.log().matches("NT_STATUS_NETWORK_SESSION_EXPIRED").count()
     }
 
-    /// The clients' krb5.conf(5) of the realm.
+    /// The krb5.conf(5) of the realm, for clients.
     ///
     /// # Panics
-    /// As all that has to do with the realm: if there is none.
+    /// If there is no realm, like all methods that need one.
     pub fn krb5_conf(&self) -> PathBuf {
         self.kdc().krb5_conf()
     }
 
-    /// Has kinit(1) get a ticket for the user, which lives for so many seconds. Answers the ticket
-    /// cache, which is replaced.
+    /// Has kinit(1) get a ticket for the user, valid for this many seconds. Returns the path of the
+    /// ticket cache, whose contents are replaced.
     ///
     /// # Errors
-    /// [`StartError::Failed`] with the words of kinit.
+    /// [`StartError::Failed`] with the error message of kinit.
     pub fn kinit(&self, life_s: u32) -> Result<PathBuf, StartError> {
         self.kdc().kinit((Samba::USER, Samba::PASSWORD), life_s)
     }
@@ -199,12 +200,12 @@ impl Samba {
     /// Has kvno(1) add a ticket for this server to the ticket cache of [`kinit`](Self::kinit).
     ///
     /// # Errors
-    /// [`StartError::Failed`] with the words of kvno.
+    /// [`StartError::Failed`] with the error message of kvno.
     pub fn kvno(&self) -> Result<(), StartError> {
         self.kdc().kvno()
     }
 
-    /// Has the KDC give the server another key, of which the server is not told.
+    /// Has the KDC give the server a new key, which the server does not learn.
     ///
     /// # Errors
     /// [`StartError::Failed`] if that is not possible.
@@ -213,18 +214,18 @@ impl Samba {
         kdc.rekey(&mut self.sandbox)
     }
 
-    /// Ends the KDC.
+    /// Kills the KDC.
     ///
     /// # Errors
-    /// [`StartError::Failed`] if it is gone already.
+    /// [`StartError::Failed`] if it does not run.
     pub fn kill_kdc(&mut self) -> Result<(), StartError> {
         Kdc::kill(&mut self.sandbox)
     }
 
-    /// Stops the KDC from answering; connections to it are still made.
+    /// Stops the KDC from answering; it still accepts connections.
     ///
     /// # Errors
-    /// [`StartError::Failed`] if it is gone.
+    /// [`StartError::Failed`] if it does not run.
     pub fn freeze_kdc(&mut self) -> Result<(), StartError> {
         Kdc::freeze(&mut self.sandbox)
     }
@@ -232,7 +233,7 @@ impl Samba {
     /// Starts the KDC after [`kill_kdc`](Self::kill_kdc) and waits until it answers.
     ///
     /// # Errors
-    /// [`StartError::Failed`] with its last words.
+    /// [`StartError::Failed`] with the last lines of its log.
     pub fn boot_kdc(&mut self) -> Result<(), StartError> {
         let kdc = self.kdc.as_mut().expect("there is a realm");
         kdc.boot(&mut self.sandbox)
@@ -242,10 +243,10 @@ impl Samba {
         self.kdc.as_ref().expect("there is a realm")
     }
 
-    /// Ends the server, with the processes that serve its connections, as a crash would.
+    /// Kills the server, with the processes that serve its connections, as a crash would.
     ///
     /// # Errors
-    /// [`StartError::Failed`] if it is gone already.
+    /// [`StartError::Failed`] if it does not run.
     pub fn kill(&mut self) -> Result<(), StartError> {
         self.sandbox.run(
             "{ family=$(pgrep -P $child); kill -9 $child $family; wait $child; \
@@ -253,15 +254,16 @@ impl Samba {
         )
     }
 
-    /// Has the server end everybody's use of the share, with their connections open: what they
-    /// opened is closed, and they have to connect to the share anew. Waits until it is done.
+    /// Has the server end all clients' use of the share: it closes their files, and they must
+    /// connect to the share again, over connections that stay open. Waits until that is done.
     ///
     /// # Errors
-    /// [`StartError::Failed`] if it cannot be told so.
+    /// [`StartError::Failed`] if the server cannot be told to.
     pub fn close_share(&mut self) -> Result<(), StartError> {
         let (conf, share) = (self.state.join("conf"), Samba::SHARE);
         let conf = conf.display();
-        // The processes that serve the share are told by way of another one, each in its own time.
+        // The processes that serve the share get the message through another process, at different
+        // times.
         let uses = format!("smbstatus --configfile={conf} --shares 2>/dev/null | grep '^{share} '");
         self.sandbox.run(&format!(
             "uses=$({uses}); smbcontrol --configfile={conf} smbd close-share {share} >/dev/null 2>&1 && \
@@ -269,49 +271,50 @@ impl Samba {
         ))
     }
 
-    /// Stops the server from answering, with its connections open.
+    /// Stops all processes of the server, so that it answers nothing while its connections stay
+    /// open.
     ///
     /// # Errors
-    /// [`StartError::Failed`] if it is gone.
+    /// [`StartError::Failed`] if it does not run.
     pub fn freeze(&mut self) -> Result<(), StartError> {
-        // One whose connection has just ended is about to end as well, or has: that is not waited
-        // for.
+        // A process whose connection has just ended is ending too, or has ended: do not wait for it
+        // to stop.
         self.sandbox.run(
             "for one in $child $(pgrep -P $child); do kill -STOP $one; \
              while grep -q '^State:.[^TZX]' /proc/$one/status; do sleep 0.01; done; done 2>/dev/null",
         )
     }
 
-    /// Lets it go on after [`freeze`](Self::freeze).
+    /// Lets the server continue after [`freeze`](Self::freeze).
     ///
     /// # Errors
-    /// [`StartError::Failed`] if it is gone.
+    /// [`StartError::Failed`] if it does not run.
     pub fn thaw(&mut self) -> Result<(), StartError> {
-        // The parent comes last: as long as it stands still, it buries none of the others.
+        // The parent is continued last: while it is stopped, it does not reap the others.
         self.sandbox.run("kill -CONT $(pgrep -P $child) $child")
     }
 
-    /// Cuts the network between the server and everybody else: messages are lost in both
+    /// Cuts the network between the server and all its clients: messages are lost in both
     /// directions.
     ///
     /// # Errors
-    /// [`StartError::Failed`] if it has no network of its own.
+    /// [`StartError::Failed`] if the server has no network namespace of its own.
     pub fn cut(&mut self) -> Result<(), StartError> {
         self.sandbox.cut()
     }
 
-    /// Mends the network after [`cut`](Self::cut).
+    /// Restores the network after [`cut`](Self::cut).
     ///
     /// # Errors
-    /// [`StartError::Failed`] if it has no network of its own.
+    /// [`StartError::Failed`] if the server has no network namespace of its own.
     pub fn mend(&mut self) -> Result<(), StartError> {
         self.sandbox.mend()
     }
 
-    /// Has `smbclient` carry out commands on the share, and answers what it says. Blocks.
+    /// Has `smbclient` execute commands on the share, and returns its output. Blocks.
     ///
     /// # Errors
-    /// [`StartError::Failed`] with its words if it says that it failed.
+    /// [`StartError::Failed`] with its output if it fails.
     pub fn client(&self, commands: &str) -> Result<String, StartError> {
         let output = Command::new("smbclient")
             .arg(format!("//{}/{}", self.host, Samba::SHARE))
@@ -334,13 +337,13 @@ impl Samba {
 impl Drop for Samba {
     fn drop(&mut self) {
         self.sandbox.end();
-        // Left to the system's cleaning of temporary files if it fails.
+        // If this fails, the directory is left for the system's cleaning of temporary files.
         let _ = std::fs::remove_dir_all(&self.state);
     }
 }
 
-/// Whether the server is ready: it listens, and its process that watches directories has made its
-/// name known. Whoever connects to the share before that is refused for lack of memory.
+/// Whether the server is ready: it listens, and its process that watches directories has registered
+/// its name. Until then the server refuses connections to the share with "out of memory".
 fn answers(address: SocketAddr, names: &Path) -> io::Result<()> {
     const WATCHES: &[u8] = b"notify-daemon";
     listens(address)?;
@@ -349,7 +352,7 @@ fn answers(address: SocketAddr, names: &Path) -> io::Result<()> {
     known.then_some(()).ok_or_else(|| io::Error::other("nobody watches directories yet"))
 }
 
-/// Where the realm's files are, in the state directory.
+/// The subdirectory of the state directory for the realm's files.
 const KDC_FOLDER: &str = "kdc";
 
 const FOLDERS: [&str; 6] = ["private", "lock", "state", "cache", "pid", "ncalrpc"];
@@ -369,7 +372,7 @@ fn configuration(state: &Path, export: &Path, options: &SambaOptions) -> String 
         )
     });
     let SambaOptions { protocol_min, protocol_max, log_level, share_lines, .. } = options;
-    // Whoever logs in works as root, so that tests need no users of the machine.
+    // Every login works as root, so that tests need no users of the machine.
     format!(
         "[global]\n server role = standalone server\n disable netbios = yes\n smb ports = {PORT}\n \
          private dir = {place}/private\n lock directory = {place}/lock\n \

@@ -8,21 +8,21 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
-/// The longest that a server may take to start, also on a machine that has better things to do.
+/// The longest that a server may take to start, even on a busy machine.
 const START_MAX: Duration = Duration::from_secs(120);
-/// Between two questions whether it has.
+/// The pause between two checks whether it has started.
 const POLL: Duration = Duration::from_millis(10);
-/// How many subnets links are chosen from.
+/// How many subnets there are to choose from.
 const SUBNETS: u32 = 1 << 20;
-/// How many of them may be in use in a row.
+/// How many subnets in use are skipped before we give up.
 const SUBNETS_TRIED: u32 = 1000;
-/// Lines of a log's end that an error shows.
+/// How many lines of a log's end an error shows.
 const LAST_LINES: usize = 10;
 
 /// Why a server did not start.
 #[derive(Debug, Error)]
 pub enum StartError {
-    /// This needs privileges.
+    /// Starting a server needs root.
     #[error("a test server needs root, for namespaces and low ports: run the tests as root")]
     NotRoot,
     /// A program is missing.
@@ -30,10 +30,10 @@ pub enum StartError {
     Missing {
         /// Its name.
         program: &'static str,
-        /// Why.
+        /// Why it could not be run.
         cause: std::io::Error,
     },
-    /// A server is missing.
+    /// A server is not installed.
     #[error("{program} is not installed")]
     NotInstalled {
         /// Its program.
@@ -42,9 +42,9 @@ pub enum StartError {
     /// A step failed.
     #[error("{step}: {detail}")]
     Failed {
-        /// What was tried.
+        /// The step.
         step: String,
-        /// What was said.
+        /// The error message.
         detail: String,
     },
 }
@@ -53,7 +53,7 @@ pub(crate) fn failed(step: impl Into<String>, detail: impl std::fmt::Display) ->
     StartError::Failed { step: step.into(), detail: detail.to_string() }
 }
 
-/// A shell that obeys, one command at a time.
+/// A shell in its own namespaces, which executes one command at a time.
 #[derive(Debug)]
 pub(crate) struct Sandbox {
     child: Child,
@@ -62,9 +62,9 @@ pub(crate) struct Sandbox {
 }
 
 impl Sandbox {
-    /// Starts a shell; `own_network` puts it into a network namespace of its own, with `lo` up.
+    /// Starts the shell. With `own_network` it gets its own network namespace, with `lo` up.
     pub(crate) fn start(own_network: bool) -> Result<Sandbox, StartError> {
-        // Mounts made outside later are seen inside, not the other way round.
+        // Mounts made outside later appear inside, but not the reverse.
         let mut unshare = Command::new("unshare");
         unshare.args(["--mount", "--propagation", "slave", "--pid", "--fork"]);
         if own_network {
@@ -80,10 +80,10 @@ impl Sandbox {
         let answers = BufReader::new(answers.expect("stdout is piped"));
         let mut sandbox = Sandbox { child, commands, answers };
         sandbox.run("true").map_err(|_| StartError::NotRoot)?;
-        // Processes are known by their numbers inside.
+        // Inside, processes have numbers of their own.
         sandbox.run("mount -t proc proc /proc")?;
-        // Who unmounts one of ours outside would wait for the copy in here, if it does not go with
-        // it.
+        // An unmount outside of one of our mounts would wait for its copy in here, unless the copy
+        // is unmounted with it.
         sandbox
             .run("umount --all --lazy --no-canonicalize --types fuse.larder 2>/dev/null || true")?;
         if own_network {
@@ -92,8 +92,8 @@ impl Sandbox {
         Ok(sandbox)
     }
 
-    /// Runs one line of shell and waits until it is done. It must be quiet: its output is taken for
-    /// an answer.
+    /// Executes one line of shell, and waits until it ends. It must print nothing: output would be
+    /// taken for an answer.
     pub(crate) fn run(&mut self, line: &str) -> Result<(), StartError> {
         debug_assert!(!line.contains('\n'));
         let commands = self.commands.as_mut().expect("taken on drop only");
@@ -107,11 +107,10 @@ impl Sandbox {
         }
     }
 
-    /// Asks a server that was started until it answers. Its process is in the shell's variable
-    /// `child`.
+    /// Waits until a server answers `ask`. Its process id is in the shell's variable `child`.
     ///
     /// # Errors
-    /// That it ended or took too long, with what was last said to us, and the ends of its logs.
+    /// If it ended or took too long: with its last answer and the ends of its logs.
     pub(crate) fn wait_for(
         &mut self,
         server: &str,
@@ -126,16 +125,17 @@ impl Sandbox {
                 let step = format!("{server} does not answer");
                 return Err(failed(step, format!("{error}\n{}", last_words(logs))));
             }
-            // There is no event to wait for: the server is somebody else's.
+            // There is no event to wait for: the server is a third-party program.
             std::thread::park_timeout(POLL);
         }
         Ok(())
     }
 
-    /// Lays a cable between the namespace of the test and the sandbox. Answers the address inside.
+    /// Connects the test's namespace and the sandbox by a pair of virtual Ethernet devices. Returns
+    /// the address inside.
     pub(crate) fn link(&mut self) -> Result<Ipv4Addr, StartError> {
         let (subnet, name) = self.cable()?;
-        // Four addresses of 10.64.0.0/10 for each.
+        // Each subnet has four addresses of 10.64.0.0/10.
         let base = u32::from(Ipv4Addr::new(10, 64, 0, 0)) + 4 * subnet;
         let (ours, theirs) = (Ipv4Addr::from(base + 1), Ipv4Addr::from(base + 2));
         ip(&format!("address add {ours}/30 dev {name}"))?;
@@ -144,19 +144,19 @@ impl Sandbox {
         Ok(theirs)
     }
 
-    /// Cuts the cable: messages are lost in both directions, and nobody is told.
+    /// Cuts the link: messages are lost in both directions, without an error at either side.
     pub(crate) fn cut(&mut self) -> Result<(), StartError> {
         self.run("ip link set eth0 down")
     }
 
-    /// Mends what [`cut`](Self::cut) did.
+    /// Restores the link after [`cut`](Self::cut).
     pub(crate) fn mend(&mut self) -> Result<(), StartError> {
         self.run("ip link set eth0 up")
     }
 
-    /// Makes the cable. It is called by the number of its subnet, so that no two have the same,
-    /// whoever made the other: the addresses of a link that another test holds would lead
-    /// there.
+    /// Makes the pair of devices. Their names contain the number of the subnet, so that the name
+    /// also reserves the subnet: if two tests used the same addresses, packets would go to the
+    /// other test's link.
     fn cable(&self) -> Result<(u32, String), StartError> {
         static LINKS: AtomicU32 = AtomicU32::new(0);
         let namespace = self.child.id();
@@ -173,13 +173,13 @@ impl Sandbox {
         Err(failed("ip link add", "so many names in a row are in use"))
     }
 
-    /// Process id whose namespaces are the sandbox's.
+    /// The process id whose namespaces are the sandbox's.
     pub(crate) fn process(&self) -> u32 {
         self.child.id()
     }
 
-    /// Makes an empty directory for what a server reads and writes. A test that died may have left
-    /// one of this name: process ids come again.
+    /// Makes an empty directory for a server's files. A test that died may have left one of this
+    /// name, since process ids are reused.
     pub(crate) fn state_directory(&self, server: &str) -> Result<PathBuf, StartError> {
         let path = std::env::temp_dir().join(format!("larder-{server}-{}", self.process()));
         let cleared = match std::fs::remove_dir_all(&path) {
@@ -189,7 +189,7 @@ impl Sandbox {
         cleared.map(|()| path).map_err(|cause| failed("state directory", cause))
     }
 
-    /// Ends it, with all that runs in it: nothing of it writes any more.
+    /// Ends the sandbox and all processes in it: none of them writes any more.
     pub(crate) fn end(&mut self) {
         drop(self.commands.take());
         // If waiting fails there is nothing left to wait for.
@@ -197,7 +197,7 @@ impl Sandbox {
     }
 }
 
-/// Whether a server takes connections.
+/// Whether a server accepts connections.
 pub(crate) fn listens(address: SocketAddr) -> io::Result<()> {
     TcpStream::connect_timeout(&address, Duration::from_secs(1)).map(drop)
 }
@@ -209,8 +209,8 @@ fn last_words(logs: &[&Path]) -> String {
     lines[lines.len().saturating_sub(LAST_LINES)..].join("\n")
 }
 
-/// Runs lines until there are no more. The exit of this shell, process 1 of its namespace, ends
-/// every other process in it.
+/// Executes lines until its input ends. This shell is process 1 of its namespace: when it exits,
+/// the kernel kills every other process there.
 const LOOP: &str = r#"while IFS= read -r line; do eval "$line" </dev/null >&2; echo "$?"; done"#;
 
 fn ip(arguments: &str) -> Result<(), StartError> {

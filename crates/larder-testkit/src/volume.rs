@@ -23,34 +23,34 @@ use tokio::runtime::{Builder, Runtime};
 
 const VOLUME: VolumeId = VolumeId([9; 16]);
 
-/// Where a server keeps what it has.
+/// Where a server stores its data.
 #[derive(Debug)]
 enum Medium {
     Real(Arc<TempDir>, String),
     Simulated(SimDisk),
 }
 
-/// One of the servers.
+/// One of the servers of the volume.
 #[derive(Debug)]
 struct Host {
     medium: Medium,
-    /// Where it listens.
+    /// The address on which it listens.
     at: SocketAddr,
-    /// Bound there and does not listen, so that nobody who wants any port gets this one while the
-    /// server is dead; who connects then is refused.
+    /// Bound to the server's port, but not listening. While the server is dead, no program that
+    /// asks for any port gets this one, and connections to it are refused.
     _reserved: TcpSocket,
     running: Option<Running>,
 }
 
-/// A server that runs.
+/// A running server.
 #[derive(Debug)]
 struct Running {
     runtime: Runtime,
-    /// Fails when its socket does not listen any more.
+    /// Closed when the server's socket no longer listens.
     listens: Receiver<()>,
 }
 
-/// A volume that is served, on its way through the life of its servers.
+/// A volume with its servers, which this process runs and can kill.
 #[derive(Debug)]
 pub struct Volume {
     setup: Setup,
@@ -58,9 +58,9 @@ pub struct Volume {
     disk_bytes: u64,
     clock: Arc<dyn Clock>,
     meta: Host,
-    /// As many as the volume has copies.
+    /// One disk for each copy that the volume keeps.
     disks: Vec<Host>,
-    /// Where clients are told that the first disk is, if that is elsewhere.
+    /// The address of the first disk that clients are given, if it is not the real one (a relay).
     disk_shown: Option<SocketAddr>,
 }
 
@@ -86,7 +86,7 @@ impl Medium {
 impl Host {
     fn new(medium: Medium) -> Host {
         let reserved = TcpSocket::new_v4().expect("a socket");
-        // Else the server could not bind beside it.
+        // Otherwise the server could not bind the same port.
         reserved.set_reuseaddr(true).expect("an option of sockets");
         reserved.bind(SocketAddr::from(([127, 0, 0, 1], 0))).expect("a free port");
         let at = reserved.local_addr().expect("it is bound");
@@ -96,16 +96,16 @@ impl Host {
     fn kill(&mut self, image: Image) {
         let Some(Running { runtime, listens }) = self.running.take() else { return };
         runtime.shutdown_background();
-        // Nothing is sent: it ends with the task that has the socket.
+        // Nothing is ever sent: the channel closes when the task that owns the socket ends.
         let _ = listens.recv();
         if let Medium::Simulated(disk) = &mut self.medium {
-            // Threads of the dead may be about to write.
+            // Threads of the killed server may be about to write.
             disk.inject(Fault::EioFrom(0));
             *disk = disk.crash(image);
         }
     }
 
-    /// Serves what `begin` makes from now on.
+    /// Runs the service that `begin` makes.
     fn run<S: Service>(&mut self, begin: impl Future<Output = S> + Send + 'static) {
         let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build();
         let runtime = runtime.expect("threads");
@@ -128,17 +128,17 @@ impl Host {
 }
 
 impl Volume {
-    /// A new volume on a real disk. Blocks until it is served.
+    /// Creates a volume on a real disk. Blocks until it is served.
     pub fn new(setup: Setup) -> Volume {
         Volume::with_options(setup, Options::default())
     }
 
-    /// The same with options of the metadata server.
+    /// Like [`new`](Self::new), with options of the metadata server.
     pub fn with_options(setup: Setup, options: Options) -> Volume {
         Volume::on_real(1, setup, options)
     }
 
-    /// The same with so many copies of each block, on as many disks.
+    /// Like [`new`](Self::new), with this many copies of each block, on as many disks.
     pub fn with_copies(setup: Setup, copies: u32) -> Volume {
         Volume::on_real(copies, setup, Options::default())
     }
@@ -151,7 +151,7 @@ impl Volume {
         Volume::on(media, (setup, options), 256 << 20, Arc::new(RealClock))
     }
 
-    /// The same with all servers on simulated disks, by a clock of the caller's.
+    /// Like [`new`](Self::new), with all servers on simulated disks, and a clock of the caller's.
     pub fn simulated(
         setup: Setup,
         (copies, disk_bytes): (u32, u64),
@@ -172,7 +172,12 @@ impl Volume {
         let copies = u32::try_from(disks.len()).expect("a few");
         volume::create(&*engine, VOLUME, copies, Time::default()).expect("an empty engine");
         for _ in &disks {
-            let new = NewDisk { id: [1; 16], address: "disk".into(), bytes: disk_bytes };
+            let new = NewDisk {
+                id: [1; 16],
+                address: "disk".into(),
+                bytes: disk_bytes,
+                is_memory: false,
+            };
             volume::add_disk(&*engine, &new).expect("a new disk");
         }
         drop(engine);
@@ -183,25 +188,26 @@ impl Volume {
         volume
     }
 
-    /// Where the metadata server listens.
+    /// The address of the metadata server.
     pub fn address(&self) -> SocketAddr {
         self.meta.at
     }
 
-    /// Where the first disk listens.
+    /// The address of the first disk.
     pub fn disk_address(&self) -> SocketAddr {
         self.disks[0].at
     }
 
-    /// From the next start of the metadata server on, clients are told that the first disk is at
-    /// this address.
+    /// From the next start of the metadata server on, clients are given this address for the first
+    /// disk.
     pub fn show_disk_at(&mut self, address: SocketAddr) {
         self.disk_shown = Some(address);
     }
 
-    /// Starts the servers that do not run, where they were before. Blocks until they serve.
+    /// Starts the servers that do not run, on the same ports and data as before. Blocks until they
+    /// serve.
     pub fn start(&mut self) {
-        // The metadata server is told where the disks are.
+        // The metadata server is given the addresses of the disks.
         for at in 0..self.disks.len() {
             if self.disks[at].running.is_none() {
                 self.start_disk(at, master());
@@ -212,8 +218,8 @@ impl Volume {
         }
     }
 
-    /// Starts the disk, which does not run, so that it believes no metadata server: it refuses all
-    /// requests, as one does that was not refreshed in time. Blocks until it serves.
+    /// Starts the disk, which does not run, in the state of a disk that the metadata server has not
+    /// refreshed in time: it refuses all requests. Blocks until it serves.
     pub fn start_distrustful_disk(&mut self) {
         self.start_disk(0, MasterKey::new([4; 32]));
     }
@@ -222,7 +228,7 @@ impl Volume {
         let (setup, bytes, medium) = (self.setup, self.disk_bytes, self.disks[at].medium.open());
         let clock = Arc::clone(&self.clock);
         self.disks[at].run(async move {
-            // They are numbered from 1.
+            // Disks are numbered from 1.
             let disk = DiskId(u32::try_from(at).expect("a few") + 1);
             let identity = Identity { volume: VOLUME, disk, setup };
             let store = once_free(|| match Store::open(&*medium, "disk", &identity, bytes) {
@@ -245,8 +251,9 @@ impl Volume {
             let disks = volume::disks(&*engine).expect("a volume").into_iter().zip(addresses);
             let owned = volume::take(&*engine).expect("a volume");
             let disks = disks.zip(shown).map(|(((disk, about), address), shown)| {
-                let (bytes, public) = (about.bytes, format!(":{}", shown.port()));
-                DiskAddress { disk, bytes, address, public, master: master() }
+                let NewDisk { bytes, is_memory, .. } = about;
+                let public = format!(":{}", shown.port());
+                DiskAddress { disk, bytes, address, public, is_memory, master: master() }
             });
             let disks = disks.collect();
             let disks = ControlledDisks::start(disks, VOLUME, owned.epoch(), &clock);
@@ -258,30 +265,30 @@ impl Volume {
         });
     }
 
-    /// What is wrong with the volume, which nobody serves.
+    /// The inconsistencies of the volume, which must not be served.
     pub fn check(&self) -> Vec<String> {
         let faults = larder_meta::check(&*engine(&self.meta.medium.open()));
         let faults = faults.expect("a volume that can be read");
         faults.iter().map(|fault| format!("{fault:?}")).collect()
     }
 
-    /// Ends all servers in the middle of what they do. What they have written is there.
+    /// Kills all servers in the middle of their work. What they have written stays.
     pub fn kill(&mut self) {
         self.kill_meta(Image::Written);
         self.kill_disks(Image::Written);
     }
 
-    /// Ends the metadata server so. Of a simulated disk `image` is left.
+    /// Kills the metadata server. Of a simulated disk, `image` is what stays.
     pub fn kill_meta(&mut self, image: Image) {
         self.meta.kill(image);
     }
 
-    /// Ends all disks so.
+    /// Kills all disks; see [`kill_meta`](Self::kill_meta).
     pub fn kill_disks(&mut self, image: Image) {
         self.disks.iter_mut().for_each(|disk| disk.kill(image));
     }
 
-    /// Ends one of the disks so; they are counted from 0.
+    /// Kills one disk, counted from 0; see [`kill_meta`](Self::kill_meta).
     pub fn kill_disk(&mut self, at: usize, image: Image) {
         self.disks[at].kill(image);
     }
@@ -303,7 +310,7 @@ fn engine(disk: &Arc<dyn Disk>) -> Arc<dyn Engine> {
     })
 }
 
-/// Waits for whoever had it: threads of a server that was ended go a little later.
+/// Retries until its previous owner has let go: threads of a killed server end a little later.
 fn once_free<T>(mut open: impl FnMut() -> Option<T>) -> T {
     let until = Instant::now() + Duration::from_secs(20);
     loop {
@@ -322,8 +329,8 @@ mod tests {
 
     use super::*;
 
-    /// While a server is dead its port is refused to who connects, and to who wants to have it; and
-    /// one that has just been killed is not in the way of the next.
+    /// While a server is dead, its port refuses connections and cannot be bound by other programs;
+    /// the next server can bind it although its predecessor has only just been killed.
     #[test]
     fn servers_keep_their_ports_over_kills() {
         let mut volume = Volume::new(Setup::Off);

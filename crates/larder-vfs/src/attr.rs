@@ -1,5 +1,7 @@
 //! Attributes of files, and the validator that tells one version of a file from another.
 
+use std::time::Duration;
+
 /// Type of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
@@ -37,7 +39,8 @@ pub struct Time {
     pub nsec: u32,
 }
 
-/// A server's description of a file (RFC 1813, `fattr3`, and what later protocols add).
+/// A server's description of a file: `fattr3` of RFC 1813, and the attributes that later protocols
+/// add.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attr {
     /// Type.
@@ -145,6 +148,20 @@ pub struct SetAttr {
     pub atime: Option<SetTime>,
     /// Last change of the data.
     pub mtime: Option<SetTime>,
+    /// Sets no attribute of a file that exists. For a file that is being made: what is written next
+    /// needs to be no more durable than [`Stability::Shared`](crate::Stability::Shared) with these
+    /// copies, so the server may reserve memory for it instead of disk.
+    pub in_memory: Option<Volatile>,
+}
+
+/// How volatile bytes are to be kept in the memory of machines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Volatile {
+    /// On how many machines; where there are not as many, on the server's disk.
+    pub copies: u8,
+    /// How long at most they may be there alone: then they are on the server's disk. `None`: for
+    /// good.
+    pub due: Option<Duration>,
 }
 
 /// A set of rights on an object, as the server judges them (RFC 1813, 3.3.4).

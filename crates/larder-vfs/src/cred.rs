@@ -23,8 +23,8 @@ pub struct Cred {
     /// The front door sends this request again: an earlier attempt, by a process of ours that died
     /// before it answered, may have been carried out. Not part of the identity.
     pub retried: bool,
-    /// Number of the request at the front door, the same when it is sent again; 0 if there is none.
-    /// Not part of the identity.
+    /// Number of the request at the front door, the same when it is sent again; 0 if there is
+    /// none. Not part of the identity.
     pub request: u64,
     /// When the call that this belongs to ends; `None` if no caller waits for it. Not part of the
     /// identity.
@@ -63,7 +63,7 @@ impl Cred {
         Cred { retried: false, deadline: None, ..self.clone() }
     }
 
-    /// The same caller, who waits until `deadline`.
+    /// The same caller, which waits until `deadline`.
     #[must_use]
     pub fn until(&self, deadline: Option<Deadline>) -> Cred {
         Cred { deadline, ..self.clone() }

@@ -1,9 +1,13 @@
-//! [`Deferring`]: a server for some of whose names this machine answers.
+//! [`Deferring`]: a server with names for which this machine answers.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::sync::Weak;
 use std::time::{Duration, Instant};
 
-use crate::{Change, Cred, Error, Future, Handle, Remote, Result, SetAttr, Time};
+use crate::{
+    Attr, Change, Cred, Error, Found, Future, Handle, Listed, Remote, Result, SetAttr, Time,
+    Validator,
+};
 
 /// A server whose changes of names can be answered on this machine, and be made at the server
 /// later, because its only writer is here.
@@ -13,14 +17,24 @@ pub trait Deferring: Send + Sync {
     /// after everything that it depends on, as by the [`Remote`] itself.
     fn names(&self) -> &dyn Remote;
 
+    /// Whether the server is out of reach, and names may be changed here for that reason, whatever
+    /// their class: the server gets them when it is back.
+    fn is_away(&self) -> bool {
+        false
+    }
+
+    /// Sets where the cached attributes, names and bytes of the server's files are found. To be
+    /// called once, before the first call.
+    fn held_by(&self, _held: Weak<dyn Held>) {}
+
     /// Sets by when, counted from now, the server must have `file`, which was made here.
     fn promise(&self, file: &Handle, within: Duration);
 
     /// Sets attributes of `file` if that can be answered here; otherwise it does nothing. The
-    /// result survives the process. The server has no byte of `file` at that time, so to it a size
-    /// is a size of zeros; if the size is not 0, the caller keeps the bytes. A modification time is
-    /// *given over* bytes that the caller keeps in a local file that was last written at
-    /// `written_ns` (nanoseconds since 1970). Does not block.
+    /// result survives the process. A size is a size of zeros; one that is not 0 is for files of
+    /// which [the server has no byte](Deferring::lacks_bytes), and the caller keeps the bytes. A
+    /// modification time applies to the bytes that the caller keeps in a local file which was last
+    /// written at `written_ns` (nanoseconds since 1970), and to no later ones. Does not block.
     ///
     /// # Errors
     /// [`Error::NotPermitted`] and others of setattr: in `Some`.
@@ -32,8 +46,18 @@ pub trait Deferring: Send + Sync {
         written_ns: Option<i64>,
     ) -> Option<Result<Change>>;
 
-    /// The modification time that was set on `file` over such bytes, if its local file was last
-    /// written at `written_ns`, and not after that.
+    /// The server's files that [`Deferring::set_here`] has emptied, with their attributes since
+    /// then, unless somebody has changed them. An earlier process may have died before it gave up
+    /// the bytes that it held.
+    fn emptied(&self) -> Vec<(Handle, Attr)> {
+        Vec::new()
+    }
+
+    /// Whether the server has no byte of `file`.
+    fn lacks_bytes(&self, file: &Handle) -> bool;
+
+    /// The modification time that [`Deferring::set_here`] set on `file`, if the caller's local file
+    /// has not been written since: it was last written at `written_ns`.
     fn given_time(&self, file: &Handle, written_ns: i64) -> Option<Time>;
 
     /// Makes all changes of names so far survive a crash of the machine.
@@ -50,7 +74,12 @@ pub trait Deferring: Send + Sync {
     /// was.
     fn settle<'a>(&'a self, file: Option<&'a Handle>) -> Future<'a, ()>;
 
-    /// Whether `file` was made here and is removed, so that its bytes are of no use.
+    /// Attributes set here give `file` a version that the server does not know. If `shown` is such
+    /// a version, the version at the server that has the same bytes.
+    fn beneath(&self, file: &Handle, shown: &Validator) -> Option<Validator>;
+
+    /// Whether `file` was made or removed here, and has no name any more: its bytes need not reach
+    /// the server.
     fn is_removed(&self, file: &Handle) -> bool;
 
     /// Objects that the server does not have yet, and objects that have another name there than
@@ -59,6 +88,25 @@ pub trait Deferring: Send + Sync {
 
     /// The same for one file, if it is one of these.
     fn awaited(&self, file: &Handle) -> Option<Deferred>;
+}
+
+/// What is cached of the server's files, for the code that answers in the server's place while that
+/// is out of reach. Only [`Held::bring`] waits for the server.
+pub trait Held: Send + Sync + 'static {
+    /// The attributes of a file, as the server last gave them.
+    fn held(&self, file: &Handle) -> Option<Attr>;
+
+    /// What a name stands for; `Some(None)`: it is known that there is no such name.
+    fn held_name(&self, dir: &Handle, name: &OsStr) -> Option<Option<Found>>;
+
+    /// Sends to the server what it lacks of a file's bytes. Waits for the server.
+    ///
+    /// # Errors
+    /// What the server says.
+    fn bring<'a>(&'a self, file: &'a Handle) -> Future<'a, ()>;
+
+    /// All entries of a directory, if all are held.
+    fn held_entries(&self, dir: &Handle) -> Option<Vec<Listed>>;
 }
 
 /// An object that was made here.

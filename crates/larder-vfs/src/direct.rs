@@ -407,7 +407,7 @@ impl<R: Remote + ?Sized> FileSystem for Direct<R> {
         })
     }
 
-    fn fsync(&self, cred: &Cred, ino: Ino) -> Answer<Verifier> {
+    fn fsync(&self, cred: &Cred, ino: Ino, _: Option<OpenId>) -> Answer<Verifier> {
         let cred = cred.clone();
         self.on(ino, |shared, file| async move {
             Ok(shared.remote.commit(&cred, &file, None, 0..0).await?.verifier)

@@ -75,6 +75,8 @@ pub enum Error {
     /// The file changed on the server while this open file was being read sequentially, and the
     /// rest of the version that was begun is no longer available.
     Changed,
+    /// The bytes were only in memory of machines that lost them (ENOTRECOVERABLE).
+    Lost,
     /// Input or output error; anything that has no better name.
     Io,
 }
@@ -113,6 +115,7 @@ impl fmt::Display for Error {
             Error::TimedOut => "server did not answer in time",
             Error::Shutdown => "mount is shutting down",
             Error::Changed => "file changed on the server while it was being read",
+            Error::Lost => "the bytes were in memory, and are lost",
             Error::Io => "input/output error",
         })
     }

@@ -1,7 +1,7 @@
 //! [`FileSystem`]: what a front door asks of us.
 //!
-//! The thread that asked gets a warm answer at once ([`Answer::Now`]); an answer that needs a
-//! server, or a slow disk, is a future that the front door hands to its runtime
+//! An answer from the cache is returned on the calling thread ([`Answer::Now`]); an answer that
+//! needs a server, or a slow disk, is a future that the front door hands to its runtime
 //! ([`Answer::Later`]).
 //!
 //! There are two kinds of front doors. The kernel opens files and can be told for how long to trust
@@ -241,19 +241,19 @@ pub trait FileSystem: Send + Sync + 'static {
         Answer::fail(Error::NotSupported)
     }
 
-    /// Whether [`FileSystem::copy_range`] may copy anything. A kernel that is told that nothing can
-    /// be copied reads and writes itself, and asks no more.
+    /// Whether [`FileSystem::copy_range`] may copy anything. If this is false, the kernel reads and
+    /// writes itself, and does not ask again.
     fn copies(&self) -> bool {
         false
     }
 
     /// Copies up to `len` bytes from a file that is open for reading to one that is open for
     /// writing (copy_file_range(2)), at the server; answers how many. Fewer at the end of the
-    /// source, and none behind it; fewer also if no more is done at once. All earlier writes of
-    /// both files count, and what was copied is durable at the server on return.
+    /// source, and none beyond it; fewer also if the server copies no more in one call. All earlier
+    /// writes of both files count, and what was copied is durable at the server on return.
     ///
-    /// [`Error::NotSupported`], by default too, if it is not done: then the caller had better read
-    /// and write, and all is as before.
+    /// [`Error::NotSupported`], by default too, if nothing was copied: then the caller had better
+    /// read and write.
     fn copy_range(&self, _cred: &Cred, _from: OpenPlace, _to: OpenPlace, _len: u64) -> Answer<u64> {
         Answer::fail(Error::NotSupported)
     }
@@ -265,8 +265,10 @@ pub trait FileSystem: Send + Sync + 'static {
         None
     }
 
-    /// All earlier writes of the file are durable at the server on return.
-    fn fsync(&self, cred: &Cred, ino: Ino) -> Answer<Verifier>;
+    /// All earlier writes of the file are durable at the server on return. `open` is the open file
+    /// of the caller, if it has one: the failure of a delayed write is reported to each open file
+    /// once.
+    fn fsync(&self, cred: &Cred, ino: Ino, open: Option<OpenId>) -> Answer<Verifier>;
 
     /// The last descriptor of the open file is closed, and all locks that were taken through it
     /// end.
@@ -298,7 +300,7 @@ pub trait FileSystem: Send + Sync + 'static {
     fn resolve(&self, handle: &Handle) -> Answer<Ino>;
 }
 
-/// Resolves once the kernel has done what it was asked to do, or will never do it.
+/// Resolves once the kernel has dropped what it was asked to drop, or will never drop it.
 pub type Told = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// What a file system may ask of the kernel that it serves. A call only queues and never waits for

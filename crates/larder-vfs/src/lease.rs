@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::Handle;
 
-/// While it holds, what the reply that granted it said about the file is still true, except for our
-/// own changes; no request is needed to know that.
+/// While it holds, what the reply that granted it stated about the file is still true, except for
+/// our own changes; no request is needed to know that.
 ///
 /// Clones are the same lease. It ends when the server withdraws it, when the connection on which it
 /// was granted is lost, or when its owner returns it; it never holds again afterwards.
@@ -86,7 +86,7 @@ impl fmt::Debug for Lease {
     }
 }
 
-/// Ends when the notification has been handled.
+/// Resolves when the end of the lease has been handled.
 pub type LeaseTold<'a> = std::pin::Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
 /// Gets notified when leases end.

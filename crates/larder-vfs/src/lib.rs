@@ -21,6 +21,7 @@
 #![forbid(unsafe_code)]
 
 mod attr;
+mod change;
 pub mod conformance;
 mod copy;
 mod cred;
@@ -36,13 +37,15 @@ mod mem;
 mod open;
 mod remote;
 mod space;
+mod stored;
 mod xattr;
 
-pub use attr::{Access, Attr, Device, Kind, SetAttr, SetTime, StatFs, Time, Validator};
+pub use attr::{Access, Attr, Device, Kind, SetAttr, SetTime, StatFs, Time, Validator, Volatile};
+pub use change::{Before, Change};
 pub use copy::{CopyEnd, RemoteCopied};
 pub use cred::Cred;
 pub use deadline::Deadline;
-pub use deferring::{Deferred, Deferring};
+pub use deferring::{Deferred, Deferring, Held};
 pub use direct::Direct;
 pub use error::{Error, Result};
 pub use fs::{
@@ -57,8 +60,9 @@ pub use lock::{
 pub use mem::{MemRemote, Trouble};
 pub use open::{Intent, RemoteOpened, Token};
 pub use remote::{
-    Before, Change, Changed, Committed, Cookie, Found, Future, Judged, Listed, Listing, LookedUp,
-    Made, New, Remote, RemoteLimits, RemoteRead, RemoteWritten, Removal, Stability, Verifier,
+    Changed, Committed, Cookie, Found, Future, Judged, Listed, Listing, LookedUp, Made, New,
+    Remote, RemoteLimits, RemoteRead, RemoteWritten, Removal, Stability, Verifier,
 };
 pub use space::{Seek, SpaceChange, SpaceKind};
+pub use stored::{Medium, StoredPart};
 pub use xattr::{SetXattr, XATTR_NAME_BYTES_MAX, XATTR_PREFIX, XATTR_VALUE_BYTES_MAX, XattrOnly};

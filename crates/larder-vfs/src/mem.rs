@@ -79,7 +79,7 @@ struct Connection {
     watcher: Option<Weak<dyn Watcher>>,
 }
 
-/// How one call fails.
+/// How one call goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trouble {
     /// It is not carried out, and fails with this error.
@@ -170,7 +170,7 @@ impl MemRemote {
         self.server().gives_again = true;
     }
 
-    /// From now on listings go round: the last entry has this position.
+    /// From now on listings do not end: their last entry has this position, at which they continue.
     pub fn set_listings_lead_to(&self, position: u64) {
         self.server().listings_lead_to = Some(position);
     }
@@ -192,7 +192,7 @@ impl MemRemote {
         self.connection().faults.extend(std::iter::repeat_n(error, count));
     }
 
-    /// The call after `count` others goes wrong. Locks and the ends of opens are spared.
+    /// The call after `count` others goes wrong. Unlocks and closes never go wrong.
     pub fn trouble_after(&self, count: u64, trouble: Trouble) {
         self.connection().trouble = Some((count, trouble));
     }
@@ -312,7 +312,7 @@ impl MemRemote {
         self.wake();
     }
 
-    /// Has calls that wait see whether they still must.
+    /// Wakes the calls that wait, so that each sees whether it still must.
     fn wake(&self) {
         let waiting = std::mem::take(&mut self.connection().waiting);
         waiting.into_iter().for_each(Waker::wake);
@@ -337,7 +337,8 @@ impl MemRemote {
         }
     }
 
-    /// Waits for the server, and returns whether the call may be carried out.
+    /// Waits while the server is out of reach or holds calls of this method. Returns whether the
+    /// call may be carried out.
     async fn enter(&self, method: &'static str) -> Result<()> {
         *self.connection().calls.entry(method).or_default() += 1;
         std::future::poll_fn(|context| {

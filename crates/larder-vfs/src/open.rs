@@ -13,7 +13,7 @@ use crate::{Access, Attr, Lease};
 /// What a file is opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Intent {
-    /// Rights of the caller to check; if there are none, the answer need not describe the file.
+    /// Rights of the caller to check; if there are none, the answer need not contain attributes.
     pub rights: Access,
     /// Its bytes are to be read.
     pub read: bool,

@@ -20,12 +20,12 @@ use std::pin::Pin;
 use bytes::Bytes;
 
 use crate::{
-    Access, Attr, CopyEnd, Cred, Deferring, Error, Handle, Intent, KeptLock, Kind, Lease,
+    Access, Attr, Change, CopyEnd, Cred, Deferring, Error, Handle, Intent, KeptLock, Kind, Lease,
     LockChange, LockMode, RemoteCopied, RemoteOpened, Result, Seek, SetAttr, SetXattr, SpaceChange,
-    StatFs, Time, Token, Validator, Watcher,
+    StatFs, StoredPart, Time, Token, Watcher,
 };
 
-/// A promise of an answer. A box is nothing beside an RPC.
+/// A future answer. Boxing costs nothing compared with an RPC.
 pub type Future<'a, T> = Pin<Box<dyn std::future::Future<Output = Result<T>> + Send + 'a>>;
 
 /// A server, or something that stands for one.
@@ -281,6 +281,26 @@ pub trait Remote: Send + Sync + 'static {
         Box::pin(std::future::ready(Err(Error::NotSupported)))
     }
 
+    /// Whether bytes of a file were in memory of machines alone and are lost: reading them fails
+    /// with [`crate::Error::Lost`]. Through `open`, if there is one for reading.
+    fn is_lost<'a>(
+        &'a self,
+        _cred: &'a Cred,
+        _file: &'a Handle,
+        _open: Option<&'a Token>,
+    ) -> Future<'a, bool> {
+        Box::pin(std::future::ready(Ok(false)))
+    }
+
+    /// Where the bytes of a file are now, for a caller who may read it: one part for each way in
+    /// which some are kept.
+    ///
+    /// # Errors
+    /// [`crate::Error::NotSupported`] if the server does not tell.
+    fn stored<'a>(&'a self, _cred: &'a Cred, _file: &'a Handle) -> Future<'a, Vec<StoredPart>> {
+        Box::pin(std::future::ready(Err(Error::NotSupported)))
+    }
+
     /// Whether [`Remote::copy_range`] may copy anything.
     fn copies(&self) -> bool {
         false
@@ -288,7 +308,7 @@ pub trait Remote: Send + Sync + 'static {
 
     /// Copies `len` bytes at the server, durably: fewer at the end of the source, or if it takes no
     /// more at once. A gap before the copy reads as zeros. Unstable writes count. Fails as
-    /// [`CopyEnd::check`], or with [`Error::NotSupported`], after which all is as before. After
+    /// [`CopyEnd::check`], or with [`Error::NotSupported`], after which nothing has changed. After
     /// other errors any part of the target's range may have been written.
     fn copy_range<'a>(
         &'a self,
@@ -319,7 +339,7 @@ pub trait Remote: Send + Sync + 'static {
         what: Removal,
     ) -> Future<'a, Change>;
 
-    /// Renames; an existing target is replaced as rename(2) has it. Answers the changes of the
+    /// Renames; an existing target is replaced as rename(2) has it. Returns the changes of the
     /// source and of the target directory.
     fn rename<'a>(
         &'a self,
@@ -351,8 +371,8 @@ pub trait Remote: Send + Sync + 'static {
     /// Space and limits of the file system that holds `file`.
     fn statfs<'a>(&'a self, cred: &'a Cred, file: &'a Handle) -> Future<'a, StatFs>;
 
-    /// How long a call waits for a server that does not answer; `None`: for ever, or it never has
-    /// to.
+    /// How long a call waits for a server that does not answer; `None`: without limit, or calls
+    /// never wait.
     fn call_limit(&self) -> Option<std::time::Duration> {
         None
     }
@@ -389,8 +409,7 @@ pub struct RemoteLimits {
     pub case_insensitive: bool,
     /// Whether files are opened at the server: [`Remote::open`] returns tokens.
     pub opens: bool,
-    /// Whether a file can only be reached by a name of it that is known here: its handle alone
-    /// does not do.
+    /// Whether the handle of a file alone does not reach it: a name of it must be known here.
     pub by_name: bool,
 }
 
@@ -415,7 +434,7 @@ pub struct Judged {
 }
 
 impl Judged {
-    /// Without a lease.
+    /// The answer of a server that granted no lease.
     pub fn new(granted: Access, attr: Option<Attr>) -> Judged {
         Judged { granted, attr, lease: None }
     }
@@ -428,47 +447,6 @@ pub struct LookedUp {
     pub found: Option<Found>,
     /// Attributes of the directory after the call, if the reply has them.
     pub dir: Option<Attr>,
-}
-
-/// How an operation changed an object, as far as the server reports it (RFC 1813, `wcc_data`).
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Change {
-    /// What the server saw just before: if it equals what we had, no other client had changed the
-    /// object.
-    pub before: Option<Before>,
-    /// Attributes just after.
-    pub after: Option<Attr>,
-}
-
-/// What a server reports of an object just before an operation (RFC 1813, `wcc_attr`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Before {
-    /// Size in bytes.
-    pub size: u64,
-    /// Last change of the data.
-    pub mtime: Time,
-    /// Last change of data or attributes.
-    pub ctime: Time,
-    /// Change attribute, where the protocol has one.
-    pub change: Option<u64>,
-    /// The version in which the data changed last, where the protocol has that.
-    pub data_change: Option<u64>,
-}
-
-impl Before {
-    /// The version that it was.
-    pub fn validator(&self) -> Validator {
-        let Before { size, mtime, ctime, change, data_change } = *self;
-        Validator { change, data_change, size, mtime, ctime }
-    }
-}
-
-impl Change {
-    /// Whether the object was still in the version `held` just before the operation. Unknown counts
-    /// as no.
-    pub fn follows(&self, held: &Validator) -> bool {
-        self.before.is_some_and(|before| held.same(&before.validator()))
-    }
 }
 
 /// Answer of [`Remote::setattr`].
@@ -490,6 +468,8 @@ pub struct RemoteRead {
 pub enum Stability {
     /// In the server's memory.
     Unstable,
+    /// Part of the file, on disk or in memory of machines ([`crate::Error::Lost`]).
+    Shared(crate::Volatile),
     /// On the server's disk, with the metadata needed to find it.
     DataSync,
     /// On the server's disk, with all metadata.
@@ -505,7 +485,7 @@ pub struct Verifier(pub u64);
 pub struct RemoteWritten {
     /// How durable the data is: at least as asked.
     pub stability: Stability,
-    /// To compare with that of the commit.
+    /// To compare with the verifier of the commit.
     pub verifier: Verifier,
     /// How the file changed: `before` of the first and `after` of the last request it took.
     pub change: Change,
@@ -514,7 +494,7 @@ pub struct RemoteWritten {
 /// Answer of [`Remote::commit`].
 #[derive(Clone, Copy, Debug)]
 pub struct Committed {
-    /// To compare with that of the writes.
+    /// To compare with the verifiers of the writes.
     pub verifier: Verifier,
     /// How the file changed.
     pub change: Change,
@@ -541,8 +521,8 @@ pub enum New {
 pub struct Made {
     /// The new object.
     pub found: Found,
-    /// This call made the object, so whatever had its handle before is gone. `false` if it existed,
-    /// if the server does not report it, or if the server never reuses a handle.
+    /// This call made the object, so whatever had its handle before is gone. `false` if it
+    /// existed, if the server does not report it, or if the server never reuses a handle.
     pub created: bool,
     /// How the directory changed.
     pub dir: Change,

@@ -104,8 +104,9 @@ impl Seek {
 mod tests {
     use super::*;
 
-    /// Every file of up to five bytes, each of them data or in a hole, told as ranges of one byte
-    /// and as the longest that there are, against a look at each byte.
+    /// Every file of up to five bytes, each of them data or in a hole, with its data given as
+    /// ranges of one byte and as the longest ranges possible, is compared with a search byte by
+    /// byte.
     #[test]
     fn what_is_found_is_the_first_of_its_kind() {
         for size in 0..6_u64 {

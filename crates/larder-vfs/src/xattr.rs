@@ -49,8 +49,8 @@ impl SetXattr {
         }
     }
 
-    /// Whether it seems to have been done already: a first attempt, whose answer was lost, may have
-    /// been carried out.
+    /// Whether the attribute already is as requested: a first attempt, whose answer was lost, may
+    /// have been carried out.
     pub fn is_done(&self, held: Option<&Bytes>) -> bool {
         self.value.as_ref() == held
     }

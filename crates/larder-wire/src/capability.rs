@@ -1,13 +1,13 @@
 //! Capabilities: they let a client read or write bytes of a disk without asking another server.
 //!
 //! The metadata server mints a [`Capability`] and gives it to a client together with its secret
-//! ([`crate::seal::Secret`]), which only the disk can work out again: the disk keeps no table of
-//! capabilities. The client shows the capability with each request and seals the request under the
-//! secret. This module has each check that a disk makes besides the seal, field by field; the disk
-//! decides their order.
+//! ([`crate::seal::Secret`]), which only the disk can compute again: the disk keeps no table of
+//! capabilities. The client presents the capability with each request and seals the request under
+//! the secret. This module has each check that a disk makes besides the seal, field by field; the
+//! disk decides their order.
 //!
 //! Invariant: the extents of a capability are not empty, in order, and do not overlap; none ends
-//! behind the last byte that a disk can have. [`Extents`] cannot be made otherwise, not even by
+//! beyond the last byte that a disk can have. [`Extents`] cannot be made otherwise, not even by
 //! decoding.
 
 use bytes::Bytes;
@@ -23,11 +23,11 @@ xdr_newtype! {
     VolumeId([u8; 16]);
     /// Number of a disk in its volume, never given to another one.
     DiskId(u32);
-    /// Names the time between two starts of a disk: a random number, drawn at each start.
+    /// Identifies the time between two starts of a disk: a random number, drawn at each start.
     BootEpoch(u64);
-    /// Which of a disk's keys a capability is made with. They are used in order.
+    /// Identifies the key of a disk with which a capability is made. Keys are used in order.
     KeyEpoch(u32);
-    /// Names a group of capabilities. A disk never sees one twice: later ones are higher.
+    /// Identifies a group of capabilities. A disk never sees one twice: later ones are higher.
     GroupId(u64);
     /// Number of a capability in its group, below [`GROUP_CAPABILITIES`].
     CapabilityId(u32);
@@ -103,7 +103,7 @@ impl Decode for Extent {
     }
 }
 
-/// Why extents are not what a capability can have.
+/// Why a capability cannot have these extents.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum ExtentsError {
     /// An extent has no bytes.

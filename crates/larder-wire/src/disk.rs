@@ -3,15 +3,14 @@
 //!
 //! Byte by byte it is in `docs/formats/disk-protocol.md`.
 //!
-//! - [`words`] has the procedures: each is a [`Head`], which says what is to be done and what a
-//!   disk answers.
+//! - [`words`] has the procedures: each is a [`Head`], with the request and the type of its answer.
 //! - [`sealed`] is the form in which heads and data travel: under the keys of a session.
 //! - [`session`] is the client's half of a session, as pure functions: from the handshake to the
 //!   opened reply.
 //!
-//! A session has two kinds. In a client's, each request shows a capability; in the metadata
-//! server's, none: the session itself was made by who has the disk's master key. Whatever the setup
-//! of the volume, the metadata server's sessions are sealed.
+//! There are two kinds of sessions. In a client's, each request presents a capability; in the
+//! metadata server's, none: making the session itself takes the disk's master key. Whatever the
+//! setup of the volume, the metadata server's sessions are sealed.
 
 pub mod key_file;
 pub mod sealed;
@@ -29,13 +28,14 @@ pub const PORT: u16 = 2051;
 pub const DATA_BYTES_MAX: usize = 1 << 20;
 /// Longest head of a request or reply, in bytes.
 pub const HEAD_BYTES_MAX: usize = 2048;
-/// A disk knows for blocks of so many bytes whether they were written.
+/// A disk records for blocks of this size whether they were written.
 pub const BLOCK_BYTES: u64 = 4096;
 /// Most capabilities that one REVOKE names.
 pub const REVOKED_MAX: usize = 256;
 /// Most groups that a disk has at a time.
 pub const GROUPS_MAX: usize = 64;
-/// First sequence number of a session that is too high: a new session is due before.
+/// The first sequence number that is too high for a session: the client must begin a new session
+/// before.
 pub const SEQUENCE_END: u64 = 1 << 32;
 
 /// Names of the procedures, by number.

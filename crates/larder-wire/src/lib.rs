@@ -1,5 +1,5 @@
 //! Sans-IO codecs: XDR, ONC RPC, NFSv3, MOUNT and portmap; larder's own programs of metadata and of
-//! disks, with the capabilities and seals that these stand on.
+//! disks, with the capabilities and seals that these use.
 //!
 //! Client and server share this crate, so every argument and every result can be both encoded and
 //! decoded. Nothing here knows a socket, a clock or a file system.
@@ -12,8 +12,8 @@
 //!
 //! The types carry the names that the RFCs give them, so that code and RFC can be laid side by
 //! side: RFC 4506 (XDR), RFC 5531 (RPC), RFC 1833 (portmap), RFC 1813 (NFSv3 and MOUNT). Programs
-//! of our own are described in `docs/formats`.
-//! Absent on purpose: RPCSEC_GSS, NLM, NSM, rpcbind versions 3 and 4.
+//! of our own are described in `docs/formats`. Absent on purpose: RPCSEC_GSS, NLM, NSM, rpcbind
+//! versions 3 and 4.
 
 #![forbid(unsafe_code)]
 
@@ -34,12 +34,12 @@ pub mod xdr;
 #[cfg(test)]
 mod sample;
 
-/// A remote procedure, known by the type of its arguments.
+/// A remote procedure, identified by the type of its arguments.
 ///
-/// Implemented by the argument types, so that a call cannot be paired with the wrong number or
-/// the wrong result.
+/// Implemented by the argument types, so that a call cannot be paired with the wrong number or the
+/// wrong result.
 pub trait Procedure: xdr::Encode + xdr::Decode {
-    /// What the server answers.
+    /// The type of the server's answer.
     type Res: xdr::Encode + xdr::Decode;
     /// The program it belongs to.
     const PROGRAM: u32;

@@ -35,7 +35,7 @@ macro_rules! xdr_struct {
     )+ };
 }
 
-/// A value with a meaning of its own, on the wire as what it holds.
+/// A newtype: a value with a meaning of its own, encoded as the value that it holds.
 macro_rules! xdr_newtype {
     ($( $(#[$meta:meta])* $name:ident($type:ty); )+) => { $(
         $(#[$meta])*
@@ -148,7 +148,7 @@ macro_rules! xdr_union {
     (@encode $value:ident $out:ident $type:ty) => { $crate::xdr::Encode::encode($value, $out) };
 }
 
-/// Which arguments call which procedure, and what it answers.
+/// The procedure of each type of arguments, and the type of its answer.
 macro_rules! procedures {
     ($program:expr, $version:expr; $( $number:literal $args:ty => $res:ty ),+ $(,)?) => { $(
         impl $crate::Procedure for $args {

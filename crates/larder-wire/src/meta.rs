@@ -1,18 +1,18 @@
 //! The metadata program: names, attributes, leases, block maps and capabilities of a volume.
 //!
-//! No file data travels by it. A client opens files and gets *grants* here: capabilities, under
+//! No file data passes through it. A client opens files and gets *grants* here: capabilities, under
 //! which it reads and writes the disks itself. What each procedure does, byte by byte, is in
 //! `docs/formats/meta-protocol.md`.
 //!
-//! - [`words`] has what the procedures speak of, [`calls`] the procedures, [`recall`] the program
-//!   by which the server calls its client back.
-//! - A call that changes something bears a [`words::Sequence`]: the server carries it out once,
-//!   however often it comes, also over a restart of the server.
-//! - A reply to such a call tells each object that it changed, as it is now, and which version it
-//!   was just before ([`words::Changed`]): a cache goes on without asking.
+//! - [`words`] has the types that the procedures share, [`calls`] the procedures, [`recall`] the
+//!   program by which the server calls its client back.
+//! - A call that changes something carries a [`words::Sequence`]: the server carries it out once,
+//!   however often it is sent, even over a restart of the server.
+//! - A reply to such a call describes each object that it changed, and says which version the
+//!   object was just before ([`words::Changed`]): so a cache needs no further request.
 //!
-//! The codec judges structure only. Whether a range overflows or a time has too many nanoseconds is
-//! for the server to say, in words that its caller can tell from a broken message.
+//! The codec checks structure only. The server decides whether a range overflows or a time has too
+//! many nanoseconds, so that its caller gets an error that differs from that for a broken message.
 
 pub mod calls;
 pub mod recall;
@@ -40,7 +40,8 @@ pub const TARGET_BYTES_MAX: usize = 4095;
 pub const XATTR_BYTES_MAX: usize = 65_536;
 /// Most names of extended attributes of one file.
 pub const XATTRS_MAX: usize = 4096;
-/// Most extents in one reply: what a capability can have. A file of more is got part by part.
+/// Most extents in one reply: as many as a capability can have. A file with more is requested part
+/// by part.
 pub use crate::capability::EXTENTS_MAX;
 /// Most grants in one reply: one for each disk that its extents are on.
 pub const GRANTS_MAX: usize = 64;
@@ -62,9 +63,9 @@ pub const DISKS_MAX: usize = 256;
 pub const ADDRESS_BYTES_MAX: usize = 255;
 /// Most entries in one reply of READDIR.
 pub const ENTRIES_MAX: usize = 8192;
-/// Most slots of a session: so many changing calls of a client can be in flight.
+/// Most slots of a session: a client can have this many changing calls in flight.
 pub const SLOTS_MAX: u32 = 256;
-/// Blocks are allocated in units of so many bytes.
+/// Blocks are allocated in units of this size.
 pub use crate::disk::BLOCK_BYTES;
 /// Largest size of a file, in bytes.
 pub const FILE_BYTES_MAX: u64 = 1 << 60;
@@ -112,8 +113,8 @@ pub const PROCEDURE_NAMES: &[&str] = &[
 ];
 
 xdr_enum! {
-    /// Why a procedure did not do what was asked. The numbers are errno's where Linux has one of
-    /// that meaning, so that a trace can be read.
+    /// Why a procedure failed. The numbers are errno's where Linux has one with that meaning, so
+    /// that a trace can be read.
     Status {
         Success = 0, NotPermitted = 1, NotFound = 2, Io = 5, BadOpen = 9, Locked = 11, AccessDenied = 13,
         Exists = 17, NotDirectory = 20, IsDirectory = 21, Invalid = 22, FileTooLarge = 27,
@@ -167,7 +168,7 @@ impl std::fmt::Display for Status {
     }
 }
 
-/// What a procedure answers: its results, or why there are none.
+/// A procedure's answer: its results, or a status.
 pub type Res<T> = Result<T, Status>;
 
 impl<T: Encode> Encode for Res<T> {

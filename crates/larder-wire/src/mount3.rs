@@ -49,7 +49,7 @@ xdr_struct! {
     /// Arguments of DUMP (RFC 1813, 5.2.2).
     #[derive(Copy, Default)]
     DUMPargs {}
-    /// Which client has mounted which directory.
+    /// A client, and the directory that it has mounted.
     mountbody { ml_hostname: name, ml_directory: dirpath }
 
     /// Arguments of UMNT (RFC 1813, 5.2.3).

@@ -529,7 +529,7 @@ pub const FATTR3_BYTES: usize = 84;
 
 impl entry3 {
     /// Bytes that the entry takes in a [`dirlist3`], with the mark that announces it. A server
-    /// fills a reply by it.
+    /// fills a reply with it.
     pub fn encoded_bytes(&self) -> usize {
         4 + 8 + xdr::opaque_len(self.name.len()) + 8
     }

@@ -19,7 +19,8 @@ pub const MARK_BYTES: usize = 4;
 /// Largest fragment, in bytes: the mark has 31 bits for it.
 pub const FRAGMENT_BYTES_MAX: usize = (1 << 31) - 1;
 const LAST_FRAGMENT: u32 = 1 << 31;
-/// Most fragments of a record. A peer that sends more, as empty ones, wants our processor only.
+/// Most fragments of a record. A peer that sends more, for example empty ones, only wants to waste
+/// processor time.
 const FRAGMENTS_MAX: u32 = 4096;
 
 /// The mark of a record that is sent as one fragment.

@@ -1,7 +1,7 @@
 //! ONC RPC version 2: the headers of calls and replies (RFC 5531).
 //!
 //! A message is a header followed by the arguments or results of a procedure. Decoding a header
-//! leaves the input at what follows it. Credentials are AUTH_NONE and AUTH_SYS; others pass as
+//! leaves the input at the bytes after it. Credentials are AUTH_NONE and AUTH_SYS; others pass as
 //! opaque bytes, so that a server can refuse them by name.
 
 use crate::Procedure;
@@ -28,7 +28,8 @@ const MSG_DENIED: u32 = 1;
 const AUTH_NONE: u32 = 0;
 const AUTH_SYS: u32 = 1;
 
-/// Names a call on its connection: the reply bears the same, and so does a retransmission.
+/// Identifies a call on its connection: the reply has the same number, and so does a
+/// retransmission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Xid(pub u32);
 
@@ -189,7 +190,7 @@ impl CallHeader {
     /// Reads the header of a call and leaves `input` at the arguments.
     ///
     /// # Errors
-    /// [`CallError`] says which answer the caller is owed, if any.
+    /// [`CallError`] says which answer the caller must get, if any.
     pub fn decode(input: &mut Bytes) -> Result<CallHeader, CallError> {
         let xid = Xid(u32::decode(input)?);
         match u32::decode(input)? {
@@ -202,7 +203,7 @@ impl CallHeader {
         }
         let (program, version, procedure) =
             (u32::decode(input)?, u32::decode(input)?, u32::decode(input)?);
-        // The verifier of a flavor that we speak is empty; it is read over, not believed.
+        // The verifier of a flavor that we speak is empty; it is skipped and not checked.
         let credential = Credential::decode(input)
             .and_then(|credential| skip_auth(input).map(|()| credential))
             .map_err(|cause| CallError::Credential { xid, cause })?;
@@ -256,7 +257,7 @@ pub fn encode_tls_probe(xid: Xid, program: u32, version: u32, framing: Framing) 
     out.finish()
 }
 
-/// The reply of a server that speaks TLS: what comes next is the handshake.
+/// The reply of a server that supports TLS: the handshake follows.
 pub fn encode_starttls(xid: Xid, framing: Framing) -> Segments {
     let mut out = Encoder::new(framing, HEAD_BYTES);
     xid.0.encode(&mut out);

@@ -23,7 +23,7 @@ impl Source<'_> {
 
     fn bytes(&mut self, limit: usize) -> Bytes {
         let length = usize::from(self.byte()).min(limit);
-        // Now and then a payload that the encoder keeps as a segment of its own.
+        // Sometimes a payload that the encoder keeps as a segment of its own.
         let length = if length == 255 { 5001.min(limit) } else { length };
         (0..length).map(|_| self.byte()).collect()
     }
@@ -126,8 +126,8 @@ impl Sample for crate::mount3::mountres3 {
     }
 }
 
-/// Holds for every wire type: what was encoded decodes to the same value and leaves nothing; each
-/// part of it that is cut short is refused; noise never panics.
+/// True for every wire type: what was encoded decodes to the same value and leaves nothing; each
+/// truncation of it is refused; random bytes never panic.
 pub(crate) fn check<T>(entropy: &[u8], noise: &[u8])
 where
     T: Sample + Encode + Decode + PartialEq + std::fmt::Debug,

@@ -2,12 +2,12 @@
 //!
 //! ```text
 //! master key                 random; a file of the disk, and one of the metadata server
-//! ├─ control secret          what the metadata server shows itself with
-//! └─ disk key of an epoch    what capabilities are made with
+//! ├─ control secret          identifies the metadata server
+//! └─ disk key of an epoch    with which capabilities are made
 //!    └─ capability's secret  goes to the client with its capability, never to the disk
 //!
-//! session key   from the secret that shook hands and a nonce of each side
-//! request keys  one for each direction, from what a request shows, and the session key
+//! session key   from the secret of the handshake and a nonce of each side
+//! request keys  one for each direction, from what a request presents, and the session key
 //! ```
 //!
 //! Each step is HMAC-SHA-256 (RFC 2104) under the one above, over a label and values of fixed form.
@@ -16,11 +16,11 @@
 //!
 //! Invariants:
 //! - No two messages have the same key and nonce. A session never uses a sequence number twice, a
-//!   disk accepts it once, and answers it once under seal; each direction has its own key; whoever
-//!   of the two starts anew brings another nonce, so other keys.
+//!   disk accepts it once, and answers it once under seal; each direction has its own key; a side
+//!   that restarts draws another nonce, so there are other keys.
 //! - A key is never shown by `Debug`.
 //!
-//! Absent on purpose: randomness. Who draws a nonce or a key brings its bytes.
+//! Absent on purpose: randomness. The caller provides the bytes of a nonce or a key.
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use aws_lc_rs::constant_time::verify_slices_are_equal;
@@ -103,7 +103,7 @@ impl MasterKey {
 }
 
 impl DiskKey {
-    /// The secret that goes with a capability. Of its extents, a SHA-256 is what counts.
+    /// The secret that belongs to a capability. Of its extents, only the SHA-256 is included.
     pub fn secret(&self, capability: &Capability) -> Secret {
         let Capability { volume, disk, boot, key, group, id, mode, expiry_ms, extents } =
             capability;
@@ -133,7 +133,7 @@ impl Secret {
         derive(&self.0, "larder disk hello 1", &[&encoded(hello)])
     }
 
-    /// Whether `mac` is what [`sign_hello`](Self::sign_hello) says.
+    /// Checks that `mac` is the one of [`sign_hello`](Self::sign_hello).
     ///
     /// # Errors
     /// [`Forged`]
@@ -143,12 +143,12 @@ impl Secret {
 }
 
 impl SessionKey {
-    /// The seal that proves that a welcome comes from the disk that the hello was sent to.
+    /// The seal that proves that a welcome comes from the disk to which the hello was sent.
     pub fn sign_welcome(&self, welcome: &impl Encode) -> [u8; KEY_BYTES] {
         derive(&self.0, "larder disk welcome 1", &[&encoded(welcome)])
     }
 
-    /// Whether `mac` is what [`sign_welcome`](Self::sign_welcome) says.
+    /// Checks that `mac` is the one of [`sign_welcome`](Self::sign_welcome).
     ///
     /// # Errors
     /// [`Forged`]
@@ -161,7 +161,7 @@ impl SessionKey {
         derive(&self.0, "larder disk ending 1", &[client])
     }
 
-    /// Whether `mac` is what [`sign_ending`](Self::sign_ending) says.
+    /// Checks that `mac` is the one of [`sign_ending`](Self::sign_ending).
     ///
     /// # Errors
     /// [`Forged`]
@@ -169,14 +169,14 @@ impl SessionKey {
         equal(&self.sign_ending(client), mac)
     }
 
-    /// The keys of requests that show what `secret` belongs to.
+    /// The keys of requests that present the capability to which `secret` belongs.
     pub fn request_keys(&self, secret: &Secret) -> RequestKeys {
         let key = |label| SealKey::new(&derive(&secret.0, label, &[&self.0]));
         RequestKeys { to_disk: key("larder disk request 1"), from_disk: key("larder disk reply 1") }
     }
 }
 
-/// Keys of the requests of one session that show one capability, and of their replies.
+/// Keys of the requests of one session that present one capability, and of their replies.
 #[derive(Debug)]
 pub struct RequestKeys {
     /// Of requests.
@@ -261,8 +261,8 @@ fn nonce(sequence: u64) -> Nonce {
     Nonce::assume_unique_for_key(bytes)
 }
 
-/// A key below `key`. `parts` have one form for each label, so that they cannot be taken for
-/// others.
+/// A key derived from `key`. `parts` have a fixed form for each label, so that they are
+/// unambiguous.
 fn derive(key: &[u8; KEY_BYTES], label: &str, parts: &[&[u8]]) -> [u8; KEY_BYTES] {
     let mut hash = hmac::Context::with_key(&hmac::Key::new(hmac::HMAC_SHA256, key));
     hash.update(label.as_bytes());

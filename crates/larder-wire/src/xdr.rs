@@ -142,7 +142,7 @@ impl Encoder {
     /// The message, with its mark if it is a record.
     ///
     /// # Panics
-    /// If a record is longer than a mark can say: 2 GiB.
+    /// If a record is longer than a mark can express: 2 GiB.
     pub fn finish(mut self) -> Segments {
         self.cut();
         let total_bytes = self.len();

@@ -12,6 +12,7 @@ use larder_client::parent_in_record;
 use larder_io::{BootId, RealClock, RealDisk};
 
 use crate::control::daemon_lives;
+use crate::memory_place;
 use crate::options::CacheLimits;
 use crate::runtime_dir::{Record, RuntimeDir};
 use crate::source::Source;
@@ -24,22 +25,22 @@ pub(crate) struct Opened {
     pub(crate) dir: PathBuf,
 }
 
-/// Opens the cache of `source` at `dir`, which is made if it is not there, with the directories
-/// above, and removed again with them if no cache can be made in it. What is there is recognised
-/// first: a directory that is refused is left as it was. `mountpoint`, if there is one, must not be
-/// in it, nor it in `mountpoint`.
+/// Opens the cache of `source` at `dir`, which is made if it does not exist, with the directories
+/// above, and removed again with them if no cache can be made in it. Existing content is recognised
+/// first: a directory that is refused is not changed. At most `scratch_bytes_max` are in memory.
+/// `mountpoint`, if there is one, must not be in it, nor it in `mountpoint`.
 ///
 /// # Errors
 /// If the directory cannot be used; see [`OpenError`].
 pub(crate) fn open(
     dir: &Path,
     source: &Source,
-    limits: &CacheLimits,
+    (limits, scratch_bytes_max): (&CacheLimits, Option<u64>),
     mountpoint: Option<&Path>,
 ) -> Result<Opened> {
     let shown = || format!("cannot use the cache directory {}", dir.display());
     let made: Vec<&Path> = dir.ancestors().take_while(|one| is_missing(one)).collect();
-    // Bytes of all users lie in it: only its owner may look.
+    // It contains bytes of all users: only its owner may read it.
     DirBuilder::new().recursive(true).mode(0o700).create(dir).with_context(shown)?;
     let opened = (|| {
         let dir = dir.canonicalize()?;
@@ -50,6 +51,7 @@ pub(crate) fn open(
         );
         let mut config = Config::new(source.to_string().as_bytes());
         config.limits = meant(limits);
+        config.memory = memory_place::of(&dir, scratch_bytes_max);
         config.boot = BootId::current();
         config.descriptors = Descriptors::within(larder_io::descriptors::raise_limit());
         config.parent_in_record = parent_in_record;
@@ -67,13 +69,13 @@ pub(crate) fn open(
     opened.with_context(shown)
 }
 
-/// Whether there is nothing of this name, a relative one being looked for in the working directory.
+/// Whether no object has this name; a relative one is looked up in the working directory.
 fn is_missing(path: &Path) -> bool {
     !path.as_os_str().is_empty()
         && path.symlink_metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound)
 }
 
-/// Opens a cache that is not mounted, whatever it is of.
+/// Opens a cache that is not mounted, whatever its volume.
 ///
 /// # Errors
 /// If there is none, or it is in use; see [`OpenError`].
@@ -84,12 +86,15 @@ pub(crate) fn open_offline(dir: &Path) -> Result<Cache> {
     let open = |identity: &[u8]| {
         let disk = RealDisk::open(dir).map_err(OpenError::Unwritable)?;
         let boot = BootId::current();
+        // Files that a mount left in memory are part of its unsent data.
+        let memory = memory_place::of(dir, Some(0));
+        let checkpoint_interval = None;
         let config =
-            Config { checkpoint_interval: None, boot, parent_in_record, ..Config::new(identity) };
+            Config { checkpoint_interval, memory, boot, parent_in_record, ..Config::new(identity) };
         Cache::open(Arc::new(disk), Arc::new(RealClock), config)
     };
     match open(&[]) {
-        // A cache tells its volume to whoever comes with another one.
+        // A cache reports its volume when it is opened for another one.
         Err(OpenError::OtherVolume { found }) => {
             let identity = identity_shown_as(&found).with_context(shown)?;
             open(identity.as_bytes()).with_context(shown)
@@ -98,8 +103,8 @@ pub(crate) fn open_offline(dir: &Path) -> Result<Cache> {
     }
 }
 
-/// The identity, which is always a source of ours, from the way an error shows it: `volume`, then
-/// hexadecimal digits.
+/// The identity, which is always a source as we write it, from the form in which an error shows it:
+/// `volume`, then hexadecimal digits.
 fn identity_shown_as(found: &str) -> Option<String> {
     let digits = found.strip_prefix("volume ")?;
     let byte = |at| u8::from_str_radix(digits.get(at..at + 2)?, 16).ok();
@@ -107,7 +112,7 @@ fn identity_shown_as(found: &str) -> Option<String> {
     String::from_utf8(bytes?).ok()
 }
 
-/// Says it as people need it: the volume by its name, and who has the cache.
+/// The error as people need it: with the name of the volume, and the process that has the cache.
 fn told(error: OpenError, dir: &Path) -> anyhow::Error {
     match &error {
         OpenError::InUse { .. } => match user_of(dir) {
@@ -184,7 +189,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (dir, mountpoint) = (folder.path().join("cache"), folder.path().join("mnt"));
         let open = |source| {
-            open(&dir, &Source::parse(source).unwrap(), &CacheLimits::default(), Some(&mountpoint))
+            open(
+                &dir,
+                &Source::parse(source).unwrap(),
+                (&CacheLimits::default(), None),
+                Some(&mountpoint),
+            )
         };
         let opened = open("nfs://server/a").unwrap();
         assert_eq!(opened.dir, dir.canonicalize().unwrap());
@@ -203,7 +213,7 @@ mod tests {
         let source = Source::parse("nfs://server/a").unwrap();
         std::fs::create_dir(folder.path().join("mnt")).unwrap();
         let mountpoint = folder.path().join("mnt").canonicalize().unwrap();
-        assert!(open(&dir, &source, &CacheLimits::default(), Some(&mountpoint)).is_err());
+        assert!(open(&dir, &source, (&CacheLimits::default(), None), Some(&mountpoint)).is_err());
         assert!(!dir.exists());
     }
 
@@ -219,10 +229,11 @@ mod tests {
         path.metadata().unwrap().mode() & 0o7777
     }
 
-    /// Both ways to open what is no cache of ours: as a mount does, and as a command does.
+    /// Opens a directory that is not a cache in both ways: as a mount does, and as a command does.
     fn refused_both_ways(dir: &Path) -> [String; 2] {
         let source = Source::parse("nfs://server/a").unwrap();
-        let mounted = open(dir, &source, &CacheLimits::default(), None).map(|_| ()).unwrap_err();
+        let mounted =
+            open(dir, &source, (&CacheLimits::default(), None), None).map(|_| ()).unwrap_err();
         let offline = open_offline(dir).map(|_| ()).unwrap_err();
         [mounted, offline].map(|error| format!("{error:#}"))
     }
@@ -261,7 +272,7 @@ mod tests {
     fn what_others_may_have_put_into_a_cache_is_not_used() {
         let folder = tempfile::tempdir().unwrap();
         let (dir, source) = (folder.path().join("cache"), Source::parse("nfs://server/a").unwrap());
-        let opened = open(&dir, &source, &CacheLimits::default(), None).unwrap();
+        let opened = open(&dir, &source, (&CacheLimits::default(), None), None).unwrap();
         opened.cache.close().unwrap();
         assert_eq!(mode(&dir), 0o700);
         std::fs::set_permissions(&dir, Permissions::from_mode(0o777)).unwrap();
@@ -269,7 +280,7 @@ mod tests {
             assert!(told.contains("others may write"), "{told}");
         }
         assert_eq!(mode(&dir), 0o777);
-        // Others may look: it is ours all the same, and private again.
+        // Others could read it: it is still our cache, and becomes private again.
         std::fs::set_permissions(&dir, Permissions::from_mode(0o755)).unwrap();
         open_offline(&dir).unwrap().close().unwrap();
         assert_eq!(mode(&dir), 0o700);
@@ -281,7 +292,7 @@ mod tests {
         let dir = folder.path().join("cache");
         std::fs::create_dir(&dir).unwrap();
         if std::os::unix::fs::chown(&dir, Some(12345), None).is_err() {
-            // Without root there is no directory of another user here that could be made worse.
+            // Without root there is no directory of another user here that could be damaged.
             return;
         }
         std::fs::set_permissions(&dir, Permissions::from_mode(0o755)).unwrap();
@@ -296,7 +307,7 @@ mod tests {
         let within = folder.path().canonicalize().unwrap();
         let source = Source::parse("nfs://server/a").unwrap();
         let dir = folder.path().join("some/where/cache");
-        assert!(open(&dir, &source, &CacheLimits::default(), Some(&within)).is_err());
+        assert!(open(&dir, &source, (&CacheLimits::default(), None), Some(&within)).is_err());
         assert_eq!(folder.path().read_dir().unwrap().count(), 0);
     }
 }

@@ -2,37 +2,53 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use larder_class::{Class, Classes, LoadError, Offer, RuleFile, Sources, load};
+use larder_client::Here;
 
+use crate::memory_place;
 use crate::report::ClassShown;
 use crate::source::Protocol;
 
 /// The classes and rules of the machine.
 const MACHINE_FILE: &str = "/etc/larder/larder.toml";
 
-/// What becomes of a mount whose classes and rules cannot be read, or kept.
+/// What happens to a mount whose classes and rules cannot be read, or provided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IfWrong {
     /// There is none.
     Refuse,
-    /// It goes on: every file has the strongest class.
+    /// It continues: every file has the strongest class.
     Strongest,
 }
 
-/// The classes of a mount with these rules and this class of its own, with a cache on disk or
-/// without, and what is wrong with those
-/// that were wanted.
+/// The facts that decide what a mount can provide.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Mount {
+    pub(crate) protocol: Protocol,
+    /// There is a cache on disk.
+    pub(crate) on_disk: bool,
+    /// Files may lie in memory.
+    pub(crate) in_memory: bool,
+    /// It is the only writer of its export.
+    pub(crate) is_exclusive: bool,
+    /// For how long data may be unsent, if the options set that.
+    pub(crate) unsent_age_max: Option<Duration>,
+}
+
+/// The classes of a mount with these rules and this class of its own, and what is wrong with the
+/// wanted ones.
 ///
 /// # Errors
 /// A line for the user.
 pub(crate) fn of_mount(
     class: Option<String>,
     rules: Option<RuleFile>,
-    (protocol, on_disk): (Protocol, bool),
+    mount: Mount,
     if_wrong: IfWrong,
 ) -> Result<(Arc<Classes>, Option<LoadError>), LoadError> {
-    let offer = offer(protocol, on_disk);
+    let offer = offer(mount);
     let sources = Sources { files: files(), rules, class };
     match load(&sources, &offer) {
         Err(error) if if_wrong == IfWrong::Strongest => {
@@ -44,17 +60,24 @@ pub(crate) fn of_mount(
     }
 }
 
-/// The classes of a mount that nobody has made: with these rules before those of the files.
+/// The classes without a mount: with these rules before those of the files.
 ///
 /// # Errors
 /// A line for the user.
 pub(crate) fn of_files(rules: Option<RuleFile>) -> Result<Classes, LoadError> {
     let sources = Sources { files: files(), rules, class: None };
-    load(&sources, &offer(Protocol::Nfs, true))
+    let mount = Mount {
+        protocol: Protocol::Nfs,
+        on_disk: true,
+        in_memory: true,
+        is_exclusive: false,
+        unsent_age_max: None,
+    };
+    load(&sources, &offer(mount))
 }
 
-/// What the mount promises beyond what was asked for, of the classes that its options and rules
-/// name: a line each.
+/// What the mount promises beyond the request, for the classes that its options and rules name: a
+/// line each.
 pub(crate) fn raised(classes: &Classes) -> Vec<String> {
     let named = classes.rules().iter().map(larder_class::Rule::class);
     let mut names: Vec<&str> = named.chain([classes.mount().name.as_str()]).collect();
@@ -65,18 +88,26 @@ pub(crate) fn raised(classes: &Classes) -> Vec<String> {
     raised.map(|class| format!("class {}: {}", class.name, class.raised)).collect()
 }
 
-/// What a mount keeps, with a cache `on_disk` or without. Only NFS servers tell reliably, so far,
-/// that nobody else has changed a file meanwhile.
-fn offer(protocol: Protocol, on_disk: bool) -> Offer {
-    match protocol {
-        Protocol::Nfs if on_disk => larder_client::offer("an NFS mount", true),
-        Protocol::Nfs => larder_client::offer("an NFS mount without a cache on disk", false),
-        Protocol::Smb => larder_client::offer("a share", false),
-        Protocol::Native => larder_client::offer("a volume", false),
-    }
+/// What a mount can provide. So far only NFS servers report reliably whether another client has
+/// changed a file in the meantime.
+fn offer(mount: Mount) -> Offer {
+    let here = Here {
+        disk: mount.on_disk,
+        memory: mount.on_disk && mount.in_memory && memory_place::is_there(),
+        names: mount.is_exclusive,
+    };
+    let (whose, here) = match mount.protocol {
+        Protocol::Nfs if mount.is_exclusive => ("an exclusive NFS mount", here),
+        Protocol::Nfs if mount.on_disk => ("an NFS mount", here),
+        Protocol::Nfs => ("an NFS mount without a cache on disk", Here::default()),
+        Protocol::Smb => ("a share", Here::default()),
+        Protocol::Native => return larder_client::shared_offer("a volume"),
+    };
+    let usual = larder_client::Options::default().unsent_age_max;
+    larder_client::offer(whose, here, mount.unsent_age_max.unwrap_or(usual))
 }
 
-/// Files of the machine and of the user, which need not be there.
+/// Files of the machine and of the user, which may be missing.
 fn files() -> Vec<PathBuf> {
     let config = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from);
     let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".config"));

@@ -3,12 +3,16 @@
 pub(crate) mod bench;
 pub(crate) mod cache;
 pub(crate) mod class;
+mod class_rebuild;
 pub(crate) mod disk;
 pub(crate) mod explain;
 pub(crate) mod export;
 pub(crate) mod meta;
 pub(crate) mod mount;
 pub(crate) mod mount_helper;
+pub(crate) mod offline;
+pub(crate) mod rebuild;
+pub(crate) mod run;
 pub(crate) mod serve;
 pub(crate) mod stat;
 pub(crate) mod status;
@@ -66,8 +70,8 @@ impl Target {
     }
 }
 
-/// Our mountpoint that contains a path, and the path below it. Symbolic links are followed, also
-/// within the mount.
+/// The mountpoint of ours that contains a path, and the path below it. Symbolic links are followed,
+/// also within the mount.
 ///
 /// # Errors
 /// If no mount of ours contains the path.
@@ -95,7 +99,7 @@ fn daemon_of(runtime: &RuntimeDir, path: &Path) -> Result<(PathBuf, PathBuf)> {
     Ok((runtime.socket(&mountpoint), below))
 }
 
-/// Prints to standard output. A reader that has closed the pipe is no error.
+/// Prints to standard output. It is not an error if the reader has closed the pipe.
 fn print(text: &str) -> Result<()> {
     match std::io::stdout().lock().write_all(text.as_bytes()) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),

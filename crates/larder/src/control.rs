@@ -26,7 +26,7 @@ pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// Longest line, in bytes: a bound on what a peer can make us hold.
 const LINE_BYTES_MAX: u64 = 1 << 20;
 
-/// What a command asks of a daemon.
+/// A request of a command to a daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 pub(crate) enum Request {
@@ -36,7 +36,7 @@ pub(crate) enum Request {
     /// [`crate::report::ExportStat`].
     Stat,
     /// What each connection does from now on, by slice of time: items ([`crate::series::Batch`])
-    /// ten times a second, until so many slices are over, the mount ends, or nobody listens.
+    /// ten times a second, until this many slices are over, the mount ends, or the command is gone.
     Series {
         /// Length of a slice, in microseconds.
         slice_us: u64,
@@ -47,15 +47,23 @@ pub(crate) enum Request {
     Unmount {
         /// Unmount although files are open: they stay usable until they are closed.
         lazy: bool,
+        /// Send nothing: unsent data stays in the cache, for the next mount.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        detach: bool,
     },
-    /// Let the program that is installed now go on with the mount. The connection ends when the
-    /// process does.
+    /// Let the installed program continue the mount. The connection ends when the process does.
     Upgrade,
-    /// Brings to the server what it lacks of a file, of a tree, or of all: answers a
+    /// Sends to the server what it lacks of a file, of a tree, or of all: answers a
     /// [`crate::report::Synced`].
     Sync {
         /// The path below the mountpoint; all, if it is empty.
         path: PathBuf,
+    },
+    /// Works without the server from now on, or with it again: answers a
+    /// [`crate::report::Offline`].
+    Offline {
+        /// Whether without.
+        offline: bool,
     },
     /// The durability classes: answers a list of [`crate::report::ClassShown`].
     Classes,
@@ -69,17 +77,23 @@ pub(crate) enum Request {
     SetClass {
         /// The path below the mountpoint.
         path: PathBuf,
-        /// The class; none: what was set is taken back.
+        /// The class; none: the class that was set is removed.
         class: Option<String>,
     },
-    /// Files of which the server has not all: answers a list of [`crate::report::Unsaved`].
+    /// Files that the server does not have completely: answers a list of
+    /// [`crate::report::Unsaved`].
     Unsaved,
     /// Adds a disk to the volume that a metadata server serves: answers a
     /// [`Enrolled`].
     EnrolDisk(Wanted),
+    /// Removes an empty disk from the volume that a metadata server serves.
+    RemoveDisk {
+        /// Its number.
+        disk: u32,
+    },
     /// Lists what the cache holds: an item per file.
     CacheLs {
-        /// Only files of which the server has not all yet.
+        /// Only files that the server does not have completely yet.
         #[serde(default)]
         unsent: bool,
     },
@@ -92,8 +106,7 @@ pub(crate) enum Request {
     },
     /// Removes everything that can be fetched again.
     CacheDrop,
-    /// Reads files and trees into the cache: asked of an export, which has no mount to read
-    /// through.
+    /// Reads files and trees into the cache: for an export, which has no mount to read through.
     CacheWarm {
         /// The path below the export's root.
         path: PathBuf,
@@ -102,7 +115,7 @@ pub(crate) enum Request {
     CachePin {
         /// The path below the mountpoint.
         path: PathBuf,
-        /// Whether it is to be kept.
+        /// Whether to pin or unpin.
         pinned: bool,
     },
 }
@@ -114,12 +127,18 @@ pub(crate) struct Wanted {
     pub(crate) address: SocketAddr,
     /// How many bytes it has.
     pub(crate) size_bytes: u64,
-    /// The disk in whose place it is to be.
+    /// The disk that it replaces.
     pub(crate) replace: Option<u32>,
+    /// Whether it is a memory disk.
+    #[serde(default)]
+    pub(crate) is_memory: bool,
+    /// The memory disk beside which it is put.
+    #[serde(default)]
+    pub(crate) beside: Option<u32>,
 }
 
-/// A disk that was added, as the metadata server tells the command over a socket that only its user
-/// may use.
+/// A disk that was added, as the metadata server reports it to the command over a socket that only
+/// its user may use.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Enrolled {
     /// Its number.
@@ -169,15 +188,15 @@ pub(crate) struct Progress {
     pub(crate) bytes_total: Option<u64>,
 }
 
-/// Where an answer goes before its end: over the socket, or straight to the terminal.
+/// Receives an answer before its end: over the socket, or directly on the terminal.
 pub(crate) trait Sink {
-    /// Says how far the work is. Answers whether somebody still listens.
+    /// Reports how far the work is. Returns whether the command still listens.
     fn progress(&mut self, progress: Progress) -> bool;
 
-    /// Gives one of many results.
+    /// Passes on one of many results.
     ///
     /// # Errors
-    /// If nobody listens any more.
+    /// If the command is gone.
     fn item(&mut self, item: Value) -> Result<()>;
 }
 
@@ -189,7 +208,11 @@ mod tests {
     fn the_protocol_as_other_tools_see_it() {
         for (request, text) in [
             (Request::Status, r#"{"op":"status"}"#),
-            (Request::Unmount { lazy: true }, r#"{"op":"unmount","lazy":true}"#),
+            (Request::Unmount { lazy: true, detach: false }, r#"{"op":"unmount","lazy":true}"#),
+            (
+                Request::Unmount { lazy: false, detach: true },
+                r#"{"op":"unmount","lazy":false,"detach":true}"#,
+            ),
             (Request::CacheCull { bytes_target: 7 }, r#"{"op":"cache_cull","bytes_target":7}"#),
             (
                 Request::Series { slice_us: 1000, slices_max: None },

@@ -29,10 +29,10 @@ use crate::login;
 /// Hidden flag of `larder mount`: we are the child.
 pub(crate) const FLAG: &str = "--daemon";
 
-/// Who wants to know that the mount is usable.
+/// The receiver of the news that the mount is usable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Announce {
-    /// Nobody: we are in the foreground.
+    /// None: this process is in the foreground.
     Nobody,
     /// The process that started us.
     Parent,
@@ -44,8 +44,8 @@ static HAS_LET_GO: AtomicBool = AtomicBool::new(false);
 /// What the child writes when the mount is usable.
 const READY: &[u8] = b"ready\n";
 
-/// Runs ourselves in the background and waits until the mount is usable, or the child has failed.
-/// The child gets `password` in its environment.
+/// Runs this program in the background and waits until the mount is usable, or the child has
+/// failed. The child gets `password` in its environment.
 ///
 /// # Errors
 /// If the child cannot be started.
@@ -64,7 +64,7 @@ pub(crate) fn start(password: Option<&Password>) -> Result<ExitCode> {
         .context("cannot start the daemon")?;
     let mut said = Vec::new();
     if let Some(pipe) = child.stdout.take() {
-        // An error here is an end without a word.
+        // An error here means that the child ended without a message.
         let _ = pipe.take(READY.len() as u64).read_to_end(&mut said);
     }
     if said == READY {
@@ -85,7 +85,7 @@ pub(crate) fn leave_session() {
     let _ = rustix::process::setsid();
 }
 
-/// In the child: says that the mount is usable, and lets go of the terminal and its session.
+/// In the child: reports that the mount is usable, and leaves the terminal and its session.
 ///
 /// # Errors
 /// If the parent is gone, or the log cannot be opened: then the mount must be undone.
@@ -98,7 +98,7 @@ pub(crate) fn ready(log: &Path) -> Result<()> {
     let_go(log)
 }
 
-/// Lets go of the terminal and of the working directory: what is said goes to the log.
+/// Leaves the terminal and the working directory: output goes to the log.
 ///
 /// # Errors
 /// If the log cannot be opened.
@@ -109,7 +109,7 @@ pub(crate) fn let_go(log: &Path) -> Result<()> {
     redirect(&log)
 }
 
-/// Has what is said go to this file, if the terminal was let go of.
+/// Redirects output to this file, if the terminal was left.
 ///
 /// # Errors
 /// If that is not possible.
@@ -121,8 +121,8 @@ pub(crate) fn redirect(log: &File) -> Result<()> {
     Ok(())
 }
 
-/// Opens a log to append to it; it is made if it is not there. What is said beside the log of a
-/// service is lost.
+/// Opens a log to append to it; it is made if it does not exist. Output that bypasses a service's
+/// log is lost.
 ///
 /// # Errors
 /// If that is not possible.

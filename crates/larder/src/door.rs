@@ -12,10 +12,10 @@ use crate::event::Event;
 use crate::link::Hold;
 use crate::plan::Plan;
 
-/// An open door. It stays open until [`Door::close`], or until somebody unmounts.
+/// An open front door. It stays open until [`Door::close`], or until the mount is unmounted.
 pub(crate) struct Door(Arc<Mounted>);
 
-/// Mounts `client`. [`Event::Gone`] tells later that the mount is gone, by whomever.
+/// Mounts `client`. [`Event::Gone`] later reports that the mount was removed, by any process.
 ///
 /// # Errors
 /// See [`larder_fuse::MountError`]; nothing is mounted then.
@@ -46,7 +46,7 @@ pub(crate) async fn open(
                 Event::Broken(error.to_string())
             }
         };
-        // Nobody listens any more if the daemon is ending already.
+        // No receiver is left if the daemon is ending already.
         let _ = events.send(event);
     };
     std::thread::Builder::new().name("larder-wait".to_owned()).spawn(wait)?;
@@ -54,7 +54,7 @@ pub(crate) async fn open(
 }
 
 impl Door {
-    /// Whether the mount is what one sees at its path.
+    /// Whether the mount is the topmost at its path.
     pub(crate) fn is_mounted(&self) -> bool {
         self.0.is_mounted()
     }
@@ -69,7 +69,7 @@ impl Door {
         self.0.requests()
     }
 
-    /// What the kernel holds references to.
+    /// How many references the kernel holds.
     pub(crate) fn references(&self) -> larder_fuse::References {
         self.0.references()
     }
@@ -79,8 +79,8 @@ impl Door {
         self.0.leave(wait_max)
     }
 
-    /// Unmounts if that is still to be done, and fails what is still under way. Blocks for a
-    /// bounded time ([`larder_fuse::UNMOUNT_LIMIT`]).
+    /// Unmounts if necessary, and fails requests in flight. Blocks for a bounded time
+    /// ([`larder_fuse::UNMOUNT_LIMIT`]).
     pub(crate) fn close(&self) {
         if let Err(error) = self.0.unmount() {
             tracing::warn!("{error}");
@@ -88,7 +88,7 @@ impl Door {
     }
 }
 
-/// What the kernel is told of the mount.
+/// The options with which the kernel mounts.
 pub(crate) fn fuse_options(plan: &Plan, cache_on_disk: bool) -> MountOptions {
     let flags = plan.back.options.flags;
     let default = MountOptions::new(plan.back.source.to_string());
@@ -102,7 +102,7 @@ pub(crate) fn fuse_options(plan: &Plan, cache_on_disk: bool) -> MountOptions {
         transport: plan.back.options.door.transport,
         survive: plan.survives(),
         pass_locks: plan.back.passes_locks(),
-        // Without a cache on disk there are no local files to hand to the kernel.
+        // Without a cache on disk there are no local files to pass to the kernel.
         probe_dir: plan
             .back
             .cache
@@ -115,7 +115,7 @@ pub(crate) fn fuse_options(plan: &Plan, cache_on_disk: bool) -> MountOptions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::back::Back;
+    use crate::backend::Backend;
     use crate::classes::IfWrong;
 
     #[test]
@@ -124,8 +124,12 @@ mod tests {
             [("rw", true, true), ("rw", false, false), ("nopassthrough", true, false)]
         {
             let typed_so = [typed.to_owned()];
-            let back =
-                Back::find("server:/export", Some("/cache".as_ref()), &typed_so, IfWrong::Refuse);
+            let back = Backend::find(
+                "server:/export",
+                Some("/cache".as_ref()),
+                &typed_so,
+                IfWrong::Refuse,
+            );
             let plan = Plan { back: back.unwrap(), mountpoint: "/mnt".into() };
             let probed = fuse_options(&plan, cache_on_disk).probe_dir;
             assert_eq!(probed.is_some(), offered, "{typed}, {cache_on_disk}");

@@ -1,16 +1,20 @@
 //! An engine's answers and actions about the durability of files, when a command asks.
 
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use larder_cache::FileNo;
-use larder_class::Choice;
+use larder_class::{Choice, Level};
 use larder_client::{Durability, last_path};
-use larder_vfs::{Cred, Error};
+use larder_vfs::{Cred, Error, Ino};
 
 use crate::classes::shown;
-use crate::report::{ClassShown, Durable, Explained, Unsaved};
+use crate::report::{ClassShown, Durable, Explained, StoredPlace, Unsaved, promised_levels};
 use crate::stack::Engine;
+
+/// How long a server is waited for that is asked where it has the bytes of a file: it may be away.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Engine {
     /// The classes of the mount, by name.
@@ -18,23 +22,60 @@ impl Engine {
         shown(self.client.classes())
     }
 
-    /// Which class a file has and why, and how durable it is.
+    /// Which class a file has and why, how durable it is, and what would lose it.
     pub(crate) async fn explain(&self, path: &Path) -> Result<Explained> {
         let ino = self.find(path).await?;
         let Choice { class, why } = self.client.class(ino)?;
         let unsent = self.client.unsent(&|node| node == ino);
-        Ok(Explained {
+        let durability = self.client.durability(ino)?;
+        let explained = Explained {
             class: class.name.clone(),
             why: why.to_string(),
             promise: class.promised.to_string(),
             raised: class.raised.clone(),
-            durable: self.client.durability(ino)?.into(),
+            durable: durability.into(),
             unsent: unsent.into(),
-        })
+            levels: promised_levels(&class, self.client.classes().lifetimes()),
+            ..Explained::default()
+        };
+        let unsent_bytes = explained.unsent.bytes;
+        match self.places(ino, durability.reached, unsent_bytes).await {
+            Ok(places) => Ok(explained.with_places(places)),
+            Err(error) => Ok(Explained { places_unknown: Some(error.to_string()), ..explained }),
+        }
     }
 
-    /// Sets the class of a file or directory, or takes it back, on behalf of the user whose daemon
-    /// this is.
+    /// Where the bytes of a file are: `unsent` of them at level `reached`, which is the server's
+    /// if there are none, the others where the server tells.
+    async fn places(
+        &self,
+        ino: Ino,
+        reached: Level,
+        unsent: u64,
+    ) -> Result<Vec<StoredPlace>, Error> {
+        let lifetimes = self.client.classes().lifetimes();
+        let Some(size) = self.client.size(ino)? else { return Ok(Vec::new()) };
+        // A file without a name at the server has nothing there.
+        let (here, at_server) = match reached < Level::Shared {
+            true if unsent == 0 => (size, Ok(Vec::new())),
+            true => (unsent, self.client.stored(&Cred::root(), ino, PATIENCE).await),
+            false => (0, self.client.stored(&Cred::root(), ino, PATIENCE).await),
+        };
+        let here = StoredPlace::new(reached, here, 1, lifetimes);
+        let at_server = match at_server {
+            // How often such a server keeps them is its own affair.
+            Err(Error::NotSupported) => {
+                let bytes = size.saturating_sub(here.bytes);
+                vec![StoredPlace::new(Level::Durable, bytes, 1, lifetimes)]
+            }
+            parts => parts?.into_iter().map(|part| StoredPlace::of_part(part, lifetimes)).collect(),
+        };
+        let all = std::iter::once(here).chain(at_server);
+        Ok(all.filter(|place| place.bytes > 0).collect())
+    }
+
+    /// Sets the class of a file or directory, or removes it, on behalf of the user who runs the
+    /// daemon.
     pub(crate) async fn set_class(&self, path: &Path, class: Option<&str>) -> Result<()> {
         let ino = self.find(path).await?;
         if let Some(name) = class {
@@ -53,7 +94,8 @@ impl Engine {
         }
     }
 
-    /// The files of which the server has not all: where they are, and when it gets the rest.
+    /// The files that the server does not have completely: where they are, and when it gets the
+    /// rest; then those whose changes were set aside.
     pub(crate) fn unsaved(&self) -> Vec<Unsaved> {
         let path = |file: &larder_client::Unsaved| {
             let path = last_path(&self.cache, FileNo(file.ino.0))?;
@@ -70,8 +112,14 @@ impl Engine {
             durable: file.durability.into(),
             problem: file.failure.map(|error| error.to_string()),
             kept_beside: file.kept_beside.map(|(name, _)| name.to_string_lossy().into_owned()),
+            set_aside: None,
         };
-        self.client.unsaved().into_iter().map(of).collect()
+        let dir = self.cache_dir.as_deref().unwrap_or(Path::new(""));
+        let aside = self.cache.set_aside().into_iter().map(|file| Unsaved {
+            set_aside: Some(dir.join(file).to_string_lossy().into_owned()),
+            ..Unsaved::default()
+        });
+        self.client.unsaved().into_iter().map(of).chain(aside).collect()
     }
 }
 

@@ -7,25 +7,28 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use larder_cache::FileNo;
 use larder_client::last_path;
-use larder_io::{Clock, RealClock};
 use larder_vfs::{Cred, Error, FileSystem, Ino, Kind, Lookup, OpenFlags};
 use serde_json::Value;
 use tokio::runtime::Handle;
 
+use crate::clock::clock;
 use crate::control::{Progress, Request, Sink};
 use crate::maintenance::{self, Warmed};
-use crate::report::{Fill, Procedure, Reads, RpcTotal, ServerState, State, Status, Synced};
+use crate::remembered;
+use crate::report::{
+    Fill, Offline, Procedure, Reads, RpcTotal, ServerState, State, Status, Synced,
+};
 use crate::stack::Engine;
 
 /// Bytes per read, when files are read for the cache's sake.
 const READ_BYTES: u32 = 1 << 20;
-/// How often a command that waits is told how far the work is.
+/// How often a waiting command gets a progress report.
 const TOLD_EVERY: Duration = Duration::from_millis(250);
 /// Bytes of entries asked for at a time.
 const LISTING_BYTES: u32 = 64 << 10;
 
 impl Engine {
-    /// How it does. What belongs to the door is left to whoever has one.
+    /// The state of the engine. The fields of the front door are left to the caller.
     pub(crate) fn status(&self) -> Status {
         let client = self.client.status();
         let rpc = self.server.rpc();
@@ -38,6 +41,7 @@ impl Engine {
             server: ServerState {
                 reachable: client.reachable,
                 problem: self.server.problem(),
+                offline: self.switch.as_ref().is_some_and(|switch| switch.off().by_hand),
                 transport: self.server.transport().to_owned(),
                 connected: rpc.connections.iter().filter(|one| one.connected).count() as u64,
             },
@@ -74,7 +78,7 @@ impl Engine {
     /// runtime's own threads.
     ///
     /// # Errors
-    /// If there is no such file, if nobody listens any more, if the disk fails.
+    /// If there is no such file, if the command is gone, if the disk fails.
     pub(crate) fn carry_out(
         &self,
         runtime: &Handle,
@@ -99,6 +103,10 @@ impl Engine {
                 let synced = runtime.block_on(self.sync(path, sink))?;
                 Ok(serde_json::to_value(synced)?)
             }
+            Request::Offline { offline } => {
+                let told = runtime.block_on(self.set_offline(*offline, sink))?;
+                Ok(serde_json::to_value(told)?)
+            }
             Request::Classes => Ok(serde_json::to_value(self.classes())?),
             Request::Unsaved => Ok(serde_json::to_value(self.unsaved())?),
             Request::Explain { path } => {
@@ -112,7 +120,44 @@ impl Engine {
         }
     }
 
-    /// Brings to the server what it lacks of a file, or of a tree as it was last seen.
+    /// Works without the server from now on, or with it again; then it gets what it lacks.
+    async fn set_offline(&self, offline: bool, sink: &mut dyn Sink) -> Result<Offline> {
+        let switch = self
+            .switch
+            .as_ref()
+            .context("it does not work without its server: mount it with -o offline")?;
+        remembered::keep_offline(&self.cache, offline);
+        self.cache.checkpoint()?;
+        switch.set(offline);
+        if !offline {
+            switch.ask().await;
+        }
+        let is_away = switch.off().is_away;
+        let synced = match offline || is_away {
+            true => Synced { left: self.client.unsent(&|_| true).into(), ..Synced::default() },
+            false => self.send_all(sink).await?,
+        };
+        let all = self.unsaved().into_iter();
+        let conflicts = all.filter_map(|file| Some((file.path?, file.kept_beside?))).collect();
+        Ok(Offline { is_away, synced, conflicts })
+    }
+
+    /// Sends to the server all that it lacks. Bytes whose names were not made there in time are
+    /// sent in a second pass. Data that the first pass set aside was refused for good, though the
+    /// second pass finds none of it: that is an error, too.
+    async fn send_all(&self, sink: &mut dyn Sink) -> Result<Synced> {
+        let set_aside = self.cache.usage().set_aside;
+        let first = self.sync(Path::new(""), sink).await?;
+        if first.refused.is_none() {
+            return Ok(first);
+        }
+        let again = self.sync(Path::new(""), sink).await?;
+        let is_lost = self.cache.usage().set_aside > set_aside;
+        let refused = again.refused.or(first.refused.filter(|_| is_lost));
+        Ok(Synced { before: first.before, refused, ..again })
+    }
+
+    /// Sends to the server what it lacks of a file, or of a tree as it was last seen.
     async fn sync(&self, path: &Path, sink: &mut dyn Sink) -> Result<Synced> {
         let is_all = path.as_os_str().is_empty();
         let found = if is_all { Ino::ROOT } else { self.find(path).await? };
@@ -125,8 +170,7 @@ impl Engine {
         let syncing = self.client.sync(&wanted);
         tokio::pin!(syncing);
         let sent = loop {
-            let clock: &dyn Clock = &RealClock;
-            match clock.timeout_at(clock.instant() + TOLD_EVERY, &mut syncing).await {
+            match clock().timeout(TOLD_EVERY, &mut syncing).await {
                 Ok(sent) => break sent,
                 Err(_) => {
                     let left = self.client.unsent(&wanted);
@@ -156,8 +200,8 @@ impl Engine {
         Ok(ino)
     }
 
-    /// Reads the regular files below a path, without following symbolic links. What cannot be read
-    /// is counted, and the rest goes on.
+    /// Reads the regular files below a path, without following symbolic links. Files that cannot be
+    /// read are counted, and the rest continues.
     async fn warm(&self, path: &Path, sink: &mut dyn Sink) -> Result<Warmed> {
         let mut warmed = Warmed::default();
         let mut open = vec![(path.to_owned(), self.find(path).await?)];

@@ -1,5 +1,5 @@
-//! A disk is added to a volume: its key is made, and the volume told, be that by the metadata
-//! server that serves it or by the command itself while nobody does.
+//! Adds a disk to a volume: makes its key, and tells the metadata server, or, if none serves the
+//! volume, adds it to the metadata directly.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use larder_io::secret;
 use larder_meta::engine::Engine;
-use larder_meta::volume::{self, NewDisk};
+use larder_meta::volume::{self, NewDisk, Place};
 use larder_wire::capability::{DiskId, VolumeId};
 use larder_wire::disk::key_file::DiskKeyFile;
 use larder_wire::seal::MasterKey;
@@ -20,11 +20,11 @@ use crate::volume::{key_path, read_key, remove_if_there};
 pub(crate) struct Prepared {
     pub(crate) key: DiskKeyFile,
     pub(crate) new: NewDisk,
-    pub(crate) old: Option<DiskId>,
+    pub(crate) place: Place,
 }
 
-/// Gives the disk a number and a key, which is kept beside the others. What an earlier try has
-/// left is gone on with.
+/// Gives the disk a number and a key, which is kept beside the others. Continues what an earlier
+/// attempt has left.
 ///
 /// # Errors
 /// If the volume is one of `larder serve`, has a disk there, or the key cannot be kept.
@@ -33,30 +33,44 @@ pub(crate) fn prepare(wanted: &Wanted, engine: &dyn Engine, keys: &Path) -> Resu
     let there = volume::disks(engine)?;
     for (disk, about) in &there {
         let is_one = about.address.parse::<SocketAddr>().is_ok();
-        ensure!(is_one, "the volume is one of larder serve, and has one disk");
+        ensure!(is_one, "the volume is one of larder serve, whose disks are its own");
         let (shown, address) = (disk.0, wanted.address);
         let is_free = about.address != address.to_string() || wanted.replace == Some(shown);
         ensure!(is_free, "disk {shown} is at {address}");
     }
-    let disk = DiskId(there.last().map_or(1, |(last, _)| last.0 + 1));
+    let disk = volume::next_disk(engine)?;
     make_private(keys, "directory of the keys")?;
     let key = key_of(keys, id, disk)?;
-    let (address, bytes) = (wanted.address.to_string(), wanted.size_bytes);
-    let new = NewDisk { id: secret::random(), address, bytes };
-    Ok(Prepared { key, new, old: wanted.replace.map(DiskId) })
+    let Wanted { address, size_bytes: bytes, is_memory, .. } = *wanted;
+    let new = NewDisk { id: secret::random(), address: address.to_string(), bytes, is_memory };
+    let place = match (wanted.replace, wanted.beside) {
+        (Some(old), _) => Place::Of(DiskId(old)),
+        (None, Some(other)) => Place::Beside(DiskId(other)),
+        (None, None) => Place::Any,
+    };
+    Ok(Prepared { key, new, place })
 }
 
 impl Prepared {
-    /// The disk was added: the key of the one that it replaces is of no use to anybody any more.
+    /// The disk was added: the key of the one that it replaces is no longer needed.
     ///
     /// # Errors
-    /// If that stays.
+    /// If that key cannot be removed.
     pub(crate) fn done(&self, keys: &Path) -> Result<()> {
-        match self.old {
-            Some(old) => remove_if_there(&key_path(keys, old)),
+        match self.place.old() {
+            Some(old) => forget_key(keys, old),
             None => Ok(()),
         }
     }
+}
+
+/// Removes the key of a disk that is not the volume's any more.
+///
+/// # Errors
+/// If it stays.
+pub(crate) fn forget_key(keys: &Path, disk: DiskId) -> Result<()> {
+    let path = key_path(keys, disk);
+    remove_if_there(&path).with_context(|| format!("cannot remove {}", path.display()))
 }
 
 fn key_of(keys: &Path, id: VolumeId, disk: DiskId) -> Result<DiskKeyFile> {

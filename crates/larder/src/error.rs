@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Wrong usage, told in one line; anything else that fails is an [`anyhow::Error`] of another kind.
+/// Wrong usage, explained in one line; any other failure is an [`anyhow::Error`] of another kind.
 #[derive(Debug)]
 pub(crate) struct Usage(pub(crate) String);
 
@@ -14,7 +14,7 @@ impl fmt::Display for Usage {
 
 impl std::error::Error for Usage {}
 
-/// A volume could not be checked: [`anyhow::Context`] of what fails then.
+/// A volume could not be checked: the [`anyhow::Context`] of such a failure.
 #[derive(Debug)]
 pub(crate) struct NotChecked;
 

@@ -4,7 +4,7 @@ use std::sync::mpsc::SyncSender;
 
 use anyhow::Result;
 
-/// What a daemon reacts to.
+/// The events of a daemon.
 pub(crate) enum Event {
     /// A signal asks us to end.
     Signal,
@@ -12,16 +12,18 @@ pub(crate) enum Event {
     Unmount {
         /// Although files are open.
         lazy: bool,
-        /// Where the answer goes: what was lost, if something was.
+        /// Unsent data stays in the cache, for the next mount.
+        detach: bool,
+        /// The receiver of the answer: what the server lacks, if anything.
         answer: SyncSender<Result<Option<String>>>,
     },
-    /// The kernel closed its end: somebody else unmounted.
+    /// The kernel closed its end: another process unmounted.
     Gone,
-    /// The door cannot serve any more, for this reason.
+    /// The front door cannot serve any more, for this reason.
     Broken(String),
     /// A command asks us to let a newer program go on.
     Leave {
-        /// Where the answer goes, before we are gone.
+        /// The receiver of the answer, before this process ends.
         answer: SyncSender<Result<()>>,
     },
 }

@@ -5,42 +5,42 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use larder_nfsd::{ProcedureStats, Stats, StatsReader};
 use serde_json::Value;
 
+use crate::clock::Since;
 use crate::control::{self, CallError, Nowhere, Request, SILENCE_MAX, Sink, call};
 use crate::report::{Behind, ExportStat, Served, Status};
 use crate::runtime_dir::{Kind, RuntimeDir};
 
-/// What a directory of this machine is asked in vain.
+/// The answer to a request that a directory of this machine cannot carry out.
 const NOTHING_BEHIND: &str = "this is an export of a directory: it tells its counts and no more";
 
-/// An export that answers; its socket goes when this is dropped.
+/// An export that answers commands; its socket is removed when this is dropped.
 pub(crate) struct Answering {
     socket: PathBuf,
 }
 
 impl Drop for Answering {
     fn drop(&mut self) {
-        // What is gone already is as good.
+        // It may be gone already.
         let _ = std::fs::remove_file(&self.socket);
     }
 }
 
-/// What is behind an export, as far as commands ask for it.
+/// What is behind an export, as far as commands need it.
 pub(crate) trait Asked: Send + Sync + 'static {
-    /// What it tells beside the calls that it served.
+    /// What it reports besides the calls that it served.
     fn behind(&self) -> Option<Behind>;
 
-    /// How it does, and what its cache holds; `None` if it has nothing to tell of that.
+    /// Its state, and what its cache holds; `None` if it has neither.
     fn answer(&self, request: &Request, sink: &mut dyn Sink) -> Option<Result<Value>>;
 }
 
-/// Answers for the export of `dir` (or of a source) that listens at `address`; `asked` tells what
-/// is behind it. What dead exports left is removed.
+/// Answers for the export of `dir` (or of a source) that listens at `address`; `asked` provides the
+/// answers. Removes what dead exports left.
 ///
 /// # Errors
 /// If there can be no socket.
@@ -60,7 +60,7 @@ pub(crate) fn answer(
     drop(locked);
     let answering = Answering { socket };
     let listen = address.to_string();
-    let begin = Instant::now();
+    let begin = Since::now();
     server.serve(move |request, sink| match request {
         Request::Stat => Ok(serde_json::to_value(ExportStat {
             listen: listen.clone(),
@@ -87,7 +87,7 @@ pub(crate) fn answer(
 /// Asks the export that listens at `address` for its counts.
 ///
 /// # Errors
-/// If it is no export of this user, or does not answer.
+/// If it is not an export of this user, or does not answer.
 pub(crate) fn ask(runtime_dir: &RuntimeDir, address: SocketAddr) -> Result<ExportStat> {
     match call(&runtime_dir.export_socket(address), &Request::Stat, SILENCE_MAX, &mut Nowhere) {
         Ok((value, _)) => Ok(serde_json::from_value(value)?),
@@ -96,8 +96,8 @@ pub(crate) fn ask(runtime_dir: &RuntimeDir, address: SocketAddr) -> Result<Expor
     }
 }
 
-/// How each export that has a server behind it does, with its socket. One that does not answer is
-/// left out.
+/// The state of each export with a server behind it, with its socket. An export that does not
+/// answer is left out.
 ///
 /// # Errors
 /// If the runtime directory cannot be read.
@@ -109,7 +109,7 @@ pub(crate) fn all(runtime_dir: &RuntimeDir) -> Result<Vec<(PathBuf, Status)>> {
     Ok(runtime_dir.sockets(Kind::Export)?.into_iter().filter_map(status).collect())
 }
 
-/// The export that a text names by its address, and the path behind that, if there is one:
+/// The export that a text names by its address, and the path in it, if there is one:
 /// `127.0.0.1:12049/projects`.
 pub(crate) fn named(text: &Path) -> Option<(SocketAddr, PathBuf)> {
     let (address, path) = text.to_str()?.split_once('/').unwrap_or((text.to_str()?, ""));

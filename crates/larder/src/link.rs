@@ -25,7 +25,7 @@ use rustix::stdio;
 
 use crate::control::Server;
 
-/// What a worker says over the link.
+/// The messages of a worker.
 pub(crate) const TRYING: u8 = b't';
 /// As above.
 pub(crate) const READY: u8 = b'r';
@@ -36,7 +36,7 @@ pub(crate) const LEFT: u8 = b'l';
 /// As above.
 pub(crate) const ENDED: u8 = b'e';
 
-/// What a worker is to do.
+/// The task of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Role {
     /// Serve a mount that begins.
@@ -47,7 +47,7 @@ pub(crate) enum Role {
     Broken,
 }
 
-/// Who holds the mount that we serve.
+/// The holder of the mount that this process serves.
 #[derive(Clone)]
 pub(crate) enum Hold {
     /// We do: it ends with us.
@@ -56,9 +56,9 @@ pub(crate) enum Hold {
     Supervised(Arc<Link>),
 }
 
-/// Whoever keeps a mount alive, as its worker knows it.
+/// The supervisor of a mount, as its worker knows it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Keeper {
+pub(crate) struct Supervisor {
     /// The supervisor's process.
     pub(crate) pid: u32,
     /// Workers that died before.
@@ -77,14 +77,15 @@ impl Hold {
     }
 
     /// The supervisor, if there is one.
-    pub(crate) fn keeper(&self) -> Option<Keeper> {
+    pub(crate) fn supervisor(&self) -> Option<Supervisor> {
         match self {
             Hold::Ours => None,
-            Hold::Supervised(link) => Some(link.keeper),
+            Hold::Supervised(link) => Some(link.supervisor),
         }
     }
 
-    /// The mount is gone, so our end is in order, whatever it looks like.
+    /// Reports that the mount is gone, so that the end of this process counts as orderly, whatever
+    /// its exit status.
     pub(crate) fn tell_end(&self) {
         if let Hold::Supervised(link) = self {
             link.ended();
@@ -96,12 +97,12 @@ impl Hold {
 pub(crate) struct Link {
     stream: UnixStream,
     role: Role,
-    keeper: Keeper,
+    supervisor: Supervisor,
 }
 
 impl Link {
-    /// Takes over what the supervisor put in the place of standard input and output: the link, and
-    /// the control socket.
+    /// Takes over what the supervisor passed as standard input and output: the link, and the
+    /// control socket.
     pub(crate) fn inherit(role: Role, restarts: u64, socket: &Path) -> Result<(Link, Server)> {
         let taken = |fd: rustix::fd::BorrowedFd<'_>| -> Result<OwnedFd> {
             Ok(rustix::io::fcntl_dupfd_cloexec(fd, 3)?)
@@ -111,19 +112,20 @@ impl Link {
         let nothing = std::fs::File::options().read(true).write(true).open("/dev/null")?;
         stdio::dup2_stdin(&nothing)?;
         stdio::dup2_stdout(&nothing)?;
-        let keeper = Keeper { pid: parent_id(), restarts };
-        Ok((Link { stream, role, keeper }, Server::from_listener(control, socket)))
+        let supervisor = Supervisor { pid: parent_id(), restarts };
+        Ok((Link { stream, role, supervisor }, Server::from_listener(control, socket)))
     }
 
-    /// Whether somebody has served the mount before us.
+    /// Whether another process has served the mount before.
     pub(crate) fn begin(&self) -> Begin {
         if self.role == Role::First { Begin::First } else { Begin::Again }
     }
 
-    /// Says that we are ready, and takes the mount. Blocks until it is there.
+    /// Reports that this worker is ready, and takes the mount. Blocks until it arrives.
     ///
     /// # Errors
-    /// If the supervisor does not give it, since it cannot be made or it is gone.
+    /// If the supervisor does not send it, because it cannot be made, or because the supervisor is
+    /// gone.
     pub(crate) fn take_session(&self) -> Result<Session> {
         self.say(READY);
         Session::receive(self.stream.as_fd()).context("the supervisor gives no mount")
@@ -131,10 +133,11 @@ impl Link {
 
     /// Workers that died before.
     pub(crate) fn restarts(&self) -> u64 {
-        self.keeper.restarts
+        self.supervisor.restarts
     }
 
-    /// Says that the mount is gone, so that our end is in order, whatever it looks like.
+    /// Reports that the mount is gone, so that the end of this process counts as orderly, whatever
+    /// its exit status.
     pub(crate) fn ended(&self) {
         self.say(ENDED);
     }
@@ -149,7 +152,7 @@ impl Link {
         self.say(SERVING);
     }
 
-    /// Says that everything is answered, and that another worker is to go on.
+    /// Reports that everything is answered, and that another worker is to continue.
     pub(crate) fn left(&self) {
         self.say(LEFT);
     }
@@ -161,8 +164,8 @@ impl Link {
         }
     }
 
-    /// Waits, on a thread of its own, for the death of the supervisor. The mount is served on, by
-    /// us alone, until it is unmounted.
+    /// Waits, on a thread of its own, for the death of the supervisor. After that this process
+    /// serves the mount alone, until it is unmounted.
     pub(crate) fn watch(self: &Arc<Self>) -> Result<()> {
         let link = Arc::clone(self);
         let watch = move || {

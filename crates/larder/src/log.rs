@@ -16,11 +16,10 @@ use tracing_subscriber::fmt::{MakeWriter, fmt};
 
 use crate::daemon;
 
-/// Says what is logged, as `info` or `larder_remote=debug,warn`.
+/// Sets what is logged, as `info` or `larder_remote=debug,warn`.
 const VARIABLE: &str = "LARDER_LOG";
 
-/// What is logged if nobody says otherwise: what a library thinks worth telling is not worth a line
-/// of ours.
+/// What is logged by default: libraries log more than a user of larder needs.
 const DEFAULT: &str = "info,smb2=warn";
 
 /// Facility "daemon" of syslog (RFC 3164, 4.1.1), times eight.
@@ -87,7 +86,7 @@ struct ToService {
     socket: UnixDatagram,
 }
 
-/// A line on its way to a [`Service`].
+/// A line to be sent to a [`Service`].
 struct ServiceLine<'a> {
     to: &'a ToService,
     level: Level,
@@ -96,7 +95,7 @@ struct ServiceLine<'a> {
 impl Write for ServiceLine<'_> {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(line);
-        // A service that is full or gone must not hold the mount up.
+        // A service that is full or gone must not delay the mount.
         let _ = self.to.socket.send(&self.to.service.datagram(self.level, &text));
         Ok(line.len())
     }
@@ -131,7 +130,7 @@ impl Write for &Output {
 /// Begins to log: to a file or a service if one is given, else to standard error. Called once.
 ///
 /// # Errors
-/// If the file cannot be written, or the service is not there.
+/// If the file cannot be written, or the service does not exist.
 pub(crate) fn begin(log: Option<&Path>) -> Result<()> {
     let filter = EnvFilter::try_from_env(VARIABLE).unwrap_or_else(|_| EnvFilter::new(DEFAULT));
     let format = fmt().with_env_filter(filter).with_target(false);
@@ -167,8 +166,8 @@ pub(crate) fn is_file() -> bool {
     OUTPUT.get().is_some()
 }
 
-/// Opens the log's file anew, if it is one: what was logged to may have been moved away. It is
-/// logged to on if that fails.
+/// Opens the log's file again, if it is one: the present file may have been moved away, and is used
+/// further if this fails.
 pub(crate) fn reopen() {
     let Some(output) = OUTPUT.get() else { return };
     let opened = daemon::open_log(&output.path).and_then(|file| {

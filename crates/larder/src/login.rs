@@ -23,22 +23,22 @@ use crate::source::Source;
 const PASSWORD: &str = "PASSWD";
 /// Variable with the name of a file whose first line is the password.
 const PASSWORD_FILE: &str = "PASSWD_FILE";
-/// Variable with the name of the user, if nobody else names him.
+/// Variable with the name of the user, if no other source names one.
 const USER: &str = "USER";
 
-/// Variable with Kerberos' ticket cache, and where that is without it (`_UID` follows).
+/// Variable with Kerberos' ticket cache, and its default (`_UID` follows).
 const TICKETS: &str = "KRB5CCNAME";
 const TICKETS_DEFAULT: &str = "/tmp/krb5cc_";
-/// Variable with Kerberos' configuration files, separated by colons, and what it is without it.
+/// Variable with Kerberos' configuration files, separated by colons, and its default.
 const KERBEROS: &str = "KRB5_CONFIG";
 const KERBEROS_DEFAULT: &str = "/etc/krb5.conf";
 
-/// Hands a password that was asked for to a process that is about to be started.
+/// Passes a password that was asked for to a process that is about to be started.
 pub(crate) fn hand(password: &Password, command: &mut Command) {
     command.env(PASSWORD, password.expose());
 }
 
-/// Who logs in, as far as it is known without asking.
+/// The login, as far as it is known without a prompt.
 pub(crate) struct Login {
     /// With an empty password if that is to be asked for.
     pub(crate) credentials: Credentials,
@@ -47,15 +47,15 @@ pub(crate) struct Login {
 }
 
 impl Login {
-    /// Nobody: the protocol has no login, or it is a guest's.
+    /// None: the protocol has no login, or it is a guest's.
     pub(crate) fn nobody() -> Login {
         Login { credentials: Credentials::default(), asks: false }
     }
 
-    /// Finds out who logs in, and writes it into the source: whatever is cached of it is his.
+    /// Determines the user, and adds it to the source: the cache belongs to that user.
     ///
     /// # Errors
-    /// If what is said contradicts itself, or a file cannot be used.
+    /// If the settings contradict each other, or a file cannot be used.
     pub(crate) fn find(source: &mut Source, options: &SmbOptions) -> Result<Login> {
         if options.guest {
             let named = source.user.is_some() || options.username.is_some();

@@ -8,12 +8,15 @@
 //! `cache ls --unsent` also exits with 3 (it listed something), and `volume check` exits as fsck(8)
 //! does.
 
-#![allow(clippy::disallowed_methods, reason = "waits by the clock of the machine, so far")]
+#![cfg_attr(
+    test,
+    allow(clippy::disallowed_methods, reason = "tests wait for real sockets and threads")
+)]
 
-mod back;
-mod broken;
+mod backend;
 mod cache_dir;
 mod classes;
+mod clock;
 mod command;
 mod control;
 mod daemon;
@@ -24,15 +27,18 @@ mod enrolment;
 mod error;
 mod event;
 mod exported;
-mod known;
+mod failing_mount;
 mod link;
 mod log;
 mod login;
 mod maintenance;
+mod memory_place;
 mod mounted;
 mod mountpoint;
 mod options;
 mod plan;
+mod rebuild;
+mod remembered;
 mod report;
 mod runtime_dir;
 mod series;
@@ -53,8 +59,9 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 use command::{
-    bench, cache, class, disk, explain, export, meta, mount, mount_helper, serve, stat, status,
-    sync, umount, upgrade, volume as volume_command,
+    bench, cache, class, disk, explain, export, meta, mount, mount_helper, offline,
+    rebuild as rebuild_command, run as run_command, serve, stat, status, sync, umount, upgrade,
+    volume as volume_command,
 };
 
 /// Mount NFS exports, SMB shares and larder's own volumes through a persistent local cache.
@@ -80,12 +87,20 @@ enum Command {
     Status(status::Args),
     /// Wait until everything that was written is at the server
     Sync(sync::Args),
+    /// Work on a mount without its server
+    Offline(offline::OfflineArgs),
+    /// Work on a mount with its server again, which gets what was changed
+    Online(offline::OnlineArgs),
     /// Show what each procedure of a mount or an export costs
     Stat(stat::Args),
     /// Inspect and trim a cache
     Cache(cache::Args),
     /// Show and set durability classes: classes, rules, and which file has which class
     Class(class::Args),
+    /// Run a command, and keep how it made files, so that they can be made again
+    Run(run_command::Args),
+    /// Make lost files again, by their rules
+    Rebuild(rebuild_command::Args),
     /// Show how durable a file is now, and how durable it will be
     Explain(explain::Args),
     /// Export a directory over NFS
@@ -104,9 +119,11 @@ enum Command {
 
 fn main() -> ExitCode {
     let mut typed = std::env::args_os();
-    let done = match mount_helper::is_meant(typed.next().as_deref()) {
-        true => mount_helper::run(typed),
-        false => run(&Cli::parse().command),
+    let program = typed.next();
+    let done = match program.as_deref() {
+        program if mount_helper::is_meant(program) => mount_helper::run(typed),
+        program if rebuild::is_meant(program) => return rebuild::run_inside(program),
+        _ => run(&Cli::parse().command),
     };
     done.unwrap_or_else(|error| {
         eprintln!("larder: {error:#}");
@@ -120,8 +137,12 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Bench(args) => return bench::run(args),
         Command::Cache(args) => return cache::run(args),
         Command::Volume(args) => return volume_command::run(args),
+        Command::Run(args) => return run_command::run(args),
+        Command::Rebuild(args) => return rebuild_command::run(args),
         Command::Umount(args) => umount::run(args)?,
         Command::Upgrade(args) => upgrade::run(args)?,
+        Command::Offline(args) => offline::offline(args)?,
+        Command::Online(args) => offline::online(args)?,
         Command::Status(args) => status::run(args)?,
         Command::Sync(args) => sync::run(args)?,
         Command::Stat(args) => stat::run(args)?,

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::control::{Progress, Request, Sink};
 
-/// Files listed per look into the index.
+/// Files listed per query of the index.
 const LIST_BATCH: usize = 1000;
 
 /// Bytes verified between two words of progress.
@@ -48,7 +48,7 @@ pub(crate) struct Held {
 /// Answer to [`Request::CacheVerify`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Verified {
-    /// Files looked at.
+    /// Files examined.
     pub(crate) files: u64,
     /// Chunks read.
     pub(crate) chunks: u64,
@@ -76,10 +76,10 @@ pub(crate) struct Freed {
     pub(crate) bytes: u64,
 }
 
-/// Carries out a request that needs nothing but the cache.
+/// Carries out a request that needs only the cache.
 ///
 /// # Errors
-/// If nobody listens any more, if the disk fails, or if the request is none of these.
+/// If the command is gone, if the disk fails, or if the request is not one of these.
 pub(crate) fn carry_out(cache: &Cache, request: &Request, sink: &mut dyn Sink) -> Result<Value> {
     match request {
         Request::CacheLs { unsent: false } => list(cache, sink),
@@ -105,7 +105,7 @@ pub(crate) fn carry_out(cache: &Cache, request: &Request, sink: &mut dyn Sink) -
 }
 
 fn list(cache: &Cache, sink: &mut dyn Sink) -> Result<Value> {
-    // What is listed is as of the last checkpoint.
+    // The list shows the state of the last checkpoint.
     cache.checkpoint()?;
     let mut after = None;
     loop {
@@ -120,10 +120,11 @@ fn list(cache: &Cache, sink: &mut dyn Sink) -> Result<Value> {
     }
 }
 
-/// Files of which the server has not all yet, also those of which the index has no other record.
+/// Files that the server does not have completely yet, including those of which the index has no
+/// other record.
 fn list_unsent(cache: &Cache, sink: &mut dyn Sink) -> Result<Value> {
     for no in cache.unsent() {
-        // A file that is only open for writing is on record too.
+        // A file that is only open for writing has a record, too.
         if cache.file(no).unsent().bytes == 0 {
             continue;
         }
@@ -149,7 +150,7 @@ fn held(cache: &Cache, file: &Listed) -> Held {
         number: file.no.0,
         path: last_path(cache, file.no).map(|path| path.to_string_lossy().into_owned()),
         handle: file.key.as_deref().map(hexadecimal),
-        // The cache counts whole chunks, of which the last one reaches beyond the end of the file.
+        // The cache counts whole chunks, of which the last one extends beyond the end of the file.
         held_bytes: file.held_bytes.min(file.size),
         size: file.size,
         pinned: file.pinned,

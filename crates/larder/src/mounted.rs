@@ -15,12 +15,12 @@ mod trying;
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
 
 use anyhow::{Context, Result};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::UnboundedSender;
 
+use crate::clock::Since;
 use crate::control::Server;
 use crate::daemon::{self, Announce};
 use crate::event::{End, Event};
@@ -50,9 +50,8 @@ pub(crate) fn run(plan: &Plan, announce: Announce, log: Option<&Path>) -> Result
     serve(plan, Hold::Ours, record, server, announced).map(drop)
 }
 
-/// Puts the stack together and serves it until its end, on a runtime of its own. `announce` is
-/// called when the mount is usable; and before, if it has to be tried in the background until it
-/// is.
+/// Builds the stack and serves it until its end, on a runtime of its own. `announce` is called when
+/// the mount is usable; and before that, if the server has to be tried in the background.
 ///
 /// # Errors
 /// If the mount cannot be made, or dirty data did not reach the server at its end.
@@ -70,7 +69,7 @@ pub(crate) fn serve(
         .build()
         .context("cannot start the runtime")?;
     let served = runtime.block_on(serve_on(plan, hold, record, server, announce));
-    // What still waits for a dead server is not waited for.
+    // Does not wait for tasks that wait for a dead server.
     runtime.shutdown_background();
     served
 }
@@ -97,12 +96,12 @@ async fn serve_on(
     let record = Record { cache: stack.engine.cache_dir.clone(), ..record };
     let answers = answers::Answers {
         stack: stack.clone(),
-        keeper: hold.keeper(),
+        supervisor: hold.supervisor(),
         record: record.clone(),
         options: plan.back.typed.clone(),
         events: sender,
         runtime: tokio::runtime::Handle::current(),
-        begin: Instant::now(),
+        begin: Since::now(),
     };
     let serving = announce(&record)
         .and_then(|()| socket.serve(move |request, sink| answers.answer(request, sink)));
@@ -120,7 +119,7 @@ async fn serve_on(
         Err(error) => Err(error),
     };
     if !hold.is_ours() && !matches!(ended, Ok(End::Gone)) {
-        // Dropped, it would take the mount away, which others go on with. The process ends.
+        // Dropping it would remove the mount, which another process continues. This process ends.
         std::mem::forget(stack);
     }
     ended

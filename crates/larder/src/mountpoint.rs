@@ -10,18 +10,18 @@ use anyhow::{Context, Result, bail};
 pub(crate) use larder_fuse::KIND;
 pub(crate) use larder_io::mountinfo::{Mount, mounted_at, mounts};
 
-/// Type of the mounts by which an automounter is told that somebody comes (autofs(5),
+/// Type of the mounts by which an automounter learns that a process accesses the path (autofs(5),
 /// systemd.automount(5)).
 pub(crate) const AUTOFS: &str = "autofs";
 
 /// The path under which the kernel knows a mountpoint, found without touching the mountpoint
 /// itself.
 ///
-/// A path that is in the list of mounts as it was typed is taken as it is; else its folder is
+/// A path that is in the list of mounts as typed is taken unchanged; otherwise its folder is
 /// resolved, and the last name is kept.
 ///
 /// # Errors
-/// If its folder is not there.
+/// If its folder does not exist.
 pub(crate) fn resolve(typed: &Path) -> Result<PathBuf> {
     let absolute = std::path::absolute(typed).with_context(|| typed.display().to_string())?;
     let absolute: PathBuf = absolute.components().collect();
@@ -44,7 +44,7 @@ const LINKS_MAX: usize = 40;
 /// as the path is outside of all of them; within one, the path is only compared.
 ///
 /// # Errors
-/// If the path goes round in symbolic links.
+/// If the path is a cycle of symbolic links.
 pub(crate) fn around(typed: &Path, mountpoints: &[PathBuf]) -> Result<Option<PathBuf>> {
     let mut path = std::path::absolute(typed).with_context(|| typed.display().to_string())?;
     for _ in 0..=LINKS_MAX {
@@ -88,7 +88,7 @@ fn walk(path: &Path, mountpoints: &[PathBuf]) -> Walk {
     Walk::End(at)
 }
 
-/// A short name for a mountpoint, good for file names: 16 hexadecimal digits (FNV-1a, 64 bits).
+/// A short name for a mountpoint, usable in file names: 16 hexadecimal digits (FNV-1a, 64 bits).
 pub(crate) fn short_name(mountpoint: &Path) -> String {
     let hash =
         mountpoint.as_os_str().as_bytes().iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {

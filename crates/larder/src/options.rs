@@ -26,8 +26,8 @@ use crate::source::Protocol;
 /// Reads the values of all `-o` arguments, in their order, for a mount by `protocol`.
 ///
 /// # Errors
-/// A line for the user: unknown name, value of the wrong shape, contradiction, or what only means
-/// something to another protocol.
+/// A line for the user: unknown name, value of the wrong shape, contradiction, or an option of
+/// another protocol.
 pub(crate) fn parse_for<'a>(
     protocol: Protocol,
     arguments: impl IntoIterator<Item = &'a str>,

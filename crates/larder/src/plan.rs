@@ -2,19 +2,19 @@
 
 use std::path::PathBuf;
 
-use crate::back::Back;
+use crate::backend::Backend;
 
-/// What is to be mounted, and where.
+/// The source and the mountpoint, with all options.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
-    pub(crate) back: Back,
+    pub(crate) back: Backend,
     /// Where, without symbolic links.
     pub(crate) mountpoint: PathBuf,
 }
 
 impl Plan {
-    /// Whether another process goes on with the mount if the one that serves it dies. What it must
-    /// know is in the cache on disk.
+    /// Whether another process continues the mount if the one that serves it dies. What that
+    /// process must know is in the cache on disk.
     pub(crate) fn survives(&self) -> bool {
         let door = self.back.options.door;
         let uring = door.transport == larder_fuse::Transport::Uring;

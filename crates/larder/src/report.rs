@@ -3,12 +3,16 @@
 //! [`Status`], [`Stat`] and [`ExportStat`] are an interface: other tools read their JSON. Fields
 //! may be added, not renamed. All counts run since the mount was made or the export began.
 
+mod cache;
 mod class;
 pub(crate) mod disk;
+mod explained;
 mod export;
+pub(crate) mod prometheus;
+mod remade;
 mod server;
+mod stat;
 
-use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 use std::time::Duration;
 
@@ -17,11 +21,15 @@ use serde::{Deserialize, Serialize};
 use crate::options::Bytes;
 use larder_client::UnsentTotal;
 
-pub(crate) use class::{ClassShown, Durable, Explained, Unsaved};
+pub(crate) use cache::CacheState;
+pub(crate) use class::{ClassShown, Durable, Unsaved, conflict};
+pub(crate) use explained::{Explained, StoredPlace, promised_levels};
 pub(crate) use export::{Behind, ExportStat, Served};
-pub(crate) use server::{DiskServed, DiskStatus, ServerStatus, Standby, VolumeStatus};
+pub(crate) use remade::{Remade, StaysLost};
+pub(crate) use server::{DiskServed, DiskStatus, LostFile, ServerStatus, Standby, VolumeStatus};
+pub(crate) use stat::{Connection, KernelState, Latency, Procedure, Stat};
 
-/// A limit from which on it is none: the free space of the disk decides then.
+/// A limit that is as large as this counts as none: the free space of the disk decides then.
 const BYTES_UNLIMITED: u64 = 1 << 50;
 
 /// State of a mount.
@@ -62,9 +70,12 @@ pub(crate) struct Status {
     /// Completing files that were read in part.
     #[serde(default)]
     pub(crate) fill: Fill,
-    /// What waits to be written back.
+    /// Data that waits to be written back.
     pub(crate) dirty: Dirty,
-    /// The cache; `None` without one on disk, or if nobody can tell.
+    /// Files that are lost, and could not be made again when they were opened.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) stay_lost: Vec<StaysLost>,
+    /// The cache; `None` without one on disk, or if its state is unknown.
     pub(crate) cache: Option<CacheState>,
     /// Bytes of memory that the daemon occupies.
     pub(crate) memory_bytes: u64,
@@ -82,12 +93,12 @@ pub(crate) enum State {
     Trying,
     /// Its workers died again and again: every call fails.
     Failed,
-    /// It is out of the name space, and served for whoever has files open, or sees it in another
-    /// name space.
+    /// It is out of the name space, and still served for processes that have files open, or see it
+    /// in another name space.
     Detached,
     /// It listens, but does not answer in time.
     Hung,
-    /// It is gone, and the mount is still there.
+    /// The daemon is dead, and the mount is still there.
     #[default]
     Dead,
 }
@@ -97,9 +108,12 @@ pub(crate) enum State {
 pub(crate) struct ServerState {
     /// Whether it answered last time.
     pub(crate) reachable: bool,
-    /// Why it has not been reached since the worker began, if that was tried.
+    /// Why the server has not been reached since the worker began, if that was tried.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) problem: Option<String>,
+    /// Nothing is sent to it, because a user wants that (`larder offline`).
+    #[serde(default)]
+    pub(crate) offline: bool,
     /// `tcp` or `udp`.
     pub(crate) transport: String,
     /// Connections that are up.
@@ -109,8 +123,8 @@ pub(crate) struct ServerState {
 /// Where reads were answered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Reads {
-    /// Bytes from the cache, also those that readahead brought just before. Those that the kernel
-    /// reads itself are not among them: it tells nobody how many they are.
+    /// Bytes from the cache, including those that readahead fetched just before. Reads by the
+    /// kernel itself are not included: it does not report how much it reads.
     pub(crate) bytes_cached: u64,
     /// Bytes from the server.
     pub(crate) bytes_remote: u64,
@@ -121,7 +135,7 @@ pub(crate) struct Reads {
     /// Opens for reading of files that are not empty.
     #[serde(default)]
     pub(crate) opens_for_reading: u64,
-    /// Of these, those that found every byte of the file's present version in the cache.
+    /// Of these, the opens that found every byte of the file's present version in the cache.
     #[serde(default)]
     pub(crate) opens_of_whole_files: u64,
     /// Files open now.
@@ -136,25 +150,30 @@ pub(crate) struct Fill {
     pub(crate) bytes_max: Option<u64>,
     /// Files that lack something.
     pub(crate) files_waiting: u64,
-    /// Bytes fetched so.
+    /// Bytes that were fetched in this way.
     pub(crate) bytes: u64,
 }
 
-/// What the server does not hold yet.
+/// What the server does not have yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Dirty {
     /// Files with such bytes.
     pub(crate) files: u64,
     /// The bytes.
     pub(crate) bytes: u64,
-    /// There may be fewer: of files that the kernel writes itself the size is counted.
+    /// There may be fewer: for files that the kernel writes itself the whole size is counted.
     #[serde(default)]
     pub(crate) bytes_is_bound: bool,
+    /// For how many seconds the oldest byte has waited; for what an earlier process left, since
+    /// this one began.
+    #[serde(default)]
+    pub(crate) oldest_s: Option<u64>,
 }
 
 impl From<UnsentTotal> for Dirty {
-    fn from(UnsentTotal { files, bytes, is_bound }: UnsentTotal) -> Dirty {
-        Dirty { files, bytes, bytes_is_bound: is_bound }
+    fn from(UnsentTotal { files, bytes, is_bound, oldest }: UnsentTotal) -> Dirty {
+        let oldest_s = oldest.map(|time| time.as_secs());
+        Dirty { files, bytes, bytes_is_bound: is_bound, oldest_s }
     }
 }
 
@@ -169,6 +188,18 @@ pub(crate) struct Synced {
     pub(crate) refused: Option<String>,
 }
 
+/// Answer to [`crate::control::Request::Offline`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Offline {
+    /// The server does not answer.
+    pub(crate) is_away: bool,
+    /// What it got, and what it lacks.
+    pub(crate) synced: Synced,
+    /// Files that have another name than the wanted one, since another client had made that: the
+    /// path, and the wanted name.
+    pub(crate) conflicts: Vec<(String, String)>,
+}
+
 impl fmt::Display for Dirty {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let most = if self.bytes_is_bound { "at most " } else { "" };
@@ -176,49 +207,12 @@ impl fmt::Display for Dirty {
     }
 }
 
-/// The cache of a mount.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct CacheState {
-    /// Its directory.
-    pub(crate) dir: String,
-    /// Bytes of file data held.
-    pub(crate) bytes: u64,
-    /// Most bytes that it may hold.
-    pub(crate) bytes_max: u64,
-    /// Files with data.
-    pub(crate) files: u64,
-    /// Most files that it may hold.
-    pub(crate) files_max: u64,
-    /// Commits of its index since the worker began.
-    #[serde(default)]
-    pub(crate) commits: u64,
-    /// Writes to its session log since then.
-    #[serde(default)]
-    pub(crate) logged: u64,
-    /// Looks into it that found what was wanted.
-    pub(crate) hits: u64,
-    /// Looks that did not.
-    pub(crate) misses: u64,
-    /// Data not stored because of a limit or a fault.
-    pub(crate) declined: u64,
-    /// Files culled.
-    pub(crate) culled: u64,
-    /// Chunks forgotten because their checksum was wrong.
-    pub(crate) bad_chunks: u64,
-    /// Files in its directory with changes that the server refused after their writer was told
-    /// that they are late.
-    #[serde(default)]
-    pub(crate) set_aside: u64,
-    /// Whether it is out of use after a fault of its disk.
-    pub(crate) failed: bool,
-}
-
 /// All procedures together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct RpcTotal {
     /// Calls that ended.
     pub(crate) calls: u64,
-    /// Calls that failed: the server refused them, or there was no answer that made sense.
+    /// Calls that failed: the server refused them, or there was no valid answer.
     pub(crate) errors: u64,
     /// Of these, calls that the server answered with a status other than success.
     #[serde(default)]
@@ -229,101 +223,6 @@ pub(crate) struct RpcTotal {
     pub(crate) bytes_sent: u64,
     /// Bytes received.
     pub(crate) bytes_received: u64,
-}
-
-/// Counts and latencies of a mount.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Stat {
-    /// Where it is mounted.
-    pub(crate) mountpoint: String,
-    /// Seconds since the mount.
-    pub(crate) uptime_s: u64,
-    /// By procedure.
-    pub(crate) rpc: BTreeMap<String, Procedure>,
-    /// By connection.
-    pub(crate) connections: Vec<Connection>,
-    /// The cache, as in [`Status`].
-    pub(crate) cache: Option<CacheState>,
-    /// Requests of the kernel, since the process that serves began.
-    pub(crate) fuse: BTreeMap<String, u64>,
-    /// What the kernel holds of us.
-    pub(crate) kernel: KernelState,
-}
-
-/// What the kernel holds references to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct KernelState {
-    /// References given to it since the process that serves began.
-    pub(crate) given: u64,
-    /// References that it gave back.
-    pub(crate) returned: u64,
-    /// Nodes that the client has in memory.
-    pub(crate) nodes_in_memory: u64,
-}
-
-/// What a procedure cost.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Procedure {
-    /// Calls that ended.
-    pub(crate) calls: u64,
-    /// Calls that failed: the server refused them, or there was no answer that made sense.
-    pub(crate) errors: u64,
-    /// Of these, calls that the server answered with a status other than success.
-    #[serde(default)]
-    pub(crate) refused: u64,
-    /// Sendings beyond the first.
-    pub(crate) retransmits: u64,
-    /// Waits for a reply that ran out.
-    pub(crate) timeouts: u64,
-    /// Bytes sent.
-    pub(crate) bytes_sent: u64,
-    /// Bytes received.
-    pub(crate) bytes_received: u64,
-    /// From the offer to the reply.
-    pub(crate) latency_us: Latency,
-    /// From the last sending to the reply.
-    pub(crate) round_trip_us: Latency,
-}
-
-/// A summary of durations, in microseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Latency {
-    /// All together.
-    #[serde(default)]
-    pub(crate) sum: u64,
-    /// Mean.
-    pub(crate) mean: u64,
-    /// Half took at most this.
-    pub(crate) p50: u64,
-    /// 90 % took at most this.
-    pub(crate) p90: u64,
-    /// 99 % took at most this.
-    pub(crate) p99: u64,
-    /// None took more.
-    pub(crate) max: u64,
-}
-
-/// What a connection did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Connection {
-    /// Whether it is up.
-    pub(crate) connected: bool,
-    /// Calls given to it.
-    pub(crate) offered: u64,
-    /// Calls answered.
-    pub(crate) completed: u64,
-    /// Calls that wait for a reply.
-    pub(crate) in_flight: u64,
-    /// Calls that wait for the window.
-    pub(crate) backlog: u64,
-    /// Calls that may be in flight.
-    pub(crate) window: u64,
-    /// Sendings beyond the first.
-    pub(crate) retransmits: u64,
-    /// Waits for a reply that ran out.
-    pub(crate) timeouts: u64,
-    /// Times that it was connected again.
-    pub(crate) reconnects: u64,
 }
 
 impl fmt::Display for Status {
@@ -383,7 +282,11 @@ impl Status {
             }
             None => writeln!(f, "  keeper   none: the mount ends with its process")?,
         }
-        let answers = if self.server.reachable { "answers" } else { "does not answer" };
+        let answers = match (self.server.offline, self.server.reachable) {
+            (true, _) => "is not asked (larder offline)",
+            (false, true) => "answers",
+            (false, false) => "does not answer",
+        };
         let (count, transport) = (self.server.connected, &self.server.transport);
         writeln!(f, "  server   {answers}; {count} {transport} connection(s)")?;
         if let Some(problem) = &self.server.problem {
@@ -392,6 +295,9 @@ impl Status {
         self.fmt_cache(f)?;
         if self.dirty.files > 0 {
             writeln!(f, "  dirty    {} wait for the server", self.dirty)?;
+        }
+        for StaysLost { path, why } in &self.stay_lost {
+            writeln!(f, "  lost     {path}: {why}")?;
         }
         let RpcTotal { calls, errors, refused, retransmits, .. } = self.rpc;
         let (sent, received) = (Bytes(self.rpc.bytes_sent), Bytes(self.rpc.bytes_received));
@@ -453,47 +359,6 @@ impl Status {
     }
 }
 
-impl fmt::Display for Stat {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            f,
-            "{:<12} {:>9} {:>7} {:>7} {:>10} {:>10} {:>9} {:>9} {:>9}",
-            "procedure",
-            "calls",
-            "failed",
-            "retrans",
-            "sent",
-            "received",
-            "p50 us",
-            "p99 us",
-            "max us"
-        )?;
-        for (name, one) in &self.rpc {
-            writeln!(
-                f,
-                "{name:<12} {:>9} {:>7} {:>7} {:>10} {:>10} {:>9} {:>9} {:>9}",
-                one.calls,
-                one.errors,
-                one.retransmits,
-                Bytes(one.bytes_sent),
-                Bytes(one.bytes_received),
-                one.latency_us.p50,
-                one.latency_us.p99,
-                one.latency_us.max
-            )?;
-        }
-        for (number, one) in self.connections.iter().enumerate() {
-            let state = if one.connected { "up" } else { "down" };
-            writeln!(
-                f,
-                "connection {number}: {state}, {} of {} calls in flight, {} wait, {} reconnects",
-                one.in_flight, one.window, one.backlog, one.reconnects
-            )?;
-        }
-        Ok(())
-    }
-}
-
 fn percent(part: u64, whole: u64) -> String {
     match whole {
         0 => "none yet".to_owned(),
@@ -525,20 +390,6 @@ impl fmt::Display for Span {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn stat_has_the_fields_that_other_tools_rely_on() {
-        let mut stat = Stat::default();
-        stat.rpc.insert("READ".to_owned(), Procedure { calls: 3, ..Procedure::default() });
-        let json = serde_json::to_value(&stat).unwrap();
-        for field in ["calls", "errors", "retransmits", "bytes_sent", "bytes_received"] {
-            assert!(json["rpc"]["READ"][field].is_u64(), "{field}");
-        }
-        for field in ["p50", "p99"] {
-            assert!(json["rpc"]["READ"]["latency_us"][field].is_u64(), "{field}");
-        }
-        assert_eq!(json["rpc"]["READ"]["calls"], 3);
-    }
 
     #[test]
     fn spans_are_shown() {

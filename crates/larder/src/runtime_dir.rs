@@ -22,16 +22,16 @@ use crate::mountpoint;
 /// Overrides the directory; for tests and containers.
 const VARIABLE: &str = "LARDER_RUNTIME_DIR";
 
-/// Longest part of a log's name that tells the mount.
+/// Longest part of a log's name that identifies the mount.
 const NAME_CHARS_MAX: usize = 100;
 
-/// A log that is longer is moved aside when its mount begins anew.
+/// A longer log is moved aside when its mount begins again.
 const LOG_BYTES_MAX: u64 = 1 << 20;
 
 /// How long the log of a mount that is gone is kept.
 const LOG_KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// Who leaves a socket alone here, and no record.
+/// Servers that have only a socket here, and no record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// An export, by its address.
@@ -60,7 +60,7 @@ impl Kind {
 #[derive(Clone, Debug)]
 pub(crate) struct RuntimeDir(PathBuf);
 
-/// What is known of a mount, also when its daemon is dead.
+/// What is known of a mount, even when its daemon is dead.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Record {
     /// Where it is mounted; for people, if it is not UTF-8.
@@ -73,8 +73,8 @@ pub(crate) struct Record {
     pub(crate) pid: u32,
     /// Where the daemon logs, if not to its terminal.
     pub(crate) log: Option<PathBuf>,
-    /// The mount is out of the name space, and the daemon serves on: its files go by its process
-    /// then.
+    /// The mount is out of the name space, and the daemon still serves it: its files are named by
+    /// its process then.
     #[serde(default)]
     pub(crate) is_detached: bool,
     /// Nothing is mounted yet: the daemon tries to reach the server.
@@ -84,7 +84,7 @@ pub(crate) struct Record {
 
 impl RuntimeDir {
     /// The directory of this user: `/run/larder` for root, else `$XDG_RUNTIME_DIR/larder`, else one
-    /// in the directory for temporary files. It is made if it is not there.
+    /// in the directory for temporary files. It is made if it does not exist.
     ///
     /// # Errors
     /// If it cannot be made, or if others could tamper with it.
@@ -99,7 +99,7 @@ impl RuntimeDir {
         RuntimeDir::at(path)
     }
 
-    /// Uses `path`, which is made if it is not there.
+    /// Uses `path`, which is made if it does not exist.
     ///
     /// # Errors
     /// If it cannot be made, or if others could tamper with it.
@@ -121,7 +121,7 @@ impl RuntimeDir {
         }
     }
 
-    /// Where the daemon of `mountpoint` logs by default: a name that tells the mount.
+    /// Where the daemon of `mountpoint` logs by default: a name that identifies the mount.
     pub(crate) fn log(&self, mountpoint: &Path) -> PathBuf {
         let readable = mountpoint.to_string_lossy().trim_matches('/').replace('/', "-");
         let mut readable: String = readable.chars().take(NAME_CHARS_MAX).collect();
@@ -131,8 +131,8 @@ impl RuntimeDir {
         self.0.join(format!("{readable}-{}.log", mountpoint::short_name(mountpoint)))
     }
 
-    /// Before a mount begins to log: its log of before is moved aside if it is long, so that there
-    /// are two at most; and the logs of mounts that are gone for a while are removed.
+    /// Before a mount begins to log: its previous log is moved aside if it is long, so that there
+    /// are at most two; and the logs of mounts that have been gone for a while are removed.
     pub(crate) fn tidy_logs(&self, mountpoint: &Path) {
         let log = self.log(mountpoint);
         if log.metadata().is_ok_and(|held| held.len() > LOG_BYTES_MAX) {
@@ -163,7 +163,7 @@ impl RuntimeDir {
         self.0.join(format!("{}{name}.sock", kind.prefix()))
     }
 
-    /// The sockets of all of a kind, also of dead ones.
+    /// The sockets of all servers of a kind, including dead ones.
     ///
     /// # Errors
     /// If the directory cannot be read.
@@ -190,8 +190,8 @@ impl RuntimeDir {
         Ok(())
     }
 
-    /// Excludes other processes that ask for the same, until the answer is dropped: between finding
-    /// a dead export's socket and removing it, no living one may come in its place.
+    /// Excludes other processes that call this, until the returned value is dropped: between
+    /// finding a dead export's socket and removing it, no living one may replace it.
     ///
     /// # Errors
     /// If the directory cannot be locked.
@@ -216,8 +216,8 @@ impl RuntimeDir {
         self.0.join(format!("{}-{pid}.{kind}", mountpoint::short_name(mountpoint)))
     }
 
-    /// Has the traces of a mount that is out of the name space go by its daemon's process, so that
-    /// the mountpoint is free.
+    /// Renames the files of a mount that is out of the name space after its daemon's process, so
+    /// that the mountpoint is free.
     ///
     /// # Errors
     /// If the directory cannot be written.
@@ -270,7 +270,7 @@ impl RuntimeDir {
         Ok(records)
     }
 
-    /// Removes the traces of a mount, but for its log. What is not there is no fault.
+    /// Removes the files of a mount, except its log. Missing files are not an error.
     pub(crate) fn remove(&self, mountpoint: &Path) {
         for kind in ["sock", "json", "new"] {
             let _ = std::fs::remove_file(self.file(mountpoint, kind));
@@ -278,7 +278,7 @@ impl RuntimeDir {
     }
 }
 
-/// Makes a directory, which errors call `what`, for this user alone, if it is not there.
+/// Makes a directory, which errors call `what`, for this user alone, if it does not exist.
 ///
 /// # Errors
 /// If it cannot be made, or if others could tamper with it.
@@ -302,7 +302,7 @@ pub(crate) fn make_private(path: &Path, what: &str) -> Result<()> {
     Ok(())
 }
 
-/// A record that cannot be read is none: it is half written or from another version.
+/// A record that cannot be decoded counts as missing: it is incomplete or from another version.
 fn read(path: &Path) -> Option<Record> {
     serde_json::from_slice(&std::fs::read(path).ok()?).ok()
 }
@@ -358,7 +358,7 @@ mod tests {
         assert!(!dir.log(gone).exists() && dir.log(kept).exists());
     }
 
-    /// Its mountpoint is free then, and it is listed until its traces are removed.
+    /// Its mountpoint is free then, and it is listed until its files are removed.
     #[test]
     fn a_detached_mount_goes_by_its_process() {
         let folder = tempfile::tempdir().unwrap();

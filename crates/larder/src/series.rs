@@ -13,13 +13,13 @@ use serde::{Deserialize, Serialize};
 pub(crate) const COLUMNS: &str =
     "time_us,connection,offered,completed,in_flight,window,backlog,retransmits,timeouts,dropped\n";
 
-/// Slices of a connection that are over. It is bounded by what a recording keeps, some 600 KiB.
+/// Finished slices of a connection. Its size is bounded by the memory of a recording, some 600 KiB.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Batch {
     connection: usize,
-    /// All slices before this one are told of, in this batch or an earlier one.
+    /// All slices before this one have been reported, in this batch or an earlier one.
     until: u64,
-    /// In the order of time; those in which nothing happened are left out.
+    /// In the order of time; slices in which nothing happened are left out.
     slices: Vec<Slice>,
 }
 
@@ -37,7 +37,7 @@ struct Slice {
     backlog: u64,
     retransmits: u64,
     timeouts: u64,
-    /// Slices right before that nobody is told of; their events are in this one.
+    /// Slices directly before that were dropped; their events are in this one.
     dropped: u64,
 }
 
@@ -109,7 +109,7 @@ impl Slice {
 }
 
 impl Batch {
-    /// What a recording tells, a batch for each connection; nothing from slice `slices_max` on.
+    /// The content of a recording, a batch for each connection; nothing from slice `slices_max` on.
     pub(crate) fn all(
         series: &rpc::Series,
         slices_max: Option<u64>,
@@ -208,7 +208,7 @@ mod tests {
             &batch(1, 2, &[slice(0, 0, 0)]),
             &["0,1,0,0,0,9,0,0,0,0", "100,1,0,0,0,9,0,0,0,0"],
         );
-        // A slice may be told of before its time, and is not told of again then.
+        // A slice may be reported early, and is not reported again then.
         check(
             &mut table,
             &batch(0, 4, &[slice(4, 1, 3)]),

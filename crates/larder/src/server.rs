@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
+use larder_io::RealClock;
 use larder_io::sockets::DATAGRAM_BUFFER_BYTES;
-use larder_io::{Clock, RealClock};
 use larder_remote::later::{Later, Remembered};
 use larder_remote::native::{self, Native};
 use larder_remote::nfs3::{self, Nfs3};
@@ -15,12 +15,13 @@ use larder_remote::smb::{self, Smb};
 use larder_rpc::{self as rpc, Recording, Recovery, Snapshot, SourcePort};
 use larder_vfs::Remote;
 
-use crate::back::Back;
+use crate::backend::Backend;
+use crate::clock::clock;
 use crate::options::{Bytes, Options, ServerLost, Transport};
 use crate::report::{Connection, Latency, Procedure};
 use crate::source::Protocol;
 
-/// Longest wait for the first answer of a server without which a mount can go on.
+/// Longest wait for the first answer of a server without which a mount can continue.
 const FIRST_ANSWER_MAX: Duration = Duration::from_secs(5);
 
 /// The server of a mount. It may be yet to be reached.
@@ -36,12 +37,12 @@ enum Way {
     Native(Later<Native>),
 }
 
-/// Why a server could not be reached, or what else keeps it from being used.
+/// Why a server could not be reached, or cannot be used.
 #[derive(Debug)]
 pub(crate) struct Unreached {
-    /// It does not answer, so it may be there later.
+    /// It does not answer, so a later attempt may succeed.
     pub(crate) is_away: bool,
-    /// What keeps it from being mounted, with the next step.
+    /// The obstacle to mounting it, with the next step.
     pub(crate) why: anyhow::Error,
 }
 
@@ -52,7 +53,7 @@ impl From<anyhow::Error> for Unreached {
     }
 }
 
-/// What the procedures and connections of a mount did.
+/// Counts of the procedures and connections of a mount.
 pub(crate) struct Rpc {
     pub(crate) procedures: BTreeMap<String, Procedure>,
     pub(crate) connections: Vec<Connection>,
@@ -63,7 +64,7 @@ impl Server {
     ///
     /// # Errors
     /// [`Unreached`].
-    pub(crate) async fn reach(back: &Back) -> Result<Server, Unreached> {
+    pub(crate) async fn reach(back: &Backend) -> Result<Server, Unreached> {
         let transport = transport(back);
         let way = match back.source.protocol {
             Protocol::Nfs => match Nfs3::mount(&nfs_options(back)).await {
@@ -92,8 +93,8 @@ impl Server {
     ///
     /// # Errors
     /// [`Unreached`], also if there is no answer after some seconds.
-    pub(crate) async fn reach_soon(back: &Back) -> Result<Server, Unreached> {
-        let reached = tokio::time::timeout(FIRST_ANSWER_MAX, Server::reach(back)).await;
+    pub(crate) async fn reach_soon(back: &Backend) -> Result<Server, Unreached> {
+        let reached = clock().timeout(FIRST_ANSWER_MAX, Box::pin(Server::reach(back))).await;
         reached.unwrap_or_else(|_| {
             let seconds = FIRST_ANSWER_MAX.as_secs();
             let why = anyhow!("cannot mount {}: no answer within {seconds} s", back.source);
@@ -101,33 +102,49 @@ impl Server {
         })
     }
 
-    /// Begins to reach the server of `back`, of which so much is known, after a try that failed
-    /// because of `problem`.
+    /// Begins to reach the server of `back`, of which this much is known, after an attempt that
+    /// failed because of `problem`.
     ///
     /// # Errors
-    /// If the options mean nothing.
-    pub(crate) fn reach_later(back: &Back, known: Remembered, problem: String) -> Result<Server> {
+    /// If the options are invalid.
+    pub(crate) fn reach_later(
+        back: &Backend,
+        known: Remembered,
+        problem: String,
+    ) -> Result<Server> {
         let hard = back.options.server_lost == ServerLost::Wait;
         let limit = |soft: Duration| (!hard).then_some(soft);
         let way = match back.source.protocol {
             Protocol::Nfs => {
                 let options = nfs_options(back);
-                Way::Nfs(Later::begin(known, problem, limit(options.limit()), clock(), move || {
-                    let options = options.clone();
-                    async move { Nfs3::mount(&options).await }
-                }))
+                Way::Nfs(Later::begin(
+                    known,
+                    problem,
+                    limit(options.limit()),
+                    Arc::new(RealClock),
+                    move || {
+                        let options = options.clone();
+                        async move { Nfs3::mount(&options).await }
+                    },
+                ))
             }
             Protocol::Smb => {
                 let options = smb_options(back)?;
-                Way::Smb(Later::begin(known, problem, limit(options.limit()), clock(), move || {
-                    let options = options.clone();
-                    async move { Smb::mount(&options).await }
-                }))
+                Way::Smb(Later::begin(
+                    known,
+                    problem,
+                    limit(options.limit()),
+                    Arc::new(RealClock),
+                    move || {
+                        let options = options.clone();
+                        async move { Smb::mount(&options).await }
+                    },
+                ))
             }
             Protocol::Native => {
                 let options = native_options(back);
                 let limit = limit(options.limit());
-                Way::Native(Later::begin(known, problem, limit, clock(), move || {
+                Way::Native(Later::begin(known, problem, limit, Arc::new(RealClock), move || {
                     let options = options.clone();
                     async move { Native::mount(&options).await }
                 }))
@@ -145,7 +162,7 @@ impl Server {
         }
     }
 
-    /// What the next mount is to know of it, if it was reached.
+    /// What the next mount needs to know of it, if it was reached.
     pub(crate) fn known(&self) -> Option<Remembered> {
         match &self.way {
             Way::Nfs(nfs) => nfs.get().map(|nfs| Remembered::of(&*nfs)),
@@ -179,10 +196,10 @@ impl Server {
         Rpc { procedures, connections: connections.iter().map(connection).collect() }
     }
 
-    /// Begins to record what each connection to the server does, in slices of `width`.
+    /// Begins to record the activity of each connection to the server, in slices of `width`.
     ///
     /// # Errors
-    /// If there are too many recordings, or `width` is none, or the server was not reached yet.
+    /// If there are too many recordings, `width` is zero, or the server was not reached yet.
     pub(crate) fn record(&self, width: Duration) -> Result<Recording> {
         match &self.way {
             Way::Nfs(nfs) => {
@@ -220,16 +237,16 @@ impl Server {
                 },
             }
         };
-        tokio::time::timeout(wait_max, asked).await.unwrap_or(false)
+        clock().timeout(wait_max, asked).await.unwrap_or(false)
     }
 
-    /// Ends all calls, now and later: what waits for the server fails.
+    /// Ends all calls, now and later: everything that waits for the server fails.
     pub(crate) fn end_calls(&self) {
         self.remote().shutdown();
     }
 
-    /// The same at the end of the mount: a server that keeps something for it is told first. Blocks
-    /// for a bounded time.
+    /// The same at the end of the mount: a server that keeps state for it is told first. Blocks for
+    /// a bounded time.
     pub(crate) fn leave(&self) {
         let native = match &self.way {
             Way::Native(native) => native.get(),
@@ -242,10 +259,6 @@ impl Server {
     }
 }
 
-fn clock() -> Arc<dyn Clock> {
-    Arc::new(RealClock)
-}
-
 /// Without the detour, if that is over.
 fn as_remote<R: Remote>(later: &Later<R>) -> Arc<dyn Remote> {
     match later.get() {
@@ -254,7 +267,7 @@ fn as_remote<R: Remote>(later: &Later<R>) -> Arc<dyn Remote> {
     }
 }
 
-fn transport(back: &Back) -> &'static str {
+fn transport(back: &Backend) -> &'static str {
     match (back.source.protocol, back.options.transport) {
         (Protocol::Nfs, Transport::Udp) => "udp",
         _ => "tcp",
@@ -262,8 +275,8 @@ fn transport(back: &Back) -> &'static str {
 }
 
 /// The NFS client's options, as the mount's options mean them.
-fn nfs_options(back: &Back) -> nfs3::MountOptions {
-    let Back { source, options, .. } = back;
+fn nfs_options(back: &Backend) -> nfs3::MountOptions {
+    let Backend { source, options, .. } = back;
     let default = nfs3::MountOptions::new(&source.host, &source.export);
     nfs3::MountOptions {
         port: options.port.or(source.port),
@@ -286,9 +299,9 @@ fn nfs_options(back: &Back) -> nfs3::MountOptions {
     }
 }
 
-/// The options of the client of our own servers, as the mount's options mean them.
-fn native_options(back: &Back) -> native::MountOptions {
-    let Back { source, options, .. } = back;
+/// The options for the client of our own servers, from the mount's options.
+fn native_options(back: &Backend) -> native::MountOptions {
+    let Backend { source, options, .. } = back;
     let default = native::MountOptions::new(&source.host);
     let asked = options.read_max.unwrap_or(default.data_max);
     let port = |own: Option<u16>| options.port.or(own).unwrap_or(default.port);
@@ -309,9 +322,9 @@ fn native_options(back: &Back) -> native::MountOptions {
     }
 }
 
-/// Names a mount with a cache for as long as the machine runs: by the cache, which one mount has at
-/// a time, and by where that directory is meant (containers have others of the same name).
-fn client_name(back: &Back) -> Option<[u8; 16]> {
+/// Identifies a mount with a cache for as long as the machine runs: by the cache, which one mount
+/// uses at a time, and by the machine or container in which its path is valid.
+fn client_name(back: &Backend) -> Option<[u8; 16]> {
     let cache = std::path::absolute(back.cache.as_ref()?).ok()?;
     let boot = std::fs::read("/proc/sys/kernel/random/boot_id").ok()?;
     let space = std::fs::read_link("/proc/self/ns/mnt").ok()?;
@@ -327,8 +340,8 @@ fn client_name(back: &Back) -> Option<[u8; 16]> {
 }
 
 /// The SMB client's options, as the mount's options mean them.
-fn smb_options(back: &Back) -> Result<smb::MountOptions> {
-    let Back { source, options, login, .. } = back;
+fn smb_options(back: &Backend) -> Result<smb::MountOptions> {
+    let Backend { source, options, login, .. } = back;
     let (share, path) = source.share();
     let default = smb::MountOptions::new(&source.host, share, login.clone());
     let asked = &options.smb;
@@ -378,10 +391,10 @@ fn procedure(one: &rpc::ProcedureSnapshot) -> Procedure {
     }
 }
 
-/// What to do about receive buffers that hold few replies.
+/// What to do about receive buffers that have room for few replies.
 fn small_buffer(stats: &Snapshot) -> Option<String> {
     let held = stats.connections.iter().filter_map(|one| one.receive_buffer_bytes).min()?;
-    // The kernel sets aside twice what it is asked for (socket(7)).
+    // The kernel reserves twice the requested size (socket(7)).
     let (held, wanted) = (held / 2, DATAGRAM_BUFFER_BYTES as u64);
     (held < wanted).then(|| {
         format!(

@@ -1,7 +1,7 @@
-//! The control sockets of servers of volumes: what each answers, and how they are found.
+//! The control sockets of servers of volumes: their answers, and how to find them.
 //!
-//! The address is what is locked: whoever listens there over TCP owns the socket of that name. A
-//! server serves without one, too, if the runtime directory cannot be used.
+//! The address is the lock: the process that listens there over TCP owns the socket of that name. A
+//! server also serves without a socket, if the runtime directory cannot be used.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -12,22 +12,22 @@ use larder_disk::Device;
 use larder_meta::Metadata;
 use larder_meta::disks::{ControlledDisks, DiskAddress};
 use larder_meta::engine::Engine;
-use larder_meta::volume;
-use larder_wire::capability::VolumeId;
+use larder_meta::volume::{self, VolumeError};
+use larder_wire::capability::{DiskId, VolumeId};
 use tokio::runtime::Handle;
 
 use crate::control::{self, CallError, Enrolled, Nowhere, Request, SILENCE_MAX, Wanted, call};
-use crate::enrolment::prepare;
-use crate::report::{DiskServed, DiskStatus, ServerStatus, Standby, VolumeStatus};
+use crate::enrolment::{forget_key, prepare};
+use crate::report::{DiskServed, DiskStatus, LostFile, ServerStatus, Standby, VolumeStatus};
 use crate::runtime_dir::{Kind, RuntimeDir};
 use crate::volume::KeptAt;
 
-/// A server that answers; its socket goes when this is dropped.
+/// A server that answers commands; its socket is removed when this is dropped.
 pub(crate) struct Answering(PathBuf);
 
 impl Drop for Answering {
     fn drop(&mut self) {
-        // What is gone already is as good.
+        // It may be gone already.
         let _ = std::fs::remove_file(&self.0);
     }
 }
@@ -43,7 +43,7 @@ where
     F: Fn(Request) -> Result<serde_json::Value> + Send + Sync + 'static,
 {
     let socket = runtime_dir.socket_named(kind, name);
-    // Between finding a dead one's socket and removing it, no living one may come in its place.
+    // Between finding a dead server's socket and removing it, no living one may replace it.
     let locked = runtime_dir.lock()?;
     let server = control::Server::bind(&socket)?;
     drop(locked);
@@ -51,7 +51,7 @@ where
     Ok(Answering(socket))
 }
 
-/// What commands ask a metadata server.
+/// What a metadata server needs to answer commands.
 pub(crate) struct Asked {
     pub(crate) volume: VolumeId,
     pub(crate) address: SocketAddr,
@@ -76,6 +76,10 @@ impl Asked {
                 Ok(serde_json::to_value(ServerStatus::Volume(status))?)
             }
             Request::EnrolDisk(wanted) => Ok(serde_json::to_value(self.enrol(&runtime, &wanted)?)?),
+            Request::RemoveDisk { disk } => {
+                self.remove(&runtime, DiskId(disk))?;
+                Ok(serde_json::Value::Null)
+            }
             _ => bail!("a metadata server tells how it does, and adds disks, and no more"),
         })
     }
@@ -84,21 +88,22 @@ impl Asked {
     fn enrol(&self, runtime: &Handle, wanted: &Wanted) -> Result<Enrolled> {
         let _one = self.enrolling.lock().unwrap_or_else(PoisonError::into_inner);
         let keys = self.kept_at.keys.as_ref();
-        let keys = keys.context("the volume is one of larder serve, and has one disk")?;
+        let keys = keys.context("the volume is one of larder serve, whose disks are its own")?;
         let prepared = prepare(wanted, &*self.engine, keys)?;
         let (key, new) = (&prepared.key, &prepared.new);
         let disk = key.disk;
         runtime.block_on(async {
-            // Whoever is told of the disk can use it.
+            // All that learn of the disk can use it.
             self.disks.add(DiskAddress {
                 disk,
                 bytes: new.bytes,
                 address: wanted.address,
                 public: new.address.clone(),
+                is_memory: new.is_memory,
                 master: key.master.clone(),
             });
-            let added = self.metadata.enrol(new.clone(), prepared.old).await;
-            let gone = if added.is_ok() { prepared.old } else { Some(disk) };
+            let added = self.metadata.enrol(new.clone(), prepared.place).await;
+            let gone = if added.is_ok() { prepared.place.old() } else { Some(disk) };
             if let Some(gone) = gone {
                 self.disks.retire(gone).await;
             }
@@ -109,11 +114,33 @@ impl Asked {
         Ok(Enrolled { disk: disk.0, volume: self.volume.to_text(), key: key.to_text() })
     }
 
+    /// Removes an empty disk. No other disk gets its number.
+    fn remove(&self, runtime: &Handle, disk: DiskId) -> Result<()> {
+        let _one = self.enrolling.lock().unwrap_or_else(PoisonError::into_inner);
+        let keys = self.kept_at.keys.as_ref();
+        let keys = keys.context("the volume is one of larder serve, whose disks are its own")?;
+        runtime.block_on(async {
+            self.metadata.remove_disk(disk).await?;
+            self.disks.retire(disk).await;
+            Ok::<_, VolumeError>(())
+        })?;
+        forget_key(keys, disk)?;
+        tracing::info!(disk = disk.0, "a disk was removed");
+        Ok(())
+    }
+
     async fn status(&self) -> Result<VolumeStatus> {
         let space = volume::space(&*self.engine)?;
         let copies = volume::copies(&*self.engine)?;
         let activity = self.metadata.activity().await;
         let states = self.disks.status().await;
+        let memory = copies.disks.values().filter(|disk| disk.is_memory);
+        let (memory_bytes, memory_free_bytes) =
+            memory.fold((0, 0), |(all, free), disk| (all + disk.bytes, free + disk.bytes_free));
+        let lost = volume::lost(&*self.engine)?.into_iter();
+        let shown = |path: Vec<u8>| path.escape_ascii().to_string();
+        let lost = lost.map(|(_, lost)| LostFile { path: lost.path.map(shown), bytes: lost.bytes });
+        let lost = lost.collect();
         let count = |of: usize| u32::try_from(of).unwrap_or(u32::MAX);
         Ok(VolumeStatus {
             volume: self.volume.to_text(),
@@ -123,6 +150,13 @@ impl Asked {
             owner: self.metadata.epoch(),
             size_bytes: space.bytes,
             free_bytes: space.bytes_free,
+            memory_bytes,
+            memory_free_bytes,
+            due_files: activity.destaging.files,
+            moved_bytes: activity.destaging.moved_bytes,
+            late_max_ms: u64::try_from(activity.destaging.late_max.as_millis()).unwrap_or(u64::MAX),
+            is_short_of_room: activity.destaging.is_short,
+            lost,
             copies: count(copies.copies),
             disks_missing: count(copies.missing),
             sessions: activity.sessions,
@@ -151,7 +185,7 @@ pub(crate) fn answer_for_disk(
     })
 }
 
-/// Has a metadata server answer commands that stands by, and will listen at `address`.
+/// Has a standby metadata server, which will listen at `address`, answer commands.
 ///
 /// # Errors
 /// If there can be no socket.
@@ -169,7 +203,8 @@ pub(crate) fn answer_for_standby(
     })
 }
 
-/// How each server of this user does on this machine. One that does not answer is left out.
+/// The state of each server of this user on this machine. A server that does not answer is left
+/// out.
 ///
 /// # Errors
 /// If the runtime directory cannot be read.
@@ -205,7 +240,7 @@ pub(crate) fn of_engine(runtime_dir: &RuntimeDir, shown: &str) -> Result<Option<
     Ok(None)
 }
 
-/// How the server of this user does that listens at `address`; `None` if there is none.
+/// The state of the server of this user that listens at `address`; `None` if there is none.
 ///
 /// # Errors
 /// If it does not answer.

@@ -13,7 +13,7 @@ pub(crate) enum Protocol {
     Nfs,
     /// SMB 2.1 to 3.1.1.
     Smb,
-    /// larder's own: a metadata server, and disks that data goes straight to.
+    /// larder's own servers: a metadata server, and disks to which data is sent directly.
     Native,
 }
 
@@ -42,7 +42,7 @@ impl fmt::Display for Protocol {
 pub(crate) struct Source {
     /// How it is spoken to.
     pub(crate) protocol: Protocol,
-    /// Who logs in, as `[DOMAIN;]USER`, if that is said here (SMB).
+    /// The user who logs in, as `[DOMAIN;]USER`, if it is part of the source (SMB).
     pub(crate) user: Option<String>,
     /// Name or address; an IPv6 address without its brackets.
     pub(crate) host: String,
@@ -59,7 +59,7 @@ pub(crate) struct Source {
 /// Longest source, in bytes: paths of the MOUNT protocol have at most that (RFC 1813, 5.1.2).
 const BYTES_MAX: usize = 1024;
 
-/// What a source looks like, for errors.
+/// The forms of a source, for errors.
 const FORMS: &str = "nfs://HOST[:PORT][/EXPORT], smb://[USER@]HOST[:PORT]/SHARE or larder://HOST[:PORT][,HOST[:PORT]...]/";
 
 impl Source {

@@ -6,21 +6,24 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use larder_cache::{Cache, Limits};
-use larder_client::{Client, Start};
+use larder_client::{Client, Start, last_path};
 use larder_io::{Clock, RealClock};
-use larder_names::Names;
+use larder_names::{Licence, Names};
 use larder_remote::later::Remembered;
+use larder_remote::switch::Switch;
 use larder_vfs::Remote;
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::back::Back;
+use crate::backend::Backend;
 use crate::cache_dir;
 use crate::door::{self, Door};
 use crate::event::Event;
-use crate::known;
 use crate::link::Hold;
+use crate::memory_place;
 use crate::options::{Fill, LookupCache};
 use crate::plan::Plan;
+use crate::rebuild::AtAccess;
+use crate::remembered;
 use crate::report::{CacheState, KernelState};
 use crate::server::{Server, Unreached};
 
@@ -29,14 +32,16 @@ use crate::server::{Server, Unreached};
 pub(crate) enum Patience {
     /// As long as any call may take.
     Full,
-    /// Some seconds: somebody waits, and it is tried again.
+    /// Some seconds: a command waits, and it will be tried again.
     Short,
 }
 
-/// Everything behind a door: the server, the cache, and the client over both.
+/// Everything behind a front door: the server, the cache, and the client over both.
 pub(crate) struct Engine {
     /// The server.
     pub(crate) server: Server,
+    /// Switches the server off, on mounts that may work without it.
+    pub(crate) switch: Option<Arc<Switch>>,
     /// The cache.
     pub(crate) cache: Cache,
     /// Its directory, if it is on disk.
@@ -48,15 +53,17 @@ pub(crate) struct Engine {
 /// Everything that a mount is made of, from the server up.
 pub(crate) struct Stack {
     pub(crate) engine: Engine,
-    /// The kernel's door.
+    /// The kernel's front door.
     door: Door,
+    /// Makes lost files again, if the mount does that.
+    pub(crate) at_access: Option<Arc<AtAccess>>,
 }
 
-/// Puts a mount together: the engine, and the kernel's door before it.
+/// Builds a mount: the engine, with the kernel's front door.
 ///
 /// # Errors
-/// The first step that fails; those before it are undone. Somebody is told if it can be tried
-/// again.
+/// The first step that fails; those before it are undone. The error says whether another attempt
+/// may succeed.
 pub(crate) async fn build(
     plan: &Plan,
     hold: &Hold,
@@ -67,18 +74,22 @@ pub(crate) async fn build(
     let engine = Engine::build(&plan.back, Some(&plan.mountpoint), start, patience).await?;
     let on_disk = engine.cache_dir.is_some();
     let door = door::open(plan, engine.client.clone(), on_disk, hold, events).await?;
-    Ok(Stack { engine, door })
+    let at_access = plan.back.remakes().then(|| {
+        let at_access = Arc::new(AtAccess::new(&plan.mountpoint, Arc::new(RealClock)));
+        engine.client.remake_by(at_access.clone());
+        at_access
+    });
+    Ok(Stack { engine, door, at_access })
 }
 
 impl Engine {
-    /// Puts together what is behind a door. The cache must not lie in `mountpoint`, if there is
-    /// one.
+    /// Builds what is behind a front door. The cache must not be in `mountpoint`, if there is one.
     ///
     /// # Errors
-    /// The first step that fails; those before it are undone. It is told whether the server may
+    /// The first step that fails; those before it are undone. The error says whether the server may
     /// answer later.
     pub(crate) async fn build(
-        back: &Back,
+        back: &Backend,
         mountpoint: Option<&Path>,
         start: Start,
         patience: Patience,
@@ -89,7 +100,7 @@ impl Engine {
         let clock: Arc<dyn Clock> = Arc::new(RealClock);
         let open = || back.open_cache(mountpoint, clock.clone());
         let known = match back.may_begin_without_server(start).then(open).transpose()? {
-            Some(opened) => match known::of(&opened.0) {
+            Some(opened) => match remembered::of(&opened.0) {
                 Some(known) => Some((known, opened)),
                 // It is of no use without the server.
                 None => {
@@ -111,13 +122,26 @@ impl Engine {
             }
         };
         if let Some(known) = server.known() {
-            known::keep(&cache, &known);
+            remembered::keep(&cache, &known);
+        }
+        for no in cache.lost_in_memory() {
+            let path = last_path(&cache, *no).unwrap_or_default();
+            tracing::error!(path = %path.display(),
+                "what was written last was in this machine's memory alone, and is lost with it");
         }
         let (options, session) = (client_options(back), session_number()?);
-        let remote = back.with_names(server.remote(), &cache, &clock);
+        let switch = back.options.offline.then(|| {
+            let by_hand = remembered::is_offline(&cache);
+            Arc::new(Switch::new(server.remote(), clock.clone(), by_hand))
+        });
+        let remote: Arc<dyn Remote> = match &switch {
+            Some(switch) => switch.clone(),
+            None => server.remote(),
+        };
+        let remote = back.with_names(remote, &cache, &clock);
         let client = Client::new(remote, cache.clone(), clock, options, session, start).await;
         let client = client.with_context(|| format!("cannot mount {}", back.source))?;
-        Ok(Engine { server, cache, cache_dir, client })
+        Ok(Engine { server, switch, cache, cache_dir, client })
     }
 
     /// The cache on disk, if there is one.
@@ -142,8 +166,8 @@ impl Engine {
         })
     }
 
-    /// Ends all calls, and closes client and cache, after the door was closed: the next start finds
-    /// a clean cache. Blocks for a bounded time.
+    /// Ends all calls, and closes client and cache, after the front door was closed: the next start
+    /// finds a clean cache. Blocks for a bounded time.
     ///
     /// # Errors
     /// If the cache could not be closed.
@@ -151,25 +175,28 @@ impl Engine {
         self.server.leave();
         self.client.end_mount();
         let closed = self.cache.clone().close();
+        if let Some(dir) = &self.cache_dir {
+            memory_place::remove(dir);
+        }
         closed.context("the cache could not be closed; its next start checks it")
     }
 }
 
-impl Back {
-    /// The server with the names that are made here, or that an earlier mount has made here.
+impl Backend {
+    /// The server with the names that are made here, or were made here by an earlier mount.
     fn with_names(
         &self,
         server: Arc<dyn Remote>,
         cache: &Cache,
         clock: &Arc<dyn Clock>,
     ) -> Arc<dyn Remote> {
-        let defers = self.options.exclusive;
-        if !defers && !Names::are_in(cache) {
+        let licence = Licence { sole: self.options.exclusive, offline: self.options.offline };
+        if licence == Licence::default() && !Names::are_in(cache) {
             return server;
         }
         let machine = rustix::system::uname();
         let host = machine.nodename().to_string_lossy();
-        Arc::new(Names::new(server, cache.clone(), clock.clone(), &host, defers))
+        Arc::new(Names::new(server, cache.clone(), clock.clone(), &host, licence))
     }
 
     /// Opens the cache, and says where it is, if that is on disk.
@@ -180,21 +207,24 @@ impl Back {
     ) -> Result<(Cache, Option<PathBuf>)> {
         match &self.cache {
             Some(dir) => {
-                let opened = cache_dir::open(dir, &self.source, &self.options.cache, mountpoint)?;
+                let opened = {
+                    let limits = (&self.options.cache, self.options.scratch_bytes_max);
+                    cache_dir::open(dir, &self.source, limits, mountpoint)?
+                };
                 Ok((opened.cache, Some(opened.dir)))
             }
             None => Ok((Cache::in_memory(clock, Limits::in_memory())?, None)),
         }
     }
 
-    /// Whether there may be a cache that knows the server, and what it knows is enough to begin.
+    /// Whether there may be a cache that knows the server, and knows enough to begin.
     fn may_begin_without_server(&self, start: Start) -> bool {
         let wanted = start == Start::Resume || self.options.background;
         wanted && self.cache.as_ref().is_some_and(|dir| dir.exists())
     }
 
-    /// Reaches the server, or begins with what is `known` of it. What goes on with a mount also
-    /// does so if the server refuses it now.
+    /// Reaches the server, or begins with what is `known` of it. A mount that is to continue does
+    /// so even if the server refuses it now.
     async fn reach_or_go_on(&self, start: Start, known: Remembered) -> Result<Server> {
         match Server::reach_soon(self).await {
             Err(Unreached { is_away, why }) if is_away || start == Start::Resume => {
@@ -217,12 +247,12 @@ impl Back {
 }
 
 /// A client's options, as the mount's options mean them.
-fn client_options(back: &Back) -> larder_client::Options {
+fn client_options(back: &Backend) -> larder_client::Options {
     let options = &back.options;
     let default = larder_client::Options::default();
     let timeouts = options.timeouts;
     // The budget is shared by buffers (a quarter) and nodes (about 2 KiB each with their tables: a
-    // quarter); the rest is the allocator's, the kernel's copies and the index's page cache.
+    // quarter); the rest is for the allocator, the kernel's copies and the index's page cache.
     let budget = options.memory_bytes_max;
     larder_client::Options {
         file_ttl: (timeouts.file_min, timeouts.file_max),
@@ -278,7 +308,7 @@ impl Stack {
         KernelState { given, returned, nodes_in_memory }
     }
 
-    /// Whether the mount is what one sees at its mountpoint.
+    /// Whether the mount is the topmost at its mountpoint.
     pub(crate) fn is_mounted(&self) -> bool {
         self.door.is_mounted()
     }
@@ -288,14 +318,14 @@ impl Stack {
         self.door.transport()
     }
 
-    /// Takes no more requests of the kernel, and waits until those that were taken are answered.
-    /// Whether they are in time.
+    /// Accepts no more requests of the kernel, and waits until those in flight are answered.
+    /// Returns whether they are in time.
     pub(crate) fn leave(&self, wait_max: Duration) -> bool {
         self.door.leave(wait_max)
     }
 
-    /// Closes what is still open, from the kernel down, so that the next mount finds a clean cache.
-    /// Blocks for a bounded time.
+    /// Closes everything, beginning with the kernel's side, so that the next mount finds a clean
+    /// cache. Blocks for a bounded time.
     ///
     /// # Errors
     /// If the cache could not be closed.

@@ -12,11 +12,11 @@ use crate::runtime_dir::make_private;
 /// Overrides the directory; for tests and containers.
 const VARIABLE: &str = "LARDER_STATE_DIR";
 
-/// The key of this user's exports, made at the first time. The directory is `/var/lib/larder` for
-/// root, else `$XDG_STATE_HOME/larder`, else `~/.local/state/larder`.
+/// The key of this user's exports, made when it is first needed. The directory is `/var/lib/larder`
+/// for root, else `$XDG_STATE_HOME/larder`, else `~/.local/state/larder`.
 ///
 /// # Errors
-/// If it cannot be kept, or if others could tamper with it: then handles would not outlive the
+/// If it cannot be kept, or if others could tamper with it: then handles would not survive the
 /// export.
 pub(crate) fn handle_key() -> Result<HandleKey> {
     let dir = find()?;

@@ -1,20 +1,20 @@
 //! The supervisor, which keeps a mount alive: it holds the mount's [`Session`], and does nothing
 //! that could fail. A *worker*, a child with the same command line and [`ROLE`], serves; when it
-//! dies another takes over, and calls on the mount wait meanwhile.
+//! dies another takes over, and calls on the mount wait for that.
 //!
 //! When workers die repeatedly ([`crashes`]), the next one has the role of [`Role::Broken`] and
-//! answers every call with EIO, until `larder upgrade` asks for another try, or the mount is
+//! answers every call with EIO, until `larder upgrade` asks for another attempt, or the mount is
 //! unmounted.
 
 mod crashes;
-mod keeper;
+mod systemd;
 
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use larder_fuse::Session;
@@ -22,6 +22,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::UnixStream;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use crate::clock::{Since, clock};
 use crate::daemon::{self, Announce};
 use crate::link::{ENDED, LEFT, READY, Role, SERVING, TRYING};
 use crate::plan::Plan;
@@ -29,7 +30,7 @@ use crate::runtime_dir::Record;
 use crate::traces::{Traces, record};
 use crate::{door, log, login};
 use crashes::{Crashes, Next};
-pub(crate) use keeper::kept;
+pub(crate) use systemd::kept;
 
 /// Hidden option of `larder mount`: we are a worker, in this role.
 const ROLE: &str = "--worker";
@@ -40,7 +41,7 @@ const AT: &str = "--at";
 /// Hidden option of `larder mount`: how many workers died before.
 const RESTARTS: &str = "--restarts";
 
-/// Between two workers that are to do nothing but fail calls, and die at that.
+/// Pause between two workers that only have to fail calls, and die even so.
 const BROKEN_PAUSE: Duration = Duration::from_secs(1);
 
 /// How a worker came to its end.
@@ -68,7 +69,7 @@ impl Outcome {
 /// Mounts, unless a mount was `kept`, and keeps the mount served until it is gone.
 ///
 /// # Errors
-/// If the mount cannot be made. What a worker says goes to standard error, or to the log.
+/// If the mount cannot be made. A worker's messages go to standard error, or to the log.
 pub(crate) fn run(
     plan: &Plan,
     kept: Option<Session>,
@@ -107,7 +108,7 @@ struct Supervisor<'a> {
     record: Record,
     traces: Traces,
     control: OwnedFd,
-    /// What was typed may be relative to it.
+    /// Typed paths may be relative to it.
     work_dir: PathBuf,
     /// By its name: after an upgrade it is another program.
     program: PathBuf,
@@ -124,7 +125,7 @@ impl Supervisor<'_> {
         let mut role = if self.session.is_some() { Role::Again } else { Role::First };
         loop {
             let outcome = match self.employ(role).await {
-                // A mount that has been served is not given up for a worker that cannot be started.
+                // A mount that has been served is not given up because a worker cannot be started.
                 Err(error) if role != Role::First => Outcome::failed(&error),
                 outcome => outcome?,
             };
@@ -137,7 +138,7 @@ impl Supervisor<'_> {
                 }
                 Outcome::Died { code, .. } if self.session.is_none() => return Ok(code),
                 Outcome::Died { served: None, code, how } if role == Role::First => {
-                    // What it said is all there is to say; nothing of the mount is left.
+                    // Its message is complete; nothing of the mount is left.
                     tracing::error!("the first worker {how} before the mount was served");
                     self.end_session();
                     return Ok(code);
@@ -163,7 +164,7 @@ impl Supervisor<'_> {
                         }
                     };
                     tokio::select! {
-                        () = tokio::time::sleep(pause) => {}
+                        () = clock().sleep(pause) => {}
                         told = self.signals.next() => {
                             if told == Told::End {
                                 self.end_session();
@@ -180,7 +181,7 @@ impl Supervisor<'_> {
     /// Starts a worker and follows it to its end.
     async fn employ(&mut self, role: Role) -> Result<Outcome> {
         let (mut child, mut link) = self.start(role)?;
-        let mut served_since: Option<Instant> = None;
+        let mut served_since: Option<Since> = None;
         let (mut last, mut is_reopened, mut is_trying) = (0, false, false);
         loop {
             let said = tokio::select! {
@@ -201,7 +202,7 @@ impl Supervisor<'_> {
             match said {
                 Some(READY) => {
                     if let Err(error) = self.hand_over(&link) {
-                        // Its end of the link closes, and it goes.
+                        // Its end of the link closes, and it exits.
                         drop(link);
                         let _ = child.wait();
                         return Err(error);
@@ -209,12 +210,12 @@ impl Supervisor<'_> {
                 }
                 Some(said @ (TRYING | SERVING)) => {
                     is_trying = said == TRYING;
-                    served_since = (said == SERVING).then(Instant::now);
+                    served_since = (said == SERVING).then(Since::now);
                     // It began before.
                     hang_up(&child, is_reopened);
                     match self.announce(is_trying) {
                         Err(error) if role == Role::First => {
-                            // Nothing is to be left: it unmounts, and then ends.
+                            // Nothing must be left: it unmounts, and then ends.
                             terminate(&child);
                             let _ = child.wait();
                             return Err(error);
@@ -233,7 +234,7 @@ impl Supervisor<'_> {
             ENDED => Outcome::Ended(ExitCode::from(code.unwrap_or(1))),
             LEFT => Outcome::Left,
             _ => Outcome::Died {
-                served: served_since.map(|since| since.elapsed()),
+                served: served_since.map(Since::elapsed),
                 code: ExitCode::from(code.filter(|code| *code != 0).unwrap_or(1)),
                 how: match status.signal() {
                     Some(signal) => format!("was killed by signal {signal}"),
@@ -273,17 +274,18 @@ impl Supervisor<'_> {
             none => {
                 let options = door::fuse_options(self.plan, self.plan.back.cache.is_some());
                 let opened = Session::open(&self.plan.mountpoint, &options)?;
-                keeper::store(&opened);
+                systemd::store(&opened);
                 none.insert(opened)
             }
         };
         session.send(link).map_err(|error| anyhow!("cannot hand the mount over: {error}"))
     }
 
-    /// Others are told how it stands with the mount; whoever waits for it, the first time.
+    /// Records the state of the mount for other commands; the first time, tells the command that
+    /// waits.
     fn announce(&mut self, is_trying: bool) -> Result<()> {
         self.traces.put(&Record { is_trying, ..self.record.clone() })?;
-        keeper::ready();
+        systemd::ready();
         if self.announce == Announce::Parent
             && let Some(log) = &self.record.log
         {
@@ -295,7 +297,7 @@ impl Supervisor<'_> {
 
     fn end_session(&mut self) {
         let Some(session) = self.session.take() else { return };
-        keeper::forget(&session);
+        systemd::forget(&session);
         if let Err(error) = session.end() {
             tracing::error!(%error, "cannot unmount");
         }
@@ -305,7 +307,7 @@ impl Supervisor<'_> {
 impl Drop for Supervisor<'_> {
     fn drop(&mut self) {
         if let Some(session) = &self.session {
-            keeper::forget(session);
+            systemd::forget(session);
         }
     }
 }
@@ -314,7 +316,7 @@ fn terminate(child: &Child) {
     send(child, rustix::process::Signal::TERM);
 }
 
-/// Has a worker open its log anew, if it `listens` already: before, that would end it.
+/// Has a worker open its log again, if it `listens` already: before that, the signal would end it.
 fn hang_up(child: &Child, listens: bool) {
     if listens {
         send(child, rustix::process::Signal::HUP);
@@ -323,16 +325,16 @@ fn hang_up(child: &Child, listens: bool) {
 
 fn send(child: &Child, signal: rustix::process::Signal) {
     let pid = rustix::process::Pid::from_child(child);
-    // It is our child and was not waited for, so the number is its own.
+    // It is our child and was not reaped, so the number is still its own.
     let _ = rustix::process::kill_process(pid, signal);
 }
 
-/// What a signal asks for.
+/// The request of a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Told {
     /// The end of the mount.
     End,
-    /// The log is to be opened anew.
+    /// Open the log again.
     Reopen,
 }
 

@@ -16,13 +16,13 @@ use crate::runtime_dir::{Record, RuntimeDir};
 pub(crate) struct Traces {
     runtime_dir: RuntimeDir,
     mountpoint: PathBuf,
-    /// Others were told of the mount: from then on the record says whose the traces are.
+    /// The record was written: from then on it says whose the files are.
     is_told: AtomicBool,
 }
 
 impl Traces {
-    /// Takes the mountpoint for ourselves: only one process gets the socket, so this is also its
-    /// lock. Answers where to log, too.
+    /// Takes the mountpoint for this process: only one process gets the socket, so this is also its
+    /// lock. Returns where to log, too.
     ///
     /// # Errors
     /// If another process has it.
@@ -51,7 +51,7 @@ impl Traces {
         Ok((server, traces, log))
     }
 
-    /// Writes down what others are to know of the mount.
+    /// Writes what other commands need to know of the mount.
     ///
     /// # Errors
     /// If the directory cannot be written.
@@ -63,8 +63,8 @@ impl Traces {
 
 impl Drop for Traces {
     fn drop(&mut self) {
-        // After a lazy unmount they may be another mount's; and if whoever unmounted has removed
-        // ours, what is there is that of one which is just beginning.
+        // After a lazy unmount they may belong to another mount; and if the process that unmounted
+        // has removed ours, the present ones belong to a mount that is just beginning.
         let ours = match self.runtime_dir.get(&self.mountpoint) {
             Some(record) => record.pid == std::process::id(),
             None => !self.is_told.load(Ordering::Relaxed),
@@ -76,8 +76,8 @@ impl Drop for Traces {
     }
 }
 
-/// Has a daemon whose mount was taken out of the name space by others go by its process: it serves
-/// on whoever has files open, and the mountpoint is free.
+/// Renames the files of a daemon whose mount another process has removed from the name space: it
+/// still serves processes that have files open, and the mountpoint is free.
 fn make_way(runtime_dir: &RuntimeDir, mountpoint: &Path) -> Result<()> {
     let is_ours = |mount: mountpoint::Mount| mount.kind == mountpoint::KIND;
     let is_mounted = mountpoint::mounted_at(mountpoint)?.is_some_and(is_ours);
@@ -92,7 +92,7 @@ fn make_way(runtime_dir: &RuntimeDir, mountpoint: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What is known of a mount whose daemon is `pid`.
+/// The record of a mount whose daemon is `pid`.
 pub(crate) fn record(plan: &Plan, pid: u32, log: Option<PathBuf>) -> Record {
     Record {
         mountpoint: plan.mountpoint.clone(),
@@ -109,8 +109,8 @@ pub(crate) fn record(plan: &Plan, pid: u32, log: Option<PathBuf>) -> Record {
 mod tests {
     use super::*;
 
-    /// A keeper may end after its mount was removed, and another one is just beginning at the same
-    /// place.
+    /// A supervisor may end after its mount was removed, while another mount is just beginning at
+    /// the same place.
     #[test]
     fn traces_of_a_mount_that_begins_are_left_alone() {
         let folder = tempfile::tempdir().unwrap();

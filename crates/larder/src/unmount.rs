@@ -10,17 +10,17 @@ use rustix::mount::UnmountFlags;
 /// How to unmount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum How {
-    /// Only if nobody uses it. The kernel writes its dirty pages first, so this may wait for the
+    /// Only if it is not in use. The kernel writes its dirty pages first, so this may wait for the
     /// server.
     Unused,
-    /// At once: gone for everyone who looks it up, and let go when the last user is done.
+    /// At once: no lookup finds it any more, and it is released when the last user is done.
     Detach,
 }
 
 /// Why a mount is still there; one variant for each reaction.
 #[derive(Debug)]
 pub(crate) enum UnmountError {
-    /// Somebody uses it.
+    /// It is in use.
     Busy,
     /// Nothing is mounted there.
     NotMounted,

@@ -41,7 +41,7 @@ const TREE_FILE: &str = "tree.redb";
 /// Where that store is in the directory of a volume of `larder serve`.
 pub(crate) const META_DIR: &str = "meta";
 
-/// Where a volume's metadata is kept.
+/// The place of a volume's metadata.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) enum EngineAt {
     /// In a directory of this machine.
@@ -72,7 +72,7 @@ pub(crate) fn engine_at(typed: &str) -> Result<EngineAt, String> {
     }
 }
 
-/// Where a volume's metadata is kept, and its disks' keys.
+/// The place of a volume's metadata, and of its disks' keys.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Kept {
     /// Where the metadata is kept: a directory, or a database as libpq names it
@@ -115,11 +115,10 @@ impl Kept {
         }
     }
 
-    /// Where that is, without a password, and the same whoever writes it: what a server says of
-    /// itself.
+    /// That place, without a password, in one spelling: for a server's report of itself.
     ///
     /// # Errors
-    /// If it makes no sense.
+    /// If it is invalid.
     pub(crate) fn shown(&self) -> Result<String> {
         match &self.engine {
             EngineAt::Embedded(dir) => {
@@ -184,14 +183,14 @@ impl Kept {
                 format!("disk {} is one of larder serve, not of larder disk", disk.0)
             })?;
             let key = read_key(&key_path(&keys, disk), id, disk)?;
-            let volume::NewDisk { address: public, bytes, .. } = about;
-            Ok(DiskAddress { disk, bytes, address, public, master: key.master })
+            let volume::NewDisk { address: public, bytes, is_memory, .. } = about;
+            Ok(DiskAddress { disk, bytes, address, public, is_memory, master: key.master })
         };
         volume::disks(engine)?.into_iter().map(address).collect()
     }
 }
 
-/// Reads what names a database.
+/// Reads the address of a database.
 fn target(typed: &str) -> Result<Target> {
     Target::parse(typed).map_err(|error| Usage(format!("--engine: {error}")).into())
 }
@@ -283,15 +282,17 @@ impl Listening {
         Ok(server::Config { tls, source_ports, ..self.config(self.listen)? })
     }
 
-    /// Configuration of the disk on the next port. Capabilities say what may be done there,
-    /// whichever port a call comes from.
+    /// Configuration of the disk on the port that is this much higher. Capabilities decide what may
+    /// be done there, whichever port a call comes from.
     ///
     /// # Errors
-    /// If there is no next port.
-    pub(crate) fn disk_config(&self) -> Result<server::Config> {
+    /// If there is no such port.
+    pub(crate) fn disk_config(&self, behind: u16) -> Result<server::Config> {
         let next = match self.listen.port() {
             0 => 0,
-            port => port.checked_add(1).context("there is no port behind 65535 for the disk")?,
+            port => {
+                port.checked_add(behind).context("there is no port behind 65535 for the disk")?
+            }
         };
         let listen = SocketAddr::new(self.listen.ip(), next);
         Ok(server::Config { source_ports: SourcePorts::Any, ..self.config(listen)? })
@@ -357,11 +358,11 @@ pub(crate) struct MetaServer {
     pub(crate) server: Server<Metadata>,
     /// What it serves.
     pub(crate) metadata: Metadata,
-    /// Its control socket goes with it.
+    /// Its control socket is removed with it.
     _answering: Option<Answering>,
 }
 
-/// Where a metadata server has what, as commands are told.
+/// The places of a metadata server's data, as reported to commands.
 pub(crate) struct KeptAt {
     /// The metadata ([`Kept::shown`]).
     pub(crate) engine: String,

@@ -13,12 +13,12 @@ use crate::link::{Hold, Link, Role};
 use crate::plan::Plan;
 use crate::runtime_dir::{Record, RuntimeDir};
 use crate::traces::record;
-use crate::{broken, log, mounted};
+use crate::{failing_mount, log, mounted};
 
-/// Serves a mount in this role until its end, or ours.
+/// Serves a mount in this role until its end, or that of this process.
 ///
 /// # Errors
-/// If the stack cannot be put together, or dirty data did not reach the server at the mount's end.
+/// If the stack cannot be built, or dirty data did not reach the server at the mount's end.
 pub(crate) fn run(
     plan: &Plan,
     role: Role,
@@ -27,7 +27,7 @@ pub(crate) fn run(
     log: Option<&Path>,
 ) -> Result<ExitCode> {
     if announce == Announce::Parent {
-        // Signals come from the supervisor, which mounts.
+        // Signals come from the supervisor, which holds the mount.
         daemon::leave_session();
     }
     let runtime_dir = RuntimeDir::open()?;
@@ -38,7 +38,8 @@ pub(crate) fn run(
         (None, Announce::Nobody) => None,
     };
     log::begin(log.as_deref())?;
-    // What panicked may have left anything behind: the next worker begins from what is safe.
+    // Code that panicked may have left any state behind: the next worker begins from what is
+    // recorded.
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         tracing::error!("{panic}");
@@ -62,11 +63,11 @@ pub(crate) fn run(
         Role::First | Role::Again => {
             mounted::serve(plan, Hold::Supervised(Arc::clone(&link)), record, server, serving)?
         }
-        Role::Broken => broken::serve(&link, record, server, serving)?,
+        Role::Broken => failing_mount::serve(&link, record, server, serving)?,
     };
     if matches!(end, End::Left) {
         link.left();
-        // Nothing is to be taken down: what is there is for the next worker.
+        // Nothing is taken down: the next worker continues with it.
         std::process::exit(0);
     }
     Ok(ExitCode::SUCCESS)

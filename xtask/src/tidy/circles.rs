@@ -1,4 +1,4 @@
-//! Which files of a crate need each other, and the largest circle among them.
+//! Which files of a crate need each other, and the largest cycle among them.
 //!
 //! A file needs another if it names something that is defined there, or calls a method there of a
 //! type whose methods are spread over several files. Paths are seen through re-exports, so a

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use super::{File, lex};
 
-/// How a method takes what it changes.
+/// How a method takes the state that it changes.
 const CHANGING: [&str; 3] = ["(&mut self)", "(&mut self,", " &mut self,"];
 
 /// The files of one crate that have such fields, and how many.

@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail};
 
 use super::{Complaint, File, RATCHET_PATH, Tree, circles, fields, lex, tested};
 
-/// What is measured.
+/// The measured quantities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Gauge {
     /// Lines of a Rust file.
@@ -22,11 +22,11 @@ pub(super) enum Gauge {
     FunctionLines,
     /// Calls of sleep in the tests of a file.
     TestSleeps,
-    /// Waits and looks at the time in the code of a crate that go past `larder_io::Clock`.
+    /// Waits and clock reads in the code of a crate that bypass `larder_io::Clock`.
     RawTime,
     /// Files of the largest circle of files of a crate that need each other.
     CircleFiles,
-    /// Of ten functions of a crate, nine have at most so many lines.
+    /// Nine of ten functions of a crate have at most this many lines.
     FunctionLinesP90,
     /// Fields of a file's types that others may change past the methods by which those change
     /// themselves.
@@ -189,7 +189,7 @@ const RAW_TIME: [&str; 7] = [
     "time::timeout_at(",
 ];
 
-/// Crates that are about the time of the machine itself: the clock, and what measures.
+/// Crates that deal with the time of the machine itself: the clock, and measurements.
 const OWN_TIME: [&str; 3] = ["crates/larder-io", "crates/larder-bench", "crates/larder-testkit"];
 
 /// The folder of the crate whose clock a file is to use. Examples measure.

@@ -17,9 +17,9 @@ pub(super) struct Background {
 }
 
 impl Background {
-    /// Runs the future that `main` makes; what else it makes is handed back. `main` itself runs on
-    /// the calling thread, inside the runtime, so that it can register sockets and say what
-    /// failed.
+    /// Runs the future that `main` makes; anything else that it makes is returned. `main` itself
+    /// runs on the calling thread, inside the runtime, so that it can register sockets and report
+    /// errors.
     ///
     /// # Errors
     /// Of `main`, or if there are no more threads or file descriptors.
@@ -56,7 +56,7 @@ impl Drop for Background {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // If it panicked it has said so, and its sockets are closed all the same.
+            // If it panicked it has printed that, and its sockets are closed in any case.
             let _ = thread.join();
         }
     }

@@ -13,7 +13,7 @@ use tokio::sync::{Notify, mpsc};
 
 use super::timer::Timer;
 
-/// What anything takes besides its bytes, so that many small things fill the line as well.
+/// The size of any thing in addition to its bytes, so that many small things fill the line as well.
 const OVERHEAD_BYTES: usize = 64;
 
 /// Where things enter. Dropped, it lets the exit run dry.
@@ -27,10 +27,10 @@ pub(super) struct Exit<T> {
     receiver: mpsc::UnboundedReceiver<Due<T>>,
 }
 
-/// A thing on its way.
+/// A thing in transit.
 pub(super) struct Due<T> {
     arrival: Instant,
-    /// What it is.
+    /// The thing.
     pub(super) thing: T,
     _taken: Taken,
 }
@@ -48,8 +48,8 @@ pub(super) fn line<T>() -> (Entrance<T>, Exit<T>) {
 }
 
 impl<T> Entrance<T> {
-    /// Waits until there is room for `bytes` more in a line of at most `bytes_max`. Whatever its
-    /// size, a thing may enter an empty line.
+    /// Waits until there is room for `bytes` more in a line of at most `bytes_max`. A thing of any
+    /// size may enter an empty line.
     pub(super) async fn room(&self, bytes: usize, bytes_max: usize) -> Taken {
         loop {
             match self.try_room(bytes, bytes_max) {
@@ -66,8 +66,8 @@ impl<T> Entrance<T> {
         Some(Taken { room: Arc::clone(&self.room), bytes })
     }
 
-    /// Sends a thing, to come out at `arrival` or when what is before it has come out, if that is
-    /// later. Lost if nobody is at the exit any more.
+    /// Sends a thing, which comes out at `arrival`, or after the things before it, if that is
+    /// later. It is lost if the exit was dropped.
     pub(super) fn send(&self, thing: T, arrival: Instant, taken: Taken) {
         let _ = self.sender.send(Due { arrival, thing, _taken: taken });
     }
@@ -89,8 +89,8 @@ struct Room {
 }
 
 impl Drop for Taken {
-    /// Wakes one of those who wait. If there is room for another, that one is woken by what comes
-    /// out next; and there is something, since whoever was woken has entered.
+    /// Wakes one waiter. If there is room for another, the next thing that comes out wakes that
+    /// one; and there is a next thing, since the waiter that was woken has entered one.
     fn drop(&mut self) {
         self.room.used_bytes.fetch_sub(self.bytes, Relaxed);
         self.room.freed.notify_one();

@@ -1,5 +1,5 @@
-//! Measures what a TCP connection over a link really gets: for the record of a run, beside what was
-//! asked for.
+//! Measures the rate and delay of a TCP connection over a link: for the record of a run, beside the
+//! requested ones.
 //!
 //! The other end is a [`FarSide`], on the far side of the link. Its protocol is one byte, `n`,
 //! which it answers with 2 to the power `n` bytes. The rate is of payload that comes to us, the way
@@ -23,8 +23,8 @@ use crate::record::Link;
 const ROUND_TRIPS: usize = 31;
 /// How long either measurement takes, at most, after its first byte has come.
 const TIME_MAX: Duration = Duration::from_secs(1);
-/// What is asked for to measure the rate: 2 to this power bytes, 16 MiB. More than one second takes
-/// below 134 Mbit/s.
+/// The size of the answer for measuring the rate: 2 to this power bytes, 16 MiB. More than one
+/// second is needed below 134 Mbit/s.
 const TRANSFER_EXPONENT: u8 = 24;
 /// The largest that a far side sends.
 const EXPONENT_MAX: u8 = 30;
@@ -51,7 +51,7 @@ impl FarSide {
         FarSide::of(listen(Ipv4Addr::LOCALHOST.into()))
     }
 
-    /// Inside of a network namespace.
+    /// Inside a network namespace.
     ///
     /// # Errors
     /// The same, or if the namespace cannot be entered.
@@ -94,7 +94,7 @@ pub fn connection(far_side: SocketAddr, kind: &str, asked: &str) -> Result<Link>
     measured().with_context(|| format!("cannot measure the link to {far_side}"))
 }
 
-/// Measures loopback, as it is: what a server on this machine has without a link.
+/// Measures loopback without a link.
 ///
 /// # Errors
 /// See [`connection`].
@@ -103,17 +103,17 @@ pub fn loopback() -> Result<Link> {
     connection(far_side.address(), "loopback", &Shape::default().to_string())
 }
 
-/// Measures a proxy of this shape: one of its own, with nobody else on it.
+/// Measures a proxy of this shape: one of its own, without other users.
 ///
 /// # Errors
-/// If the shape is none; else see [`connection`].
+/// If the shape is invalid; else see [`connection`].
 pub fn proxy(shape: Shape) -> Result<Link> {
     let far_side = FarSide::start()?;
     let proxy = Proxy::start(&Options::to(far_side.address(), shape))?;
     connection(proxy.address(), "proxy", &shape.to_string())
 }
 
-/// Measures the link of a network namespace, from outside, together with who else is on it.
+/// Measures the link of a network namespace, from outside, together with its other users.
 ///
 /// # Errors
 /// See [`connection`].
@@ -177,7 +177,7 @@ async fn serve(listener: tokio::net::TcpListener) {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => drop(tokio::spawn(answer(stream))),
-            // Out of file descriptors; until some are closed there is nothing to do.
+            // Out of file descriptors: wait until some are closed.
             Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
         }
     }
@@ -210,7 +210,7 @@ mod tests {
             // A burst of 1 MB at once, then 1000 bytes each millisecond.
             ((0..=100).map(|at| (ms(at), 1_000_000 + 1000 * at)).collect(), 8e6),
             (vec![(ms(0), 1000), (ms(10), 2000), (ms(50), 6000)], 8e5),
-            // All at once: as fast as can be told.
+            // All at once: faster than can be measured.
             (vec![(ms(0), 1000)], 8e9),
             (vec![], 0.0),
         ] {
@@ -218,7 +218,7 @@ mod tests {
         }
     }
 
-    /// The best of some tries counts: the machine may have something else to do.
+    /// The best of several attempts counts: the machine may be busy.
     #[test]
     fn loopback_is_fast() {
         let is_fast = (0..10).any(|_| {

@@ -29,7 +29,7 @@ const INSIDE: &str = "eth0";
 /// A full frame of Ethernet.
 const FRAME_BYTES: u64 = 1514;
 
-/// What may leave at once after a pause, as time at the rate; see [`burst_bytes`].
+/// What may be sent at once after a pause, as time at the rate; see [`burst_bytes`].
 const BURST_MS: u64 = 5;
 /// A bucket holds at least two frames, or nothing gets through.
 const BURST_BYTES_MIN: u64 = 2 * FRAME_BYTES;
@@ -39,18 +39,18 @@ const QUEUE_MS: u64 = 50;
 /// The queue is no shorter than this: it must hold the fragments of a large datagram.
 const QUEUE_BYTES_MIN: u64 = 64 << 10;
 
-/// Frames that TCP may hand to a device in one piece, if nobody says otherwise.
+/// Frames that TCP may pass to a device in one piece, unless configured otherwise.
 const FRAMES_AT_ONCE: u64 = 65_535;
 
 /// Subnets of four addresses in 10.213.0.0/16.
 const SUBNETS: u32 = 1 << 14;
-/// Subnets that are looked at for a free one.
+/// Subnets among which a free one is searched.
 const SUBNETS_TRIED_MAX: u32 = 64;
 /// Namespaces of one process that have a range of subnets of their own.
 const SUBNETS_PER_PROCESS: u32 = 128;
 
-/// A network namespace and the link to it. Dropped, it removes both; who runs inside loses the
-/// network.
+/// A network namespace and the link to it. When dropped, both are removed; processes inside lose
+/// the network.
 #[derive(Debug)]
 pub struct Netns {
     names: Names,
@@ -60,11 +60,12 @@ pub struct Netns {
 }
 
 impl Netns {
-    /// Makes a namespace, and a link to it of a rate in each direction, above zero; `None` is as
+    /// Makes a namespace, and a link to it with a rate in each direction, above zero; `None` is as
     /// fast as the machine. Blocks for some tens of milliseconds.
     ///
     /// # Errors
-    /// Says what to do if we are not root, or if `ip` or `tc` is missing; else what they said.
+    /// A line that says what to do if we are not root, or if `ip` or `tc` is missing; else their
+    /// error.
     pub fn create(rate_bits_per_s: Option<u64>) -> Result<Netns> {
         ensure!(
             rustix::process::geteuid().is_root(),
@@ -99,22 +100,22 @@ impl Netns {
         &self.names.namespace
     }
 
-    /// What the link is asked to be.
+    /// The requested properties of the link.
     pub fn asked(&self) -> Shape {
         Shape { rate_bits_per_s: self.rate_bits_per_s, ..Shape::default() }
     }
 
-    /// Lays the outer end of the link, which has no rate, into the namespace of `server`: from in
-    /// here that is at its own [`inside`](Self::inside) then, and nothing else is to be reached.
+    /// Moves the outer end of the link, which has no rate, into the namespace of `server`: from in
+    /// here that is then reachable at its own [`inside`](Self::inside), and nothing else is.
     ///
     /// # Errors
-    /// What `ip` said.
+    /// The error of `ip`.
     pub fn connect_to(&self, server: &Netns) -> Result<()> {
         ensure!(self.rate_bits_per_s.is_none(), "a link between namespaces has no rate");
         let (device, there) = (&self.names.device, server.name());
         run("ip", &[], &format!("link set {device} netns {there}"))?;
         let at = ["-netns", there];
-        // A device loses its addresses on the way.
+        // A device loses its addresses when it is moved.
         let address = prefix(self.subnet, 1);
         run("ip", &at, &format!("address add {address} dev {device}"))?;
         run("ip", &at, &format!("link set {device} up"))?;
@@ -132,7 +133,7 @@ impl Netns {
         for (at, device) in [(&[][..], self.names.device.as_str()), (&inside, INSIDE)] {
             let frames = rate_bits_per_s.map_or(FRAMES_AT_ONCE, frames_at_once);
             run("ip", at, &format!("link set {device} gso_max_segs {frames}"))?;
-            // Connections look at that again when they look for their route.
+            // Existing connections check the route again.
             run("ip", at, "route flush cache")?;
             match (rate_bits_per_s, self.rate_bits_per_s) {
                 (Some(rate), _) => {
@@ -147,8 +148,8 @@ impl Netns {
         Ok(())
     }
 
-    /// Does `work` on a thread that is inside, and waits for it. What it opens or starts belongs to
-    /// the namespace and may be used outside: sockets, processes.
+    /// Does `work` on a thread inside the namespace, and waits for it. What it opens or starts
+    /// belongs to the namespace and may be used outside: sockets, processes.
     ///
     /// # Errors
     /// If the thread cannot be started or cannot enter.
@@ -166,7 +167,7 @@ impl Netns {
         })
     }
 
-    /// Starts a program inside. It shares everything else with us: what it mounts is seen outside.
+    /// Starts a program inside. It shares everything else with us: its mounts are visible outside.
     ///
     /// # Errors
     /// If it cannot be started.
@@ -175,9 +176,9 @@ impl Netns {
         self.enter(|| command.spawn())?.with_context(|| format!("cannot run {shown}"))
     }
 
-    /// A command that runs a program inside, by `ip netns exec`: something to hand around and to
-    /// show. That also gives it a mount namespace of its own, so what it mounts is not seen
-    /// outside; for that there is [`spawn`](Self::spawn).
+    /// A command that runs a program inside, by `ip netns exec`: to be passed on and shown. That
+    /// also gives it a mount namespace of its own, so its mounts are not visible outside; for that
+    /// there is [`spawn`](Self::spawn).
     pub fn command(&self, program: &str) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.names.namespace, program]);
@@ -185,7 +186,7 @@ impl Netns {
     }
 }
 
-/// What a namespace is called on this machine. Dropped, what has these names is removed.
+/// The names of a namespace on this machine. When dropped, what has these names is removed.
 #[derive(Debug)]
 struct Names {
     namespace: String,
@@ -201,9 +202,9 @@ impl Names {
         }
     }
 
-    /// Removes what has these names. Mostly there is nothing, which is no error.
+    /// Removes what has these names. Usually there is nothing, which is not an error.
     fn remove(&self) {
-        // The device first: the namespace lives for as long as somebody is inside.
+        // The device first: the namespace exists as long as a process is inside.
         for (object, name) in [("link", &self.device), ("netns", &self.namespace)] {
             let _ = run("ip", &[object, "del"], name);
         }
@@ -226,7 +227,7 @@ fn device_name(process: u32, count: u32) -> String {
 struct Subnet(u32);
 
 impl Subnet {
-    /// The one to begin with: neighbours are of one process, then come other processes.
+    /// The first to try: next to it are those of the same process, then those of other processes.
     fn first(process: u32, count: u32) -> Subnet {
         let count = count % SUBNETS_PER_PROCESS;
         Subnet((process.wrapping_mul(SUBNETS_PER_PROCESS) + count) % SUBNETS)
@@ -242,7 +243,7 @@ impl Subnet {
     }
 }
 
-/// A subnet of which no device of ours has an address.
+/// A subnet that no device of this machine has an address in.
 fn free_subnet(process: u32, count: u32) -> Result<Subnet> {
     let candidates =
         std::iter::successors(Some(Subnet::first(process, count)), |subnet| Some(subnet.next()));
@@ -283,17 +284,17 @@ fn bucket(rate_bits_per_s: u64) -> String {
     format!("tbf rate {rate_bits_per_s}bit burst {burst} limit {}", burst + queue)
 }
 
-/// Small enough to be gone in a moment, large enough that a timer which is late costs no rate.
+/// Small enough to be sent in a moment, large enough that a late timer costs no rate.
 fn burst_bytes(rate_bits_per_s: u64) -> u64 {
     bytes_in(rate_bits_per_s, BURST_MS).max(BURST_BYTES_MIN)
 }
 
-/// How many frames of TCP may come in one piece: no more than the bucket holds. A larger piece
-/// would be cut by the bucket, and of what does not fit the queue then TCP would not hear but by
-/// losing it; a piece that is refused whole it just sends again. With larger pieces 10 Mbit/s were
-/// measured as anything from 4 to 11.
+/// How many frames TCP may pass in one piece: no more than fit into the bucket. The bucket would
+/// cut a larger piece, and TCP would learn only by losses that a part did not fit into the queue; a
+/// piece that is refused whole is simply sent again. With larger pieces, 10 Mbit/s were measured as
+/// anything from 4 to 11.
 fn frames_at_once(rate_bits_per_s: u64) -> u64 {
-    // What tc makes of the size of a bucket is a little less.
+    // tc makes buckets slightly smaller than requested.
     (burst_bytes(rate_bits_per_s) * 15 / 16 / FRAME_BYTES).clamp(1, FRAMES_AT_ONCE)
 }
 

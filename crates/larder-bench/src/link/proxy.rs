@@ -4,7 +4,7 @@
 //! What it promises:
 //! - Each direction is a wire of its own (full duplex) that all connections and datagrams share.
 //!   The rate is of payload: headers, acknowledgements and handshakes cost nothing.
-//! - The delay is added once per direction to everything, whatever is on its way already; a new
+//! - The delay is added once per direction to everything, whatever is in transit already; a new
 //!   connection takes one round trip before its first byte may leave, as the handshake would.
 //! - The bytes of a connection arrive complete and in order, then its end: half a close is passed
 //!   on as one, a reset as a reset. A reset of the sender does not overtake the bytes before it.
@@ -18,9 +18,9 @@
 //! the asked probability, though Ethernet would send a large one in fragments and lose it more
 //! often.
 //!
-//! NFS servers want calls from ports below 1024, which the proxy does not use. On loopback `larder
-//! export` takes calls of the superuser from any port, so a proxy run by root passes; run by
-//! another user it needs `larder export --insecure` (with other servers the export option
+//! NFS servers want calls from ports below 1024, which the proxy does not use. On loopback
+//! `larder export` takes calls of the superuser from any port, so a proxy run by root passes; run
+//! by another user it needs `larder export --insecure` (with other servers the export option
 //! `insecure`). An NFS client looks for TCP and UDP at the same port: the proxy listens on both.
 
 mod tcp;
@@ -42,8 +42,8 @@ pub use super::wire::Passed;
 /// How often a port is looked for that is free for both TCP and UDP.
 const PORTS_TRIED_MAX: usize = 32;
 
-/// Datagrams that wait for their turn on the wire, in bytes of the kernel; what comes on top is
-/// lost, as in any queue. Enough for a client with 16 calls of 32 KiB under way.
+/// Datagrams that wait in the kernel for their turn on the wire, in bytes; further ones are lost,
+/// as in any queue. Enough for a client with 16 calls of 32 KiB in flight.
 const WAITING_BYTES: usize = 1 << 20;
 
 /// How a proxy is set up.
@@ -53,7 +53,7 @@ pub struct Options {
     pub listen: SocketAddr,
     /// Where the server is.
     pub upstream: SocketAddr,
-    /// What the link is asked to be.
+    /// The requested properties of the link.
     pub shape: Shape,
     /// Decides which datagrams are lost.
     pub seed: u64,
@@ -84,7 +84,7 @@ struct Link {
     timer: Arc<Timer>,
 }
 
-/// What passed a proxy.
+/// What passed through a proxy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// From clients to the server.
@@ -94,11 +94,11 @@ pub struct Traffic {
 }
 
 impl Proxy {
-    /// Starts a proxy; it takes calls on return. Whether there is a server shows when somebody
-    /// connects, who gets a reset if there is none.
+    /// Starts a proxy; it accepts connections on return. Whether there is a server shows when a
+    /// client connects, which gets a reset if there is none.
     ///
     /// # Errors
-    /// If the shape is none, or if the address is taken or not of this machine.
+    /// If the shape is invalid, or if the address is taken or not of this machine.
     pub fn start(options: &Options) -> Result<Proxy> {
         options.shape.check()?;
         let (tcp, udp) = listen(options.listen)
@@ -128,10 +128,10 @@ impl Proxy {
         self.address
     }
 
-    /// Gives the link another shape while it lives. What is on its way arrives as it would have.
+    /// Gives the link another shape while it exists. What is in transit arrives as it would have.
     ///
     /// # Errors
-    /// If the shape is none.
+    /// If the shape is invalid.
     pub fn reshape(&self, shape: Shape) -> Result<()> {
         shape.check()?;
         self.link.up.reshape(shape);
@@ -158,7 +158,7 @@ fn listen(address: SocketAddr) -> std::io::Result<(TcpListener, UdpSocket)> {
                 sockopt::set_socket_recv_buffer_size(&udp, WAITING_BYTES)?;
                 return Ok((tcp, udp));
             }
-            // Another has the port for UDP: the kernel picks a new one if we may choose.
+            // Another process has the port for UDP: the kernel picks a new one if we may choose.
             Err(_) if address.port() == 0 && tries < PORTS_TRIED_MAX => (),
             Err(error) => return Err(error),
         }

@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use tokio::sync::oneshot;
 
-/// A timer of any number of tasks. Dropped, it ends its thread, and nobody may be waiting any more.
+/// A timer for any number of tasks. When dropped, its thread ends; no task may be waiting then.
 #[derive(Debug)]
 pub(super) struct Timer {
     shared: Arc<Shared>,
@@ -69,7 +69,7 @@ impl Drop for Timer {
         self.shared.lock().ended = true;
         self.shared.changed.notify_one();
         if let Some(thread) = self.thread.take() {
-            // If it panicked it has said so.
+            // If it panicked it has printed that.
             let _ = thread.join();
         }
     }
@@ -95,7 +95,7 @@ impl Shared {
         while !waits.ended {
             let now = Instant::now();
             while waits.by_time.peek().is_some_and(|earliest| earliest.until <= now) {
-                // Whoever gave up need not be woken.
+                // A task that gave up need not be woken.
                 let _ = waits.by_time.pop().map(|due| due.waiter.send(()));
             }
             let next = waits.by_time.peek().map(|wait| wait.until.saturating_duration_since(now));
@@ -151,7 +151,7 @@ mod tests {
             }
         };
         block_on(async {
-            // So late that no busy machine is.
+            // Later than any busy machine would be.
             tokio::select! {
                 biased;
                 () = until(1_000_000) => panic!("the latest comes first"),
@@ -161,13 +161,13 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_that_was_given_up_harms_nobody() {
+    fn a_wait_after_one_that_was_given_up_takes_its_time() {
         let timer = Timer::start().unwrap();
         block_on(async {
             let soon = Instant::now() + Duration::from_millis(20);
             tokio::select! {
                 biased;
-                // If we were late ourselves.
+                // If the test itself was late.
                 () = timer.until(soon) => assert!(Instant::now() >= soon),
                 () = std::future::ready(()) => (),
             }

@@ -5,8 +5,8 @@
 //! turn lasts as long as the bytes take at the rate; the delay comes after it and makes no sender
 //! wait, so any amount may be in transit.
 //!
-//! Invariant: in any interval of length `t` at most `rate * (t + BURST)` departs, and what a busy
-//! machine was late for. Counted from when the first bytes came, it is the former alone.
+//! Invariant: in any interval of length `t` at most `rate * (t + BURST)` departs, plus what is late
+//! because of a busy machine. Counted from the arrival of the first bytes, the latter is zero.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -18,9 +18,10 @@ use std::time::{Duration, Instant};
 use super::Shape;
 use super::timer::Timer;
 
-/// How far the wire may catch up after it was idle: who sends may have been late.
+/// How far the wire may catch up after it was idle: the sender may have been late.
 pub(super) const BURST: Duration = Duration::from_millis(4);
-/// How far if more was waiting when a turn ended: then only we were late, which must not cost rate.
+/// How far it may catch up if more was waiting when a turn ended: then only this program was late,
+/// which must not cost rate.
 const LATE_MAX: Duration = Duration::from_millis(100);
 
 /// The least that is sent in one turn: a segment of TCP over Ethernet.
@@ -30,12 +31,12 @@ pub(super) const QUANTUM_BYTES_MAX: u64 = 64 << 10;
 /// How much time a turn should take, within these.
 const QUANTUM: Duration = Duration::from_millis(2);
 
-/// What a connection may have on its way besides what the rate and the delay call for: for waking
-/// late, and for a receiver that stalls.
+/// What a connection may have in transit beyond the product of rate and delay: for late wake-ups,
+/// and for a receiver that stalls.
 const SLACK_BYTES: u64 = 256 << 10;
-/// The same if there is no rate: as much as TCP has with its largest usual window.
+/// The same without a rate: as much as TCP's largest usual window.
 const UNLIMITED_BYTES: u64 = 8 << 20;
-/// Never more on its way than this: 1 Gbit/s over 256 ms.
+/// Never more in transit than this: 1 Gbit/s over 256 ms.
 const IN_FLIGHT_BYTES_MAX: u64 = 32 << 20;
 
 /// What passed in one direction.
@@ -45,8 +46,8 @@ pub struct Passed {
     pub bytes: u64,
     /// Datagrams that left.
     pub datagrams: u64,
-    /// Those of them that never arrived, by chance. What found the queue of the kernel full never
-    /// left.
+    /// Those of them that were lost by chance. Datagrams for which the kernel's queue was full
+    /// never left.
     pub datagrams_lost: u64,
 }
 
@@ -54,7 +55,7 @@ pub struct Passed {
 #[derive(Debug)]
 pub(super) struct Wire {
     shape: Mutex<Shape>,
-    /// Held by the one whose turn it is; the lock is first come, first served.
+    /// Held by the sender whose turn it is; the lock is first come, first served.
     pacer: tokio::sync::Mutex<Pacer>,
     timer: Arc<Timer>,
     dice: Mutex<Dice>,
@@ -98,12 +99,12 @@ impl Wire {
         departure
     }
 
-    /// Somebody who sends on this wire.
+    /// A sender on this wire.
     pub(super) fn sender(&self) -> Sender<'_> {
         Sender { wire: self, ended: None }
     }
 
-    /// What passed so far. Of each datagram that is counted it is known whether it was lost.
+    /// What has passed so far. For each counted datagram it is known whether it was lost.
     pub(super) fn passed(&self) -> Passed {
         let datagrams = self.datagrams.load(Acquire);
         Passed {
@@ -114,10 +115,10 @@ impl Wire {
     }
 }
 
-/// One of those who take turns.
+/// A sender that takes turns.
 pub(super) struct Sender<'a> {
     wire: &'a Wire,
-    /// When its last turn ended, in the time of the pacer, which may be before it was told so.
+    /// When its last turn ended, by the pacer's time, which may be before it learnt of that.
     ended: Option<Instant>,
 }
 
@@ -127,8 +128,8 @@ impl Sender<'_> {
         self.wire.shape()
     }
 
-    /// Waits for a turn and until `bytes` have left. Answers when they arrive. They are a `backlog`
-    /// if they were there at once when the sender asked for more after its last turn.
+    /// Waits for a turn and until `bytes` have left. Returns when they arrive. They are a `backlog`
+    /// if they were ready when the sender asked for more after its last turn.
     pub(super) async fn pass(&mut self, bytes: usize, backlog: bool) -> Instant {
         let came = Instant::now();
         let ended = self.ended.filter(|_| backlog);
@@ -141,7 +142,7 @@ impl Sender<'_> {
         departure.max(came) + self.wire.shape().delay
     }
 
-    /// The same for a datagram; `None` if it gets lost, which takes its time all the same.
+    /// The same for a datagram; `None` if it gets lost, which takes its time, too.
     pub(super) async fn pass_datagram(&mut self, bytes: usize, backlog: bool) -> Option<Instant> {
         let loss = self.wire.shape().loss;
         // Before waiting, so that the order of arrival decides.
@@ -169,7 +170,7 @@ pub(super) fn quantum_bytes(shape: &Shape) -> usize {
     bytes.clamp(QUANTUM_BYTES_MIN, QUANTUM_BYTES_MAX) as usize
 }
 
-/// How much of one connection may be on its way in one direction, at most.
+/// The most that one connection may have in transit in one direction.
 pub(super) fn in_flight_bytes_max(shape: &Shape) -> usize {
     let bytes = match shape.rate_bits_per_s {
         Some(rate) => bytes_in(rate, shape.delay).saturating_add(SLACK_BYTES),
@@ -184,7 +185,7 @@ fn bytes_in(rate_bits_per_s: u64, time: Duration) -> u64 {
     u64::try_from(bytes).unwrap_or(u64::MAX)
 }
 
-/// Waits for something to send, or for room, and says whether it was there at once.
+/// Waits for something to send, or for room, and returns whether it was ready at once.
 pub(super) async fn at_once<T>(next: impl Future<Output = T>) -> (T, bool) {
     let (mut next, mut at_once) = (pin!(next), true);
     let got = poll_fn(|context| {
@@ -195,14 +196,14 @@ pub(super) async fn at_once<T>(next: impl Future<Output = T>) -> (T, bool) {
     (got.await, at_once)
 }
 
-/// When bytes have left: a queue with one server, in virtual time.
+/// When bytes leave: a queue with one server, in virtual time.
 #[derive(Debug, Default)]
 struct Pacer {
     free_at: Option<Instant>,
 }
 
 impl Pacer {
-    /// When `bytes` that have waited `since` then, after all that were asked for before, have left.
+    /// When `bytes` leave that have waited `since` then, after all earlier ones.
     fn depart(&mut self, since: Instant, bytes: usize, rate_bits_per_s: u64) -> Instant {
         let start = self.free_at.map_or(since, |free_at| free_at.max(since));
         let nanos = bytes as u128 * 8_000_000_000 / u128::from(rate_bits_per_s);
@@ -212,7 +213,7 @@ impl Pacer {
     }
 }
 
-/// SplitMix64 (Steele, Lea, Flood 2014): small, and good enough to lose datagrams by.
+/// SplitMix64 (Steele, Lea, Flood 2014): small, and good enough to decide which datagrams are lost.
 #[derive(Debug)]
 struct Dice(u64);
 
@@ -254,10 +255,10 @@ mod tests {
         let came = Instant::now() + ms(1000);
         for (ended_ms, since_ms) in [
             (None, 4),
-            // Only we were late.
+            // Only this program was late.
             (Some(7), 7),
             (Some(99), 99),
-            // Too late to make up for.
+            // Too late to be made up for.
             (Some(300), 100),
             // The last turn has ended just now.
             (Some(1), 4),

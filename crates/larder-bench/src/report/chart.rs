@@ -22,12 +22,12 @@ pub(crate) const FONT: f64 = 12.0;
 /// Number of colours of the style sheet, `s0` to `s7`.
 const COLOURS: usize = 8;
 
-/// What a chart is called.
+/// The chart's title.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Heading {
     /// Title.
     pub(crate) title: String,
-    /// What it shows, for who cannot see it.
+    /// A description, for readers who cannot see it.
     pub(crate) description: String,
 }
 
@@ -41,7 +41,7 @@ pub(crate) enum Chart {
 }
 
 impl Chart {
-    /// What it is called.
+    /// Its name.
     pub(crate) fn heading(&self) -> &Heading {
         match self {
             Chart::Rows(rows) => &rows.heading,
@@ -168,7 +168,7 @@ const LEGEND_LINE: f64 = 18.0;
 /// Room of a sign.
 const SIGN: f64 = 26.0;
 
-/// Draws entries from `top` on, side by side where they fit; gives where they end.
+/// Draws entries from `top` on, side by side where they fit; returns where they end.
 pub(crate) fn draw_legend(
     svg: &mut Svg,
     entries: &[Entry],

@@ -12,7 +12,7 @@ use super::document::{Cell, Tone};
 use super::kinds::Kind;
 use super::number::{span, three, value};
 
-/// What came out for a target in a test.
+/// The result of a target in a test.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Outcome<'a> {
     /// Numbers.
@@ -23,7 +23,7 @@ pub(crate) enum Outcome<'a> {
     Missing,
 }
 
-/// What came out for a target in a test.
+/// The result of a target in a test.
 pub(crate) fn outcome<'a>(test: &'a Test, target: &str) -> Outcome<'a> {
     match (test.failure(target), test.summary(target)) {
         (Some(reason), _) => Outcome::Failed(reason),
@@ -32,7 +32,7 @@ pub(crate) fn outcome<'a>(test: &'a Test, target: &str) -> Outcome<'a> {
     }
 }
 
-/// What is said of a target that was not measured.
+/// The text for a target that was not measured.
 pub(crate) const NOT_MEASURED: &str = "not measured";
 
 impl Outcome<'_> {
@@ -62,9 +62,9 @@ pub(crate) fn measured(summary: &Summary, unit: &str) -> String {
 /// What a ratio of times shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Its interval lies below one.
+    /// Its interval is below one.
     Faster,
-    /// Its interval lies above one.
+    /// Its interval is above one.
     Slower,
     /// Its interval holds one.
     NoDifference,
@@ -156,12 +156,12 @@ fn no_ratio(test: &Test, ours: &str, theirs: &str) -> (String, Tone) {
     ("not measured in the same round".to_owned(), Tone::Missing)
 }
 
-/// Targets that are ours: `larder`, and what begins so (`larder exclusive`).
+/// Targets of larder: `larder`, and names that begin with it (`larder exclusive`).
 pub(crate) fn is_ours(name: &str) -> bool {
     begins_with(name, "larder")
 }
 
-/// Targets without a cache on disk: `plain`, and what begins so.
+/// Targets without a cache on disk: `plain`, and names that begin with it.
 pub(crate) fn is_plain(name: &str) -> bool {
     begins_with(name, "plain")
 }
@@ -186,7 +186,7 @@ pub(crate) fn transport_in(text: &str) -> Option<&'static str> {
     })
 }
 
-/// Whom a run compares with whom: ours, or the first target if none is ours; and all others, the
+/// Which targets a run compares: ours, or the first target if none is ours; with all others, the
 /// plain client first, then the local disk, then rivals.
 pub(crate) fn sides(run: &Run) -> (Vec<&str>, Vec<&str>) {
     let names = || run.targets.iter().map(|target| target.name.as_str());

@@ -14,7 +14,7 @@ use super::number::{grouped, three};
 /// Tests that a sentence names; the rest is counted.
 const NAMED_MAX: usize = 5;
 
-/// The conclusions of all runs; `None` if there is nobody to compare with.
+/// The conclusions of all runs; `None` if there is nothing to compare with.
 pub(crate) fn section(runs: &[Run]) -> Option<Section> {
     let blocks: Vec<Block> = runs.iter().filter_map(of_run).collect();
     (!blocks.is_empty()).then(|| Section {
@@ -26,7 +26,7 @@ pub(crate) fn section(runs: &[Run]) -> Option<Section> {
     })
 }
 
-/// Suite, size, link and rounds: what tells a run from the others.
+/// Suite, size, link and rounds: what distinguishes a run from the others.
 pub(crate) fn title(run: &Run) -> String {
     let link = run.link.as_ref().map(|link| format!(", {}", link.asked));
     format!("{}, {}{}", run.suite, run.size, link.unwrap_or_default())
@@ -52,7 +52,7 @@ fn of_run(run: &Run) -> Option<Block> {
     (!sentences.is_empty()).then_some(Block::List(title, sentences))
 }
 
-/// What came out for two targets, test by test.
+/// The results of two targets, test by test.
 #[derive(Default)]
 struct Sorted<'a> {
     faster: Vec<(&'a Test, Summary)>,

@@ -5,12 +5,12 @@
 
 use crate::record::Test;
 
-/// What bounds a test.
+/// The bottleneck of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
-    /// Bytes that nobody has read before: the link.
+    /// Bytes that were not read before: the link.
     Cold,
-    /// Bytes that were read or written before: what the client keeps.
+    /// Bytes that were read or written before: what the client caches.
     Warm,
     /// Bytes that are written, and read in between.
     Written,

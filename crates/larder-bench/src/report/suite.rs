@@ -15,6 +15,7 @@ mod latency;
 mod mbfs;
 mod ratios;
 mod rpcs;
+mod savings;
 mod snapdragon;
 mod tables;
 

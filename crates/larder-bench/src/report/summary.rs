@@ -75,7 +75,7 @@ fn lead(runs: &[Run]) -> String {
     )
 }
 
-/// Who is missing from which runs.
+/// Which targets are missing from which runs.
 fn absent(runs: &[Run]) -> Option<Block> {
     let who = |run: &Run| format!("{}: {}", title(run), run.absent.join("; "));
     let list: Vec<String> = runs.iter().filter(|run| !run.absent.is_empty()).map(who).collect();
@@ -149,7 +149,7 @@ fn overview(runs: &[Run]) -> Table {
     table
 }
 
-/// Ratios of all runs; `None` if there is nobody to compare with.
+/// Ratios of all runs; `None` if there is no target to compare with.
 fn summary(runs: &[Run]) -> Option<Section> {
     let compared: Vec<(&Run, Vec<Comparison<'_>>)> = runs
         .iter()

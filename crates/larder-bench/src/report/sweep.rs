@@ -193,7 +193,7 @@ impl<'a> Sweep<'a> {
         Curve { name, look: look(run, target), points, knees: Vec::new(), steps: false }
     }
 
-    /// Who failed where and why, and who was not measured where.
+    /// Which targets failed where and why, and which were not measured where.
     fn notes(&self, targets: &[&Target]) -> Vec<Entry> {
         let mut failures: Vec<(&str, &str, Vec<f64>)> = Vec::new();
         let mut missing: Vec<(Vec<&str>, Vec<f64>)> = Vec::new();

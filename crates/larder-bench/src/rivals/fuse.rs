@@ -67,7 +67,7 @@ impl Mount {
         self.plan.cached.then(|| cache(&self.plan.home))
     }
 
-    /// What was typed to make it, without the directory of this run.
+    /// The command that made it, without the directory of this run.
     pub(super) fn command_line(&self) -> String {
         let top = self.plan.home.parent().unwrap_or(&self.plan.home);
         self.plan.command.join(" ").replace(&*top.to_string_lossy(), "...")
@@ -77,7 +77,7 @@ impl Mount {
     ///
     /// # Errors
     /// If it does not unmount or mount in time. A daemon that hangs is killed then: the next
-    /// restart begins anew.
+    /// restart starts from scratch.
     pub(super) fn restart(&self, empty: bool) -> Result<()> {
         let stopped = self.stop();
         if stopped.is_err() {
@@ -129,7 +129,7 @@ impl Mount {
         let mountpoint = self.mountpoint();
         wait_for("to unmount", COMMAND_MAX, || {
             if is_mounted(&mountpoint) {
-                // Busy for a moment, perhaps: whoever still holds a file goes.
+                // Perhaps busy for a moment: a process that still has a file open will close it.
                 let _ = process::succeed_within(&mut unmount(&mountpoint, false), END_MAX);
             }
             Ok((!is_mounted(&mountpoint)).then_some(()))
@@ -164,8 +164,8 @@ impl Mount {
     }
 }
 
-/// The command that unmounts; lazily, it succeeds also where somebody holds a file or nobody
-/// answers.
+/// The command that unmounts; lazily, it succeeds even where a file is open or the daemon does not
+/// answer.
 fn unmount(mountpoint: &Path, lazily: bool) -> Command {
     let as_root = rustix::process::geteuid().is_root();
     let mut command = Command::new(if as_root { "umount" } else { "fusermount3" });

@@ -98,7 +98,7 @@ fn configuration(dir: &Path, address: IpAddr) -> String {
     )
 }
 
-/// The daemon listens before it is ready to be told anything.
+/// The daemon listens before it is ready for commands.
 fn wait_until_it_answers(dir: &Path) -> Result<()> {
     let mut refused = None;
     let answered =

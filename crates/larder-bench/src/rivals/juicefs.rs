@@ -34,7 +34,7 @@ fn start(stand: &Stand, name: &str) -> Result<Entrant> {
     let environment = vec![(KEY_VARIABLE, sshd.key.display().to_string())];
     let mut format = Command::new("juicefs");
     format.args(["format", "--storage", "sftp", "--bucket", &bucket, "--access-key", &sshd.user]);
-    // What is removed goes, else the runs would fill the disk.
+    // Removed data is deleted; otherwise the runs would fill the disk.
     format.args(["--trash-days", "0", &names, "bench"]).envs(environment.iter().cloned());
     process::succeed(&mut format)?;
     let plan = Plan { command: mount_command(&names, &home), home, cached: true, environment };
@@ -56,7 +56,7 @@ fn start(stand: &Stand, name: &str) -> Result<Entrant> {
     ))
 }
 
-/// A Redis that keeps what it is told as JuiceFS advises: in a log, synced every second.
+/// A Redis that is as durable as JuiceFS advises: with a log, synced every second.
 fn redis(stand: &Stand, name: &str) -> Result<Server> {
     let dir = stand.home(&format!("{name}-server/redis"))?;
     let address = free_address(stand)?;
@@ -75,7 +75,7 @@ fn mount_command(names: &str, home: &std::path::Path) -> Vec<String> {
         ("--attr-cache", FILES_TRUSTED_S.to_string()),
         ("--entry-cache", FILES_TRUSTED_S.to_string()),
         ("--dir-entry-cache", NAMES_TRUSTED_S.to_string()),
-        // Nothing of it is to cross the link but what a test causes.
+        // Only traffic of the test may cross the link.
         ("--backup-meta", "0".to_owned()),
         ("--metrics", "127.0.0.1:0".to_owned()),
     ] {

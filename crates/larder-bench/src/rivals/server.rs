@@ -85,8 +85,8 @@ impl Drop for Server {
     }
 }
 
-/// Kills the processes that are named below `dir`, if their command lines know `top`: a number that
-/// was left by a dead process may belong to somebody else by now.
+/// Kills the processes that are named below `dir`, if their command lines contain `top`: the number
+/// of a dead process may belong to another one by now.
 fn end_named_below(dir: &Path, top: &Path) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let path = entry.path();

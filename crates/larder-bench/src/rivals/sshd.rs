@@ -1,5 +1,5 @@
-//! An sshd of our own that offers files and nothing else: own keys, own configuration, a port of
-//! its own, for the present user alone. The machine's own keys and configuration are not touched.
+//! An sshd that offers files and nothing else: with its own keys, configuration and port, for the
+//! present user alone. The machine's own keys and configuration are not touched.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -12,7 +12,8 @@ use super::server::{Server, free_address};
 use crate::process::{find, succeed};
 use crate::stand::Stand;
 
-/// Where sshd, run as root, locks itself in: it must be there, and is of all sshds of the machine.
+/// The directory into which sshd, run as root, changes its root: it must exist, and all sshds of
+/// the machine share it.
 const PRIVSEP_DIR: &str = "/run/sshd";
 
 /// A running sshd and what a client needs to know of it.
@@ -20,7 +21,7 @@ const PRIVSEP_DIR: &str = "/run/sshd";
 pub(super) struct Sshd {
     /// The process.
     pub server: Server,
-    /// Who may log in.
+    /// The user who may log in.
     pub user: String,
     /// With this key.
     pub key: PathBuf,
@@ -29,7 +30,7 @@ pub(super) struct Sshd {
 }
 
 impl Sshd {
-    /// Starts one that keeps its things in `dir`.
+    /// Starts one with its files in `dir`.
     ///
     /// # Errors
     /// If it cannot be started.
@@ -59,7 +60,7 @@ impl Sshd {
 
 fn configuration(address: SocketAddr, host_key: &Path, authorized: &Path) -> String {
     let (host_key, authorized) = (host_key.display(), authorized.display());
-    // StrictModes would refuse keys below /var/tmp, in which everybody may write.
+    // StrictModes would refuse keys below /var/tmp, where every user may write.
     format!(
         "ListenAddress {address}\nHostKey {host_key}\nAuthorizedKeysFile {authorized}\nPidFile none\n\
          StrictModes no\nUsePAM no\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n\
@@ -78,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_gets_a_shell_and_hosts_are_known_by_port() {
+    fn no_client_gets_a_shell_and_hosts_are_known_by_port() {
         let address = SocketAddr::from(([10, 0, 0, 2], 2222));
         let text = configuration(address, Path::new("/k"), Path::new("/a.pub"));
         assert!(

@@ -23,7 +23,7 @@ fn start(stand: &Stand, name: &str) -> Result<Entrant> {
     let sshd = Sshd::start(stand, &stand.home(&format!("{name}-server"))?)?;
     let address = sshd.server.address();
     let source = format!("{}@{}:{}", sshd.user, address.ip(), store.display());
-    // The page cache outlives a close, as long as size and time of the file stay.
+    // The page cache survives a close, as long as size and time of the file stay.
     let options = format!(
         "auto_cache,attr_timeout={FILES_TRUSTED_S},entry_timeout={FILES_TRUSTED_S},\
          dcache_timeout={NAMES_TRUSTED_S},dcache_stat_timeout={FILES_TRUSTED_S},port={},\

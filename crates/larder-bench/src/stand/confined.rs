@@ -26,17 +26,17 @@ const DISK_BYTES: u64 = 4 << 30;
 /// Where control groups are.
 const CGROUPS: &str = "/sys/fs/cgroup";
 
-/// What a server is given.
+/// The resources of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Confinement {
     /// Memory, in bytes, page cache included.
     pub memory_bytes: u64,
-    /// What its disk reads in a second, and what it writes, in bytes.
+    /// The rates at which its disk reads and writes, in bytes per second.
     pub disk_bytes_per_s: u64,
 }
 
-/// A disk that is throttled for those in its groups. Dropped, it is gone; its servers must have
-/// ended.
+/// A disk that is throttled for the processes in its groups. When dropped, it is removed; its
+/// servers must have ended.
 #[derive(Debug)]
 pub(super) struct Disk {
     confinement: Confinement,
@@ -48,7 +48,7 @@ impl Disk {
     /// Makes an empty file system in `dir`.
     ///
     /// # Errors
-    /// If we are not root, or what losetup(8), mkfs(8) or mount(8) said.
+    /// If we are not root, or the error of losetup(8), mkfs(8) or mount(8).
     pub(super) fn create(dir: &Path, confinement: Confinement) -> Result<Disk> {
         let (image, mountpoint) = (dir.join("disk.img"), dir.join("disk"));
         File::create(&image)?.set_len(DISK_BYTES)?;
@@ -101,7 +101,7 @@ impl Drop for Disk {
             if program == "losetup" {
                 command.arg("--detach");
             }
-            // Mostly nothing is left to be told of it: a server that would not end.
+            // Usually there is nothing left to report: a server that did not end.
             if let Err(error) = succeed(command.arg(at)) {
                 eprintln!("larder: {error:#}");
             }
@@ -115,8 +115,8 @@ pub(super) struct Group {
     dirs: Vec<PathBuf>,
 }
 
-/// A command that joins the group, if there is one, and then is the command given. What else was
-/// set of that is lost: input, output, environment.
+/// A command that joins the group, if there is one, and then becomes the given command. Other
+/// settings of that are lost: input, output, environment.
 pub(super) fn confine(group: Option<&Group>, command: Command) -> Command {
     match group {
         None => command,
@@ -148,7 +148,7 @@ impl Drop for Group {
     }
 }
 
-/// A file of a control group, and what is written to it.
+/// A file of a control group, and the value written to it.
 #[derive(Debug, PartialEq, Eq)]
 struct Setting {
     /// Where the group is made.
@@ -157,7 +157,7 @@ struct Setting {
     value: String,
 }
 
-/// What limits memory and disk, in the version that is there.
+/// The settings that limit memory and disk, in the available version.
 fn settings(top: &Path, device: &str, memory_bytes: u64, rate: u64) -> Result<Vec<Setting>> {
     let setting = |dir: PathBuf, file, value: String| Setting { dir, file, value };
     if let Ok(controllers) = fs::read_to_string(top.join("cgroup.controllers")) {

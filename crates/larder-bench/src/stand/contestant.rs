@@ -1,5 +1,6 @@
-//! The contestants: which client of ours, and which server it mounts.
+//! The contestants: each is a client of ours, and the server that it mounts.
 
+use super::served::Door;
 use super::volume::Parts;
 use crate::target::Chosen;
 
@@ -19,6 +20,11 @@ pub struct Contestant {
 }
 
 impl Contestant {
+    /// Whether a share cannot offer what it mounts, or how.
+    fn is_of_nfs_alone(&self) -> bool {
+        self.server == Server::Asynchronous || self.options.contains(&"exclusive")
+    }
+
     /// Whether its server is made slow.
     pub fn is_slowed(&self) -> bool {
         matches!(self.server, Server::Volume(Parts { rate: Some(_), .. }))
@@ -31,6 +37,8 @@ pub enum Server {
     /// The stand's.
     #[default]
     Own,
+    /// Ours, beside it, with names that may not be on the disk yet when it answers.
+    Asynchronous,
     /// nfs-ganesha's, beside it, of the same disk.
     Ganesha,
     /// A volume of its own, of the same disk.
@@ -48,13 +56,14 @@ pub const LARDER: Contestant = Contestant {
 /// The reference client: the same code, timeouts and memory, no cache on disk.
 pub const PLAIN: Contestant = Contestant { name: "plain", cached: false, ..LARDER };
 
-/// What a mount uses anyway; said where transports are compared, so that records say it.
+/// The default of a mount; given where transports are compared, so that records contain it.
 const TCP: &[&str] = &["proto=tcp"];
 /// Instead of it.
 const UDP: &[&str] = &["proto=udp"];
 
-/// Clients of ours that a suite measures by default. The local disk is added to all.
-pub fn contestants(suite: &str) -> Vec<Contestant> {
+/// Clients of ours that a suite measures by default, with a server behind `door`. The local disk is
+/// added to all.
+pub fn contestants(suite: &str, door: Door) -> Vec<Contestant> {
     let plain = |name, options, server| Contestant { name, options, server, ..PLAIN };
     let volume = |name, setup| {
         let parts = Parts { setup, disks: 1, rate: None };
@@ -68,8 +77,8 @@ pub fn contestants(suite: &str) -> Vec<Contestant> {
             Contestant { options: TCP, ..LARDER },
             plain("plain", TCP, Server::Own),
             plain("plain-udp", UDP, Server::Own),
-            // Not over UDP: behind a slow disk it keeps every call that comes once more, until the
-            // kernel ends it for its memory.
+            // Not over UDP: behind a slow disk it keeps every repeated call, until the kernel kills
+            // it for its memory.
             plain("plain-ganesha", TCP, Server::Ganesha),
         ],
         "snapdragon" => vec![
@@ -78,10 +87,31 @@ pub fn contestants(suite: &str) -> Vec<Contestant> {
             volume("private", "private"),
             plain("nfs", &[], Server::Ganesha),
         ],
+        "mbfs" => {
+            let classes = CLASSES.map(|(name, options)| Contestant { name, options, ..LARDER });
+            let plain_async = plain("plain async names", &[], Server::Asynchronous);
+            let mut all: Vec<Contestant> =
+                classes.into_iter().chain([PLAIN, plain_async]).collect();
+            all.retain(|one| door == Door::Nfs || !one.is_of_nfs_alone());
+            all
+        }
         "disks" => DISKS.map(|(name, disks)| several(name, disks)).to_vec(),
         _ => vec![LARDER, PLAIN],
     }
 }
+
+/// Mounts of suite `mbfs`: each class, with names that are made on this machine and at the server.
+/// `edited` is the default class of a mount.
+const CLASSES: [(&str, &[&str]); 8] = [
+    ("larder scratch exclusive", &["class=scratch", "exclusive"]),
+    ("larder scratch", &["class=scratch"]),
+    ("larder generated exclusive", &["class=generated", "exclusive"]),
+    ("larder generated", &["class=generated"]),
+    ("larder edited exclusive", &["class=edited", "exclusive"]),
+    ("larder edited", &["class=edited"]),
+    ("larder critical exclusive", &["class=critical", "exclusive"]),
+    ("larder critical", &["class=critical"]),
+];
 
 /// Volumes of suite `disks`: as many disks as clients.
 const DISKS: [(&str, u16); 7] = [
@@ -93,7 +123,7 @@ const DISKS: [(&str, u16); 7] = [
     ("6 disks", 6),
     ("7 disks", 7),
 ];
-/// As fast as one of their disks is: so slow that seven, on one machine, are no faster than that.
+/// As fast as one of their disks: so slow that seven, on one machine, are no faster together.
 const DISKS_RATE: &str = "8MB/s";
 
 fn several(name: &'static str, disks: u16) -> Contestant {

@@ -21,8 +21,8 @@ const MOUNT_PORT: u16 = 20_048;
 /// disk took 115 MiB, and with 120 in all, page cache included, the kernel killed it.
 pub(super) const OWN_BYTES: u64 = 120 << 20;
 
-/// Made before it starts: what it and its port mapper write is at fixed paths, so it gets a /run of
-/// its own. Mounts of ours are not to be held by the copy of them in there.
+/// Made before it starts: it and its port mapper write to fixed paths, so it gets a /run of its
+/// own. The copies of our mounts in there must not keep them busy.
 const START: &str = "umount --all --lazy --no-canonicalize --types fuse.larder 2>/dev/null; \
      mount -t tmpfs tmpfs /run && mkdir -p /run/ganesha /run/rpcbind && \
      mount -t tmpfs tmpfs /var/lib/nfs && mkdir /var/lib/nfs/ganesha && \
@@ -33,16 +33,16 @@ const START: &str = "umount --all --lazy --no-canonicalize --types fuse.larder 2
 #[derive(Debug)]
 pub(super) struct Ganesha {
     child: Child,
-    /// What it exports; clients mount this path.
+    /// Its export; clients mount this path.
     pub(super) dir: PathBuf,
     pub(super) netns: Netns,
 }
 
 impl Ganesha {
-    /// Exports `dir`, with what it keeps in `state`.
+    /// Exports `dir`, with its own files in `state`.
     ///
     /// # Errors
-    /// If it is not installed, or does not come up.
+    /// If it is not installed, or does not start.
     pub(super) fn start(state: &Path, dir: &Path, group: Option<&Group>) -> Result<Ganesha> {
         fs::create_dir_all(state)?;
         fs::create_dir_all(dir)?;

@@ -5,6 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
@@ -43,6 +44,24 @@ impl Door {
     }
 }
 
+/// When our server answers a change of names or attributes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Names {
+    /// When it is on the disk.
+    Durable,
+    /// Before.
+    Asynchronous,
+}
+
+/// How our server is run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct How<'a> {
+    pub(super) names: Names,
+    /// How long each operation of its disk takes, if not the machine's own time.
+    pub(super) disk_latency: Option<Duration>,
+    pub(super) group: Option<&'a Group>,
+}
+
 /// Our server, as a process.
 #[derive(Debug)]
 pub(super) struct Export {
@@ -58,15 +77,21 @@ impl Export {
         dir: &Path,
         address: SocketAddr,
         netns: Option<&Netns>,
-        group: Option<&Group>,
+        how: How<'_>,
     ) -> Result<Export> {
         let mut run = Command::new(larder);
         run.arg("export").arg(dir).args(["--listen", &address.to_string(), "--no-root-squash"]);
-        let mut run = confine(group, run);
+        if how.names == Names::Asynchronous {
+            run.arg("--async-names");
+        }
+        if let Some(latency) = how.disk_latency {
+            run.args(["--disk-latency", &format!("{}us", latency.as_micros())]);
+        }
+        let mut run = confine(how.group, run);
         Export::listening(&mut run, dir, address, netns)
     }
 
-    /// Samba, for guests who work as root, with all that it keeps in `state`.
+    /// Samba, for guests who work as root, with all its files in `state`.
     pub(super) fn smb(
         state: &Path,
         dir: &Path,

@@ -20,7 +20,7 @@ const DISK_SIZE: &str = "16G";
 /// What a volume consists of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parts {
-    /// What protects requests to its disks: `off`, `secure` or `private`.
+    /// How requests to its disks are protected: `off`, `secure` or `private`.
     pub setup: &'static str,
     /// Disks.
     pub disks: u16,
@@ -32,7 +32,7 @@ pub struct Parts {
 /// A running volume.
 #[derive(Debug)]
 pub(super) struct Volume {
-    /// What a mount is to trust, where the metadata server speaks TLS.
+    /// The certificate that a mount must trust, where the metadata server speaks TLS.
     ca: Option<PathBuf>,
     meta: Child,
     disks: Vec<Child>,
@@ -110,7 +110,7 @@ impl Volume {
         self.ca.iter().map(|ca| format!("ca={}", ca.display())).collect()
     }
 
-    /// Its processes: which lead groups of their own, by what they cost.
+    /// Its processes: the leaders of their groups, with the labels of their costs.
     pub(super) fn processes(&self) -> Vec<(&'static str, u32)> {
         let disks = self.disks.iter().map(|disk| ("disks_cpu_s", disk.id()));
         std::iter::once(("metadata_cpu_s", self.meta.id())).chain(disks).collect()
@@ -119,7 +119,7 @@ impl Volume {
 
 impl Drop for Volume {
     fn drop(&mut self) {
-        // First who asks the others.
+        // First the one that calls the others.
         process::end(&mut self.meta);
         self.disks.iter_mut().for_each(process::end);
     }

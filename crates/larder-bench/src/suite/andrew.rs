@@ -15,15 +15,15 @@ use super::command;
 use super::{Outcome, Place, Size};
 use crate::data::{Pattern, Random};
 
-/// Where the tree to be copied lies, and the copy.
+/// The place of the tree to be copied, and of the copy.
 const FROM: &str = "source";
 const TO: &str = "tree";
 
-/// What is searched for; once in each file.
+/// The text to search for; once in each file.
 const NEEDLE: &str = "remember_this_line";
 
-/// Compiles what it is given, links it, and says what CPU time that took. One shell for all: it
-/// tells times in steps of 10 ms, and so rounds once, not once per file.
+/// Compiles its arguments, links them, and prints the CPU time used. One shell for all: it reports
+/// times in steps of 10 ms, and so rounds once, not once per file.
 const COMPILE: &str = r#"
 cd "$1" || exit
 shift
@@ -236,7 +236,7 @@ pub(super) fn warm_up(_: &Place) -> Result<&'static str> {
     Ok("then the compiler read")
 }
 
-/// CPU time, user and system, of a shell's children, from what its `times` prints: two lines, the
+/// CPU time, user and system, of a shell's children, from the output of its `times`: two lines, the
 /// shell and its children, each with user and system time as `0m1.230000s`.
 fn children_s(printed: &str) -> Option<f64> {
     let mut sum = 0.0;

@@ -14,7 +14,7 @@ use crate::data::{Pattern, Random};
 const TOP: &str = "unpacked";
 const ARCHIVE: &str = "archive.tar";
 
-/// What an archive holds.
+/// The content of an archive.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Archive {
     files: u32,
@@ -28,12 +28,12 @@ impl Archive {
         Archive { files: size.pick(60, 370), bytes: size.pick(300_000, 3_700_000) }
     }
 
-    /// One of so many files, which have so many bytes each on average.
+    /// One of this many files, with this average size.
     pub(super) fn of_files(files: u32, mean_bytes: u64) -> Archive {
         Archive { files, bytes: u64::from(files) * mean_bytes }
     }
 
-    /// What it is, in words.
+    /// Its description, in words.
     pub(super) fn shown(self) -> String {
         format!("an archive of {} files, {:.1} MB together", self.files, self.bytes as f64 / 1e6)
     }

@@ -30,7 +30,7 @@ struct Scale {
     small_writes: u32,
     small_rewrites: u32,
     archive: Archive,
-    /// What the andrew tests copy and compile.
+    /// The tree that the andrew tests copy and compile.
     tree: Tree,
 }
 
@@ -73,6 +73,7 @@ pub(super) fn suite(size: Size) -> Suite {
         link_bits_per_s: Some(10_000_000),
         own_mounts: false,
         confinement: None,
+        disk_latency: None,
     }
 }
 
@@ -208,7 +209,7 @@ fn small_rw(place: &Place, scale: Scale) -> Result<Outcome> {
     Ok(outcome.and_check_at_end(move || check_integers(&path, scale.small_rewrites)))
 }
 
-/// Also finds what the last close could not write: dropping a file does not tell.
+/// Also detects errors of the last close: dropping a file does not report them.
 fn check_integers(path: &Path, count: u32) -> Result<()> {
     ensure!(fs::read_to_string(path)? == integers(count), "wrong bytes in {}", path.display());
     Ok(())

@@ -4,10 +4,10 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-/// Runs a program that must succeed; what it printed.
+/// Runs a program that must succeed; returns its output.
 ///
 /// # Errors
-/// If it is missing or fails, with the first line of what it said.
+/// If it is missing or fails, with the first line of its output.
 pub(super) fn run(command: &mut Command) -> Result<String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let done = command.output().with_context(|| format!("cannot run {name}: is it installed?"))?;

@@ -10,7 +10,7 @@ use anyhow::Result;
 use super::{Before, Outcome, Place, Size, Suite, Test, read_pattern, write_pattern};
 use crate::data::Pattern;
 
-/// What the file is called.
+/// The file's name.
 const FILE: &str = "file";
 const SEED: u64 = 0xf5_cace;
 
@@ -31,7 +31,7 @@ pub(super) fn suite(size: Size) -> Suite {
             test("COLD", Before::RestartEmpty),
             test("HOT", Before::Restart),
             test("PGCACHE", Before::Nothing).prepared(move |place| {
-                // Another target's turn has dropped memory meanwhile, and this one's with it.
+                // Another target's turn has dropped memory in the meantime, including this one's.
                 read(place, bytes)?;
                 Ok("read once just before")
             }),
@@ -44,6 +44,7 @@ pub(super) fn suite(size: Size) -> Suite {
         link_bits_per_s: Some(100_000_000),
         own_mounts: false,
         confinement: None,
+        disk_latency: None,
     }
 }
 

@@ -1,8 +1,8 @@
-//! What a cache costs where it has nothing to win: on a link so fast that the server's memory is as
-//! near as the client's disk. Not published elsewhere.
+//! What a cache costs where it cannot gain anything: on a link so fast that the server's memory is
+//! as near as the client's disk. Not published elsewhere.
 //!
-//! The server has everything in memory; what is cold is the client: a fresh mount with an empty
-//! disk cache. All that a cached target takes longer than a plain one is the cache's own work. No
+//! The server has everything in memory; the client is cold: a fresh mount with an empty disk cache.
+//! All the additional time of a cached target compared with a plain one is the cache's own work. No
 //! kernel memory is dropped, so that runs can be made beside other work on the machine.
 
 use std::fs::{self, File};
@@ -24,7 +24,7 @@ struct Scale {
     stream_bytes: u64,
     small_files: u32,
     archive: Archive,
-    /// What each of the [`PARALLEL`] makes and removes.
+    /// Number of objects that each of the [`PARALLEL`] makes and removes.
     made_each: u32,
     opens: u32,
 }
@@ -56,6 +56,7 @@ pub(super) fn suite(size: Size) -> Suite {
         link_bits_per_s: None,
         own_mounts: false,
         confinement: None,
+        disk_latency: None,
     }
 }
 
@@ -157,11 +158,11 @@ fn read_small(place: &Place, count: u32) -> Result<Outcome> {
     })
 }
 
-/// git without what the user or the machine has set.
+/// git without settings of the user or the machine.
 fn git(repository: &Path) -> Command {
     let mut git = Command::new("git");
     git.env("GIT_CONFIG_GLOBAL", "/dev/null").env("GIT_CONFIG_NOSYSTEM", "1");
-    // A status that writes what it found would be another work the second time.
+    // A status that stores its results would be a different work the second time.
     git.env("GIT_OPTIONAL_LOCKS", "0");
     git.args([
         "-c",

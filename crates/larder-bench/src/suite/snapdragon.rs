@@ -27,6 +27,9 @@ const CLIENTS_MAX: u32 = 16;
 const DISKS_MAX: u32 = 7;
 /// No client touches more files of one size.
 const FILES_MAX: u64 = 2000;
+/// Of files up to this size each client touches that many, if not asked for little only, so that
+/// the capabilities of all clients fill several groups, which the metadata server replaces.
+const MANY_KIB_MAX: u64 = 16;
 
 /// The suite.
 pub(super) fn suite(size: Size) -> Suite {
@@ -46,7 +49,8 @@ pub(super) fn suite(size: Size) -> Suite {
     };
     let mut tests = Vec::new();
     for kib in sizes {
-        let count = (bytes / (kib << 10)).clamp(1, FILES_MAX);
+        let least = if size != Size::Smoke && *kib <= MANY_KIB_MAX { FILES_MAX } else { 1 };
+        let count = (bytes / (kib << 10)).clamp(least, FILES_MAX);
         let files = Files { what: "read", kib: *kib, count };
         tests.extend(reading_and_writing(files, CLIENTS, ("file size KB", *kib as f64), &memory));
     }
@@ -62,6 +66,7 @@ pub(super) fn suite(size: Size) -> Suite {
         link_bits_per_s: None,
         own_mounts: true,
         confinement: None,
+        disk_latency: None,
     }
 }
 
@@ -84,14 +89,15 @@ pub(super) fn disks(size: Size) -> Suite {
         link_bits_per_s: None,
         own_mounts: true,
         confinement: None,
+        disk_latency: None,
     }
 }
 
 fn method(bytes: u64, small_files: u32, names: u32, tree: Tree) -> Vec<String> {
     vec![
         "Setups (secure or not, cache or none, one disk or several) are targets, not tests. Before each test, memory forgets all files on client and server. A KB is 2^10 bytes.".to_owned(),
-        format!("read, write: {CLIENTS} clients, each a mount of its own on this machine with a cache, connections and (as root) a network namespace of its own, in directories of their own, open one file at a time, read or write it whole in pieces of 64 KB and close it; every file is touched once. Each client moves {} KB, but touches {FILES_MAX} files at most. The result is the bytes of all clients by the time until the last one is done. Writing makes new files and does not fsync them.", bytes >> 10),
-        format!("latency: {small_files} files of 4 KB in random order by one client, one operation per file: open, read, close, after a fresh mount with an empty disk cache if the target can be mounted again; and open, write in place, fsync, close. latency-again: open, read past the kernel's memory, close, of a file that was just read so; latency-revoked: the same after a chmod, which ends the client's capability. latency-chmod: chmod of a file whose attributes alone were asked for; latency-revocation: of one that was just read, so that the disk has to be told. The result is the mean; percentiles are recorded beside it."),
+        format!("read, write: {CLIENTS} clients, each a mount of its own on this machine without a cache on disk, with connections and (as root) a network namespace of its own, in directories of their own, open one file at a time, read or write it whole in pieces of 64 KB and close it; every file is touched once. Each client moves {} KB, but touches {FILES_MAX} files at most, and (in sizes short and full) of files up to {MANY_KIB_MAX} KB so many in any case. The result is the bytes of all clients by the time until the last one is done. Writing makes new files and does not fsync them.", bytes >> 10),
+        format!("latency: {small_files} files of 4 KB in random order by one client, one operation per file: open, read, close, after a fresh mount if the target can be mounted again; and open, write in place, fsync, close. latency-again: open, read past the kernel's memory, close, of a file that was just read so; latency-revoked: the same after a chmod, which ends the client's capability. latency-chmod: chmod of a file whose attributes alone were asked for; latency-revocation: of one that was just read, so that the disk has to be told. The result is the mean; percentiles are recorded beside it."),
         format!("create, stat, unlink, small-file: one client, then {CLIENTS_MAX}, each {names} times in a directory of its own: make an empty file; ask for its attributes after a fresh mount; remove it; make a file, write 4 KB, fsync, close and remove it. The result is files of all clients by the time until the last one is done. What a volume acknowledges is on disk; nfs-ganesha writes names to disk when its file system does."),
         format!("andrew: the original tree, as in suite mbfs. andrew-large: make {} directories, copy {} files, scan once, read once, compile {} of the files. The compiler's CPU time (user and system, in steps of 10 ms) is subtracted. The compiler is in memory.", tree.dirs, tree.files, tree.sources),
         "Of what was read in the clock, the mark of each page is compared, which differs from page to page and from file to file; of what was written, every byte after the last test.".to_owned(),

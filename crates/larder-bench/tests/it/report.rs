@@ -349,7 +349,7 @@ fn an_interrupted_run_says_so_before_anything_else() {
 }
 
 #[test]
-fn who_is_missing_is_told_at_the_top_and_in_the_suite() {
+fn missing_targets_are_named_at_the_top_and_in_the_suite() {
     let report = report(&made_up::all());
     check_page(&report.html, |page| {
         for id in ["conditions", "mbfs-2"] {

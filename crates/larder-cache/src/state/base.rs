@@ -25,25 +25,25 @@ pub(crate) const BASES_MAX: usize = 64;
 /// many by chance, and each gap costs a request.
 const GAP_BYTES_MIN: usize = 4;
 
-/// Most places of one chunk that are sent by themselves. Of more, those that lie closest are
-/// joined.
+/// Most places of one chunk that are sent separately. If there are more, those closest to each
+/// other are joined.
 const PLACES_MAX: usize = 16;
 
 /// The first chunks of one local file.
 #[derive(Debug, Default)]
 pub(crate) struct Base {
     chunks: BTreeMap<u64, Vec<u8>>,
-    /// Without one nothing is kept.
+    /// Without a slot nothing is kept.
     place: Option<Place>,
 }
 
 impl Base {
-    /// Of a file for which there is a place.
+    /// The base of a file that has a slot.
     pub(crate) fn new(place: Place) -> Base {
         Base { chunks: BTreeMap::new(), place: Some(place) }
     }
 
-    /// Whether a chunk is to be kept, or is here.
+    /// Whether a chunk is to be kept, or is kept.
     pub(crate) fn wants(&self, chunk: u64) -> bool {
         !self.wanted_of(&(chunk..chunk + 1)).is_empty()
     }
@@ -54,8 +54,9 @@ impl Base {
         chunks.start.min(end)..chunks.end.min(end)
     }
 
-    /// The local file has these bytes in a chunk now, and what the kernel changed of it is dirty.
+    /// The local file has these bytes in a chunk now, and what the kernel changed in it is dirty.
     pub(crate) fn keep(&mut self, chunk: u64, bytes: &[u8]) {
+        debug_assert!(bytes.len() as u64 <= CHUNK_BYTES, "a chunk is no longer than a chunk");
         if self.wants(chunk) {
             let kept = self.chunks.entry(chunk).or_default();
             kept.clear();
@@ -83,15 +84,16 @@ impl Base {
         }
     }
 
-    /// Where a chunk, which has these bytes now, was changed by the kernel, in bytes from its
-    /// start; and how much of it could be compared. `None` if nothing is known of it.
+    /// The places, in bytes from its start, where the kernel changed a chunk that has these bytes
+    /// now; and how much of it could be compared. `None` if nothing is known of it.
     pub(crate) fn changes(&self, chunk: u64, now: &[u8]) -> Option<(Vec<Range<usize>>, usize)> {
         let before = self.chunks.get(&chunk)?;
         let compared = before.len().min(now.len());
         Some((changes(before, now), compared))
     }
 
-    /// Changes what is here of a range: `change` gets a part of it, and where in the range that is.
+    /// Changes the kept bytes of a range: `change` gets a part of it, and where that is in the
+    /// range.
     fn change(&mut self, range: Range<u64>, mut change: impl FnMut(&mut [u8], usize)) {
         let index = |bytes: u64| usize::try_from(bytes).expect("what is kept is in memory");
         for (&chunk, kept) in self.chunks.range_mut(chunks_of(&range)) {
@@ -149,8 +151,8 @@ mod tests {
         Base::new(Places::new(1).take())
     }
 
-    /// All pairs of runs of ten bytes of two values: what is told holds all that differs, begins
-    /// and ends with it, and leaves each gap that counts.
+    /// All pairs of runs of ten bytes of two values: the result contains everything that differs,
+    /// begins and ends with a difference, and omits each gap that is long enough.
     #[test]
     fn what_differs_is_told_to_the_byte() {
         const LEN: usize = 10;
@@ -203,13 +205,13 @@ mod tests {
             }
         }
 
-        /// A file that is written, zeroed, cut and lengthened here, and written by the kernel: what
-        /// is found is what the kernel wrote and nobody wrote here after it.
+        /// A file that is written, zeroed, truncated and extended here, and written by the kernel:
+        /// what is found is what the kernel wrote and was not overwritten here afterwards.
         #[test]
         fn what_was_done_here_is_no_change(
             steps in proptest::collection::vec((0..5_u8, 0..90_usize, 1..40_usize, 1..9_u8), 1..30),
         ) {
-            // A file across the edge of two chunks; nothing is looked at before it.
+            // A file across the edge of two chunks; the bytes before that are not examined.
             let first = usize::try_from(CHUNK_BYTES).unwrap() - 50;
             let mut base = base();
             let mut local = vec![0; first + 100];
@@ -262,7 +264,7 @@ mod tests {
                         let near = found.iter().any(|place| {
                             place.contains(&at) && (at - place.start >= 1 && place.end - at > 1)
                         });
-                        // The kernel may have written what was there.
+                        // The kernel may have written the bytes that were there.
                         prop_assert!(!is_told || by_kernel[start + at] || near);
                     }
                     let told = |at: usize| found.iter().any(|place| place.contains(&at));

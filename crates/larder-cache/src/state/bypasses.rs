@@ -32,7 +32,7 @@ pub(crate) struct Bypasses {
 }
 
 impl Bypasses {
-    /// None in this run; of the run before `goes_on` says whether it died in one.
+    /// No bypass in this run; `goes_on` says whether the run before died during one.
     pub(crate) fn of_earlier_run(goes_on: bool) -> Bypasses {
         Bypasses { of_earlier_run: goes_on, ..Bypasses::default() }
     }
@@ -43,7 +43,10 @@ impl Bypasses {
             Event::Begun(stamp) => {
                 *self = Bypasses { count: 1, begun_at: Some(stamp), ..Bypasses::default() };
             }
-            Event::Ended => self.count -= 1,
+            Event::Ended => {
+                assert!(self.count > 0, "the kernel gives a local file back as often as it got it");
+                self.count -= 1;
+            }
             Event::Collected(stamp) => self.collected_at = Some(stamp),
             Event::Flushed(stamp) => self.flushed_at = Some(stamp),
         }
@@ -59,7 +62,7 @@ impl Bypasses {
         self.count > 0
     }
 
-    /// Whether the kernel may be writing it, as far as a later run must believe.
+    /// Whether the kernel may be writing it, from the point of view of a later run.
     pub(crate) fn may_go_on(&self) -> bool {
         self.count > 0 || self.of_earlier_run
     }
@@ -98,7 +101,7 @@ mod tests {
         history.iter().rev().find_map(pick)
     }
 
-    /// What must be so after a history, told from all of it.
+    /// What must be true after a history, computed from all of it.
     fn check(history: &[Event], found: &Bypasses) {
         let count_at = |at: usize| {
             let ended = history[..at].iter().filter(|event| **event == Event::Ended).count();
@@ -132,7 +135,7 @@ mod tests {
         }
     }
 
-    /// Every history up to [`LENGTH_MAX`] events, with two looks of the local file.
+    /// Every history up to [`LENGTH_MAX`] events, with two possible stamps of the local file.
     #[test]
     fn every_history_is_judged_by_what_happened_since_the_bypass_began() {
         let looks = [stamp(0), stamp(1)];

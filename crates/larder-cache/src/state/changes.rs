@@ -33,7 +33,7 @@ pub(crate) struct Changes {
     is_synced: bool,
     /// When the last local change began.
     begun_at: Option<Monotonic>,
-    /// Counts what makes a prepared save wrong.
+    /// Counts the changes that invalidate a prepared save.
     count: u64,
 }
 
@@ -89,7 +89,7 @@ impl Changes {
         self.begun_at
     }
 
-    /// Another number than before, if a save that was prepared then is wrong now.
+    /// A different number than before means that a save prepared then is invalid now.
     pub(crate) fn count(&self) -> u64 {
         self.count
     }
@@ -107,7 +107,7 @@ mod tests {
 
     const LENGTH_MAX: u32 = 6;
 
-    /// Every history up to [`LENGTH_MAX`] events, judged from its end.
+    /// Every history up to [`LENGTH_MAX`] events, checked from its end.
     #[test]
     fn every_history_is_judged_by_the_last_event_that_matters() {
         let at = |secs: u64| Monotonic::from_nanos(secs);

@@ -1,7 +1,8 @@
-//! Which bytes of a file no server has, and what the index must still be told of that.
+//! Which bytes of a file no server has, and which of these facts must still be recorded in the
+//! index.
 //!
 //! Invariants:
-//! - Ranges that were handed out for sending stay dirty where they were written again meanwhile.
+//! - Ranges that were handed out for sending stay dirty where they are written again.
 //! - Applying all [`Dirty::take_unnoted`] to the previous ranges gives the present ones.
 
 use std::ops::Range;
@@ -15,9 +16,9 @@ pub(crate) type Note = (u64, Option<u64>);
 #[derive(Debug, Default)]
 pub(crate) struct Dirty {
     ranges: RangeSet,
-    /// What became dirty since sending the dirty bytes began.
+    /// What became dirty since the dirty bytes were handed out for sending.
     rewritten: Option<RangeSet>,
-    /// What the index must still be told.
+    /// What must still be recorded in the index.
     unnoted: Vec<Note>,
 }
 
@@ -29,6 +30,10 @@ impl Dirty {
 
     /// Ranges that the index has already.
     pub(crate) fn restore(&mut self, range: Range<u64>) {
+        debug_assert!(
+            self.unnoted.is_empty() && self.rewritten.is_none(),
+            "what the index has is restored before anything changes"
+        );
         self.ranges.insert(range);
     }
 
@@ -53,7 +58,7 @@ impl Dirty {
         self.ranges.iter().collect()
     }
 
-    /// The parts of a range that were not written since they began to be sent.
+    /// The parts of a range that were not written since they were handed out for sending.
     pub(crate) fn sent(&self, range: Range<u64>) -> Vec<Range<u64>> {
         match &self.rewritten {
             Some(rewritten) => rewritten.gaps(range),
@@ -69,6 +74,10 @@ impl Dirty {
     fn change(&mut self, range: Range<u64>, change: impl FnOnce(&mut RangeSet, Range<u64>)) {
         let before = self.ranges.around(&range);
         change(&mut self.ranges, range.clone());
+        debug_assert!(
+            self.ranges.contains(range.clone()) || !self.ranges.intersects(range.clone()),
+            "a range is wholly dirty after a change, or not at all"
+        );
         let start = before.first_key_value().map_or(range.start, |(&first, _)| first);
         let end = before.last_key_value().map_or(range.end, |(_, &last)| last.max(range.end));
         let after = self.ranges.around(&(start..end));
@@ -94,7 +103,7 @@ mod tests {
         Insert(Range<u64>),
         Remove(Range<u64>),
         BeginSending,
-        /// The server has a range of what was to be sent.
+        /// The server has a part of what was to be sent.
         Sent(Range<u64>),
         TakeUnnoted,
     }
@@ -111,8 +120,8 @@ mod tests {
     }
 
     proptest! {
-        /// The index rebuilds the ranges from its notes, and nothing that was written while it was
-        /// sent counts as sent.
+        /// The ranges can be rebuilt from what was recorded in the index, and nothing that was
+        /// written while it was sent counts as sent.
         #[test]
         fn notes_rebuild_the_ranges_and_what_is_rewritten_stays(
             steps in proptest::collection::vec(step(), 1..40),

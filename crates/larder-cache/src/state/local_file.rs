@@ -12,7 +12,7 @@ pub(crate) struct LocalFile {
     serial: u64,
     /// It was checked since loading.
     is_settled: bool,
-    /// It is the one that the index saw, or has been verified as a whole: it may be handed out
+    /// It is the one that the index recorded, or has been verified as a whole: it may be handed out
     /// without reading it.
     is_stamped: bool,
     /// It waits in memory to be written.
@@ -54,7 +54,10 @@ impl LocalFile {
 
     /// It was created.
     pub(crate) fn create(&mut self, serial: u64) {
-        debug_assert!(!self.is_there() && serial != 0);
+        debug_assert!(
+            !self.is_there() && serial != 0,
+            "a file has one local file, which has a number"
+        );
         self.serial = serial;
     }
 
@@ -64,6 +67,15 @@ impl LocalFile {
         self.unwritten = Some(file);
     }
 
+    /// The bytes are in another local file now, which the kernel does not have.
+    pub(crate) fn move_to(&mut self, serial: u64) {
+        debug_assert!(
+            self.is_there() && self.unwritten.is_none() && ![0, self.serial].contains(&serial),
+            "bytes move from a local file on the disk to another one"
+        );
+        (self.serial, self.backing) = (serial, Weak::new());
+    }
+
     /// It waits in memory to be written.
     pub(crate) fn unwritten(&self) -> Option<&Arc<UnwrittenFile>> {
         self.unwritten.as_ref()
@@ -71,6 +83,7 @@ impl LocalFile {
 
     /// It is on the disk.
     pub(crate) fn set_written(&mut self) {
+        debug_assert!(!self.is_handed_out(), "the kernel has no local file that was in memory");
         self.unwritten = None;
     }
 
@@ -95,14 +108,17 @@ impl LocalFile {
         self.backing.strong_count() > 0
     }
 
-    /// Whether this is the one that the kernel got, in the local file in use.
+    /// Whether this file was handed out as the present local file.
     pub(crate) fn is_handed_out_as(&self, backing: &Arc<BackingFile>) -> bool {
         std::ptr::eq(self.backing.as_ptr(), Arc::as_ptr(backing))
     }
 
     /// The kernel gets it.
     pub(crate) fn hand_out(&mut self, backing: &Arc<BackingFile>) {
-        debug_assert!(self.unwritten.is_none());
+        debug_assert!(
+            self.is_there() && self.unwritten.is_none(),
+            "the kernel gets a local file that is on the disk"
+        );
         self.backing = Arc::downgrade(backing);
     }
 }

@@ -1,4 +1,4 @@
-//! What the index has of a file, and what it must still be given.
+//! What the index has of a file, and what must still be put into it.
 //!
 //! Invariants:
 //! - While the record *vouches* for bytes of the local file, these do not change: a change first
@@ -25,7 +25,7 @@ pub(crate) struct Recorded {
     groups: BTreeSet<u32>,
     /// The record's content, for accounting and for trust.
     record: FileRecord,
-    /// What the index says of the local changes.
+    /// What the index records of the local changes.
     noted: Option<LocalRecord>,
     /// Whether the index has a record of local changes that were kept.
     keeping: Keeping,
@@ -47,7 +47,7 @@ impl Recorded {
         self.is_there
     }
 
-    /// What it says of kept local changes, and of how many.
+    /// What it records of kept local changes, and as of which count.
     pub(crate) fn keeping(&self) -> (Keeping, Option<u64>) {
         (self.keeping, self.kept_changes)
     }
@@ -82,12 +82,12 @@ impl Recorded {
         self.is_queued
     }
 
-    /// Whether the record or the mark is to be taken back, now that the bytes are gone.
+    /// Whether the record or the mark must be removed, now that the bytes are gone.
     pub(crate) fn is_owed(&self) -> bool {
         self.is_there || self.is_marked
     }
 
-    /// The index was given a mark, which a commit has yet to make durable.
+    /// A mark was put into the index, which a commit has yet to make durable.
     pub(crate) fn mark(&mut self) {
         self.is_marked = true;
     }
@@ -105,7 +105,8 @@ impl Recorded {
         self.is_stale = true;
     }
 
-    /// What an earlier run recorded overrides the record, which vouches for nothing then.
+    /// What an earlier run recorded of local changes overrides the record, which vouches for
+    /// nothing then.
     pub(crate) fn take_up(&mut self, noted: LocalRecord, is_marked: bool) {
         self.vouches = false;
         self.is_marked = is_marked;
@@ -122,7 +123,7 @@ impl Recorded {
         self.is_stale = true;
     }
 
-    /// The index is given the record that it has, or one of no bytes, with another pin.
+    /// The record that the index has, or one of no bytes, is put again with another pin.
     pub(crate) fn pin(&mut self, is_pinned: bool) -> FileRecord {
         self.is_there = true;
         self.record.pinned = is_pinned;
@@ -136,11 +137,11 @@ impl Recorded {
 
     /// A save begins, of the file as it is now.
     pub(crate) fn begin_save(&mut self) {
+        debug_assert!(self.is_queued, "a file is saved because it is in the list");
         self.is_stale = false;
     }
 
-    /// The index was given this record, or none, and these groups, which it now has or no longer
-    /// has.
+    /// This record, or none, was put into the index, and these groups were added or removed.
     pub(crate) fn end_save(
         &mut self,
         record: Option<FileRecord>,
@@ -153,15 +154,20 @@ impl Recorded {
                 self.groups.remove(&number);
             }
         }
+        debug_assert!(
+            record.is_some() || self.groups.is_empty(),
+            "the sums of a file go with its record"
+        );
         self.is_marked = false;
         self.is_there = record.is_some();
         self.record = record.unwrap_or_default();
         self.vouches |= self.record.held_bytes > 0;
     }
 
-    /// Takes the file out of the list of those to save, unless something has changed since the save
-    /// began. Answers whether it did.
+    /// Removes the file from the list of those to save, unless something has changed since the save
+    /// began. Returns whether it did.
     pub(crate) fn leave_queue(&mut self) -> bool {
+        debug_assert!(self.is_queued, "a file that was saved is still in the list");
         if !self.is_stale {
             self.is_queued = false;
         }
@@ -175,7 +181,7 @@ mod tests {
 
     const LENGTH_MAX: u32 = 6;
 
-    /// What the files of [`crate::file`] and [`crate::save`] do, each in its order.
+    /// The steps of the files of [`crate::file`] and [`crate::save`], each in its order.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     enum Step {
         /// A local change: a mark and a commit where the record vouches.
@@ -184,7 +190,7 @@ mod tests {
         FailToChange,
         /// Saves the bytes as they are.
         Save,
-        /// Something changes while a save is under way, which is put back.
+        /// Something changes during a save, which is undone.
         SaveInVain,
         /// Saves a file that has no bytes any more.
         SaveNothing,
@@ -200,7 +206,7 @@ mod tests {
         Step::Drop,
     ];
 
-    /// The index as it is, and the local file that it was told of.
+    /// The index, and the local file that it was told of.
     #[derive(Debug, Default)]
     struct Index {
         record: Option<u64>,
@@ -253,8 +259,9 @@ mod tests {
         }
     }
 
-    /// Every history up to [`LENGTH_MAX`] steps. The index never says without a mark what is not so
-    /// of a local file that was only changed; and what it says wrongly is to be saved.
+    /// Every history up to [`LENGTH_MAX`] steps. Without a mark, the index never records anything
+    /// false about a local file that was only changed; and what it records falsely is in the list
+    /// to save.
     #[test]
     fn no_history_leaves_a_record_that_vouches_for_changed_bytes() {
         for length in 0..=LENGTH_MAX {
@@ -269,7 +276,7 @@ mod tests {
                     is_dropped = step == Step::Drop || (is_dropped && step != Step::Save);
                     apply(&mut found, &mut index, &mut content, step);
                     let is_right = index.record.is_none_or(|record| record == content);
-                    // A record of a local file that is gone is a miss, and is no lie.
+                    // A record of a local file that is gone is a miss, and is not false.
                     assert!(is_right || index.is_marked || is_dropped, "{history:?}");
                     assert!(is_right || found.is_queued(), "{history:?}");
                     assert_eq!(found.is_there(), index.record.is_some(), "{history:?}");

@@ -1,4 +1,4 @@
-//! Tests of the state as a whole: what its parts must do together.
+//! Tests of the state as a whole: how its parts work together.
 
 #![allow(clippy::single_range_in_vec_init, reason = "a list of ranges often has one")]
 
@@ -13,7 +13,7 @@ fn found(record: FileRecord) -> Found {
     Found { record, numbers: BTreeSet::new(), groups: Vec::new() }
 }
 
-/// In bytes: ranges lie in chunks of their own, or cross from one to the next.
+/// In bytes: ranges are in chunks of their own, or cross from one to the next.
 const STEP: u64 = crate::CHUNK_BYTES / 2;
 const STEPS: u64 = 8;
 
@@ -108,7 +108,7 @@ impl Index {
 }
 
 proptest! {
-    /// The process may die after each note: what the next one takes up is what was so.
+    /// The process may die after each record: what the next one restores was the state then.
     #[test]
     fn another_run_takes_up_what_was_noted(steps in proptest::collection::vec(step(), 1..40)) {
         let (mut state, mut index) = (State::default(), Index::default());
@@ -171,7 +171,7 @@ fn a_save_leaves_the_list_only_if_nothing_came_in_between() {
     assert!(state.begin_save().contains(0..1));
 }
 
-/// Uses are saved once in a while, and only for a file that has a record.
+/// Uses are saved from time to time, and only for a file that has a record.
 #[test]
 fn a_use_is_news_once_in_a_while() {
     let mut state = State::default();

@@ -5,7 +5,7 @@ use larder_io::{Fault, Image, OpenMode};
 use super::killed::open_in;
 use super::*;
 
-/// The files that were set aside, with what they hold.
+/// The files that were set aside, with their content.
 fn aside(disk: &SimDisk) -> Vec<(String, Vec<u8>)> {
     let files = disk.files().into_iter();
     let content = |path: String| {
@@ -17,7 +17,7 @@ fn aside(disk: &SimDisk) -> Vec<(String, Vec<u8>)> {
     files.map(|(path, _)| path).filter(|path| path.starts_with("set-aside/")).map(content).collect()
 }
 
-/// Four chunks, of which the third was never held, with an edit over the end of the first.
+/// Four chunks, of which the third was never held, with an edit across the end of the first.
 fn edited(cache: &Cache) -> (Arc<CachedFile>, Vec<u8>) {
     let file = cache.file(cache.assign(b"edited"));
     file.reset(b"v1", 4 * CHUNK);
@@ -70,7 +70,7 @@ fn a_cache_in_memory_keeps_nothing_for_later() {
     assert_eq!((file.dirty(), cache.usage().set_aside), (vec![], 0));
 }
 
-/// Whatever a crash of the process or the disk cuts short, the changes are unsent or set aside.
+/// Wherever a crash of the process or the disk interrupts it, the changes are unsent or set aside.
 #[test]
 fn changes_are_unsent_or_set_aside_whatever_is_cut_short() {
     let disk = SimDisk::recording();

@@ -1,5 +1,5 @@
-//! What a cache is asked by people: to verify, to list, to stay within limits, and to go when the
-//! process does.
+//! What people ask of a cache: to verify, to list, to stay within limits, and to end with the
+//! process.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ fn three(disk: &SimDisk) -> (Cache, Vec<Arc<CachedFile>>) {
     (cache, files)
 }
 
-/// Progress is told after each file, and who has seen enough stops it.
+/// Progress is reported after each file, and the callback can stop the run.
 #[test]
 fn verifying_tells_its_progress_and_stops_when_it_is_told_to() {
     let (cache, _files) = three(&SimDisk::new());
@@ -35,8 +35,8 @@ fn verifying_tells_its_progress_and_stops_when_it_is_told_to() {
     }
 }
 
-/// (which chunk of which file is damaged) Verifying finds it also if this run has verified it
-/// before, forgets it alone, and finds nothing when it is asked again.
+/// (which chunk of which file is damaged) Verifying finds it even if this run has verified it
+/// before, forgets that chunk alone, and finds nothing the next time.
 #[test]
 fn each_damaged_chunk_is_found_and_forgotten_alone() {
     for damaged in 0..3_u64 {
@@ -57,7 +57,7 @@ fn each_damaged_chunk_is_found_and_forgotten_alone() {
             assert_eq!(cache.usage().bad_chunks, 1);
             assert_eq!(cache.usage().bytes, 5 * CHUNK);
             assert_eq!(cache.verify(&mut |_| true).bad, []);
-            // What is fetched again is held again, over a crash too.
+            // What is fetched again is held again, even after a crash.
             fill(file, b"v1", damaged + 1, 0..size);
             cache.checkpoint().unwrap();
             let after = open(&disk.crash(Image::Synced));
@@ -67,7 +67,7 @@ fn each_damaged_chunk_is_found_and_forgotten_alone() {
     }
 }
 
-/// A file that is used goes after those that are not, also if the use was in another run.
+/// A file that is used is culled after those that are not, even if the use was in another run.
 #[test]
 fn what_was_used_last_is_culled_last() {
     for restarts in [false, true] {
@@ -96,12 +96,12 @@ fn what_was_used_last_is_culled_last() {
     }
 }
 
-/// A cache that goes with the process is one like others, within its own limits.
+/// A cache in memory works like others, within its own limits.
 #[test]
 fn a_cache_in_memory_holds_what_its_limits_allow() {
     let (small, files) = (Marks::below(10 * CHUNK), Marks { run: 2, cull: 3, stop: 4 });
     let limits = Limits { bytes: small, files, ..Limits::in_memory() };
-    // As Cache::in_memory, but without a thread that culls whenever it likes.
+    // As Cache::in_memory, but without a thread that culls at any time.
     let disk = Arc::new(larder_io::MemDisk::new());
     let config = Config { limits, ..config() };
     let cache = Cache::open(disk, Arc::new(SimClock::new()), config).unwrap();
@@ -109,7 +109,7 @@ fn a_cache_in_memory_holds_what_its_limits_allow() {
     for (seed, file) in (1..).zip(&held) {
         assert_eq!(read(file, 0..CHUNK), Some(bytes(seed, 0..CHUNK)));
     }
-    // The fifth is one too many until some have gone.
+    // The fifth is one too many until some are culled.
     let fifth = cache.file(cache.assign(b"fifth"));
     fifth.reset(b"v1", CHUNK);
     assert_eq!(fifth.fill(b"v1", 0, &bytes(5, 0..CHUNK)), Filled::Declined);
@@ -119,7 +119,7 @@ fn a_cache_in_memory_holds_what_its_limits_allow() {
     cache.checkpoint().unwrap();
     assert_eq!(cache.usage().files, 2, "down to the mark");
     assert_eq!(fifth.fill(b"v1", 0, &bytes(5, 0..CHUNK)), Filled::Stored);
-    // One that is longer than all there may be is held as far as there is room.
+    // A file that is longer than the limit is held as far as there is room.
     let long = cache.file(cache.assign(b"long"));
     long.reset(b"v1", 20 * CHUNK);
     let mut stored = 0;
@@ -131,8 +131,7 @@ fn a_cache_in_memory_holds_what_its_limits_allow() {
     assert_eq!(cache.usage().bytes, 10 * CHUNK);
 }
 
-/// Whatever is asked of a cache that is closed harms nobody, least of all who has the directory by
-/// then.
+/// No call on a closed cache does harm, least of all to the process that has the directory by then.
 #[test]
 fn a_closed_cache_touches_nothing_any_more() {
     let disk = SimDisk::new();

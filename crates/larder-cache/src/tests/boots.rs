@@ -36,7 +36,7 @@ fn a_stop_with_unsent_changes_keeps_them_and_a_clean_one_keeps_no_log() {
     assert_eq!(read(&open_in(&disk, 1).file(no), 0..6), Some(b"unsent".to_vec()));
 }
 
-/// What a file has to send, if it is among those that have something to send.
+/// What a file has to send, if it has anything to send.
 fn unsent_of(cache: &Cache, file: &CachedFile) -> Option<Vec<(u64, Vec<u8>)>> {
     let file = cache.file(file.number());
     let found = |range: std::ops::Range<u64>| {
@@ -49,7 +49,7 @@ fn unsent_of(cache: &Cache, file: &CachedFile) -> Option<Vec<(u64, Vec<u8>)>> {
 }
 
 /// After an orderly stop with unsent changes these are there in the next boot, and the one after.
-/// Whatever a crash cuts short, they are there as they were, or not at all.
+/// Wherever a crash interrupts it, they are there as they were, or not at all.
 #[test]
 fn a_stop_with_unsent_changes_keeps_them_over_a_reboot() {
     let disk = SimDisk::recording();
@@ -99,7 +99,7 @@ fn a_stop_with_unsent_changes_keeps_them_over_a_reboot() {
     let clean = read(&old_again, 0..CHUNK);
     assert!(clean.is_none_or(|clean| clean == bytes(9, 0..CHUNK)));
 
-    // What was changed since is only there if that stop was orderly, too.
+    // Later changes are there only if that stop was orderly, too.
     old_again.write(0, b"more").unwrap();
     cache.checkpoint().unwrap();
     let after = open_in(&disk.crash(Image::Synced), 5);
@@ -126,7 +126,7 @@ fn after_a_reboot_unsent_changes_are_dropped_and_counted() {
     );
 }
 
-/// What the kernel writes itself is not on the disk because what lay there before was.
+/// What the kernel writes itself is not durable just because the earlier content of the file was.
 #[test]
 fn a_bypass_after_a_stop_with_unsent_changes_ends_their_mark() {
     let disk = SimDisk::new();

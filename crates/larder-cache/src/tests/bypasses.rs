@@ -59,7 +59,7 @@ fn holes_that_the_kernel_made_are_no_changes() {
     assert_eq!(read(&file, CHUNK..2 * CHUNK).unwrap(), vec![0; usize::try_from(CHUNK).unwrap()]);
 }
 
-/// Another client may have written right beside what was written here, in the same block.
+/// Another client may have written directly beside what was written here, in the same block.
 #[test]
 fn zeros_beside_what_the_kernel_wrote_are_no_changes() {
     let cache = Cache::in_memory(Arc::new(RealClock), Limits::in_memory()).unwrap();
@@ -84,7 +84,7 @@ fn zeros_beside_what_the_kernel_wrote_are_no_changes() {
     file.end_bypass().unwrap();
 }
 
-/// Another client may have changed what lies beside it.
+/// Another client may have changed the bytes beside it.
 #[test]
 fn what_the_kernel_changed_is_found_to_the_byte() {
     let cache = Cache::in_memory(Arc::new(RealClock), Limits::in_memory()).unwrap();
@@ -101,22 +101,22 @@ fn what_the_kernel_changed_is_found_to_the_byte() {
         kernel.write_at(&[round; 2], 5 * CHUNK - 1).unwrap();
         found(&[1000..1003, CHUNK - 1..CHUNK, 5 * CHUNK - 1..5 * CHUNK + 1]);
     }
-    // What was written here is no change of the kernel's, wherever that writes.
+    // What was written here does not count as a change of the kernel, wherever the kernel writes.
     file.write(2000, &[90; 10]).unwrap();
     kernel.write_at(&[91; 10], 2020).unwrap();
     kernel.write_at(&[91; 4], 2008).unwrap();
     found(&[2000..2012, 2020..2030]);
-    // Nor what was cut, or zeroed, with the server.
+    // Nor does what was truncated, or zeroed, together with the server.
     file.zero(3000..3010).unwrap();
     kernel.write_at(&[7], 3004).unwrap();
     found(&[3004..3005]);
-    // Nor what was copied by the server, within the first MiB or behind it.
+    // Nor what was copied by the server, within the first MiB or beyond it.
     file.take_copied(4000, &[92; 20]).unwrap();
     file.take_copied(75 * CHUNK - 10, &[93; 20]).unwrap();
     found(&[]);
     kernel.write_at(&[7], 4005).unwrap();
     found(&[4005..4006]);
-    // Behind the first MiB nothing is kept of what was there before.
+    // Beyond the first MiB the earlier bytes are not kept.
     kernel.write_at(&[0], 70 * CHUNK + 5).unwrap();
     found(&[70 * CHUNK..71 * CHUNK]);
     file.truncate(CHUNK + 10).unwrap();
@@ -129,7 +129,7 @@ fn what_the_kernel_changed_is_found_to_the_byte() {
     kernel.write_at(&[0; 10], CHUNK + 24).unwrap();
     found(&[CHUNK + 33..CHUNK + 34]);
     file.end_bypass().unwrap();
-    // Where it is not known what was there, the chunk is sent.
+    // Where the earlier bytes are not known, the chunk is sent.
     let others: Vec<_> = (2..2 + BASES_MAX as u64)
         .map(|seed| filled(&cache, b"v1", seed, 100))
         .inspect(|other| drop(begin_bypass(other).unwrap()))
@@ -141,8 +141,8 @@ fn what_the_kernel_changed_is_found_to_the_byte() {
     others.iter().for_each(|other| other.end_bypass().unwrap());
 }
 
-/// What the last chunk had is sent once more only if something in it was changed: somebody else may
-/// have cut it meanwhile.
+/// The bytes of the last chunk are sent again only if something in it was changed: another client
+/// may have truncated them in the meantime.
 #[test]
 fn a_file_that_goes_on_behind_its_last_chunk_has_not_changed_it() {
     for at in [2 * CHUNK, CHUNK + 50, CHUNK + 200] {
@@ -151,7 +151,8 @@ fn a_file_that_goes_on_behind_its_last_chunk_has_not_changed_it() {
         let kernel = begin_bypass(&file).unwrap();
         kernel.write_at(b"far", 3 * CHUNK).unwrap();
         kernel.write_at(b"X", at).unwrap();
-        // A write of another program, through the daemon, has it look where the file ends.
+        // A write of another program, through the daemon, makes the daemon check where the file
+        // ends.
         file.write(4 * CHUNK, b"end").unwrap();
         file.end_bypass().unwrap();
         let is_dirty = |byte: u64| file.dirty().iter().any(|dirty| dirty.contains(&byte));
@@ -160,7 +161,7 @@ fn a_file_that_goes_on_behind_its_last_chunk_has_not_changed_it() {
     }
 }
 
-/// Also if it goes on since the daemon wrote behind its end.
+/// Also if the kernel continues after the daemon wrote beyond its end.
 #[test]
 fn a_write_behind_the_end_in_a_bypass_changes_nothing_before_it() {
     let cache = Cache::in_memory(Arc::new(RealClock), Limits::in_memory()).unwrap();
@@ -174,7 +175,7 @@ fn a_write_behind_the_end_in_a_bypass_changes_nothing_before_it() {
     assert!(!file.dirty().iter().any(|dirty| dirty.start < 100), "{:?}", file.dirty());
 }
 
-/// The server has made the truncation, so it is no change that it would have to be told.
+/// The server has made the truncation, so it is not a change to be sent.
 #[test]
 fn a_truncation_in_a_bypass_is_no_change_but_for_what_the_kernel_wrote() {
     let cache = Cache::in_memory(Arc::new(RealClock), Limits::in_memory()).unwrap();
@@ -186,7 +187,7 @@ fn a_truncation_in_a_bypass_is_no_change_but_for_what_the_kernel_wrote() {
     file.truncate(5 * CHUNK).unwrap();
     file.collect_bypass().unwrap();
     assert_eq!(file.dirty(), []);
-    // Nobody has looked for this one yet.
+    // This write was not looked for yet.
     kernel.write_at(b"new", CHUNK).unwrap();
     file.truncate(2 * CHUNK - 1).unwrap();
     file.end_bypass().unwrap();

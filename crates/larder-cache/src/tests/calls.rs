@@ -1,4 +1,4 @@
-//! What the cache's work costs, in calls of its disk.
+//! The cost of the cache's work, in calls of its disk.
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
@@ -40,7 +40,7 @@ fn sent(file: &CachedFile, version: &[u8], size: u64) {
     file.set_version(version, size);
 }
 
-/// What unpacking an archive does: a short file that the kernel writes, from its creation to its
+/// The work of unpacking an archive: a short file that the kernel writes, from its creation to its
 /// release.
 #[test]
 fn a_short_new_file_costs_few_calls_of_the_disk() {
@@ -63,8 +63,8 @@ fn a_short_new_file_costs_few_calls_of_the_disk() {
     assert_eq!(read(&file, 0..5000), Some(bytes(1, 0..5000)));
 }
 
-/// Who comes again and again to a file that the kernel has to write looks at its times, and reads
-/// it only if it was written.
+/// Repeated collection of a file that the kernel may write checks its times, and reads it only if
+/// it was written.
 #[test]
 fn a_file_that_the_kernel_does_not_write_is_not_read_again() {
     let disk = counting();
@@ -89,8 +89,8 @@ fn a_file_that_the_kernel_does_not_write_is_not_read_again() {
     assert!(!file.was_bypassed().unwrap(), "nobody writes it");
 }
 
-/// A file whose chunks all have their sums is not read again to be saved, and only its stamp is
-/// looked at.
+/// A file whose chunks all have their sums is not read again to be saved; only its stamp is
+/// checked.
 #[test]
 fn a_checkpoint_of_many_files_opens_each_once_and_syncs_the_disk_once() {
     const FILES: u64 = 100;
@@ -111,7 +111,7 @@ fn a_checkpoint_of_many_files_opens_each_once_and_syncs_the_disk_once() {
     assert_eq!(disk.take(), format!("open*{FILES} stamp*{FILES} sync_all*1"));
 }
 
-/// What a database does: a write in place, which is sent, again and again.
+/// The work of a database: a write in place, which is sent, again and again.
 #[test]
 fn a_synced_write_costs_one_write_and_one_read_and_no_sync() {
     let disk = counting();
@@ -134,6 +134,6 @@ fn a_synced_write_costs_one_write_and_one_read_and_no_sync() {
     for version in 2..10 {
         assert_eq!(synced(0, version), "read*1 write*1");
     }
-    // The last page of a chunk that was not yet looked at: the next chunk is not, either.
+    // The last page of a chunk that was not verified yet: the next chunk is not, either.
     assert_eq!(synced(2 * CHUNK - page, 10), "read*2 write*1");
 }

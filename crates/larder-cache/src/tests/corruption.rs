@@ -1,6 +1,6 @@
 //! Flipped bits anywhere in a closed cache: right bytes or a miss, never wrong ones, never a
-//! failure of the mount. The head is the exception: one whose copies are both damaged is refused in
-//! words.
+//! failure of the mount. The head is the exception: if both its copies are damaged, the cache is
+//! refused with a message.
 
 use larder_io::Image;
 
@@ -54,7 +54,7 @@ fn check(disk: &SimDisk, nos: &[FileNo], context: &str) {
         assert!(!nos.contains(&cache.assign(b"new key")), "{context}");
     }
     cache.put_node(nos[0], b"new");
-    // The index may find out only now; that must not hurt anybody.
+    // The index may find out only now; that must do no harm.
     let _ = cache.checkpoint();
 }
 
@@ -64,8 +64,8 @@ fn flipped_bits_give_right_bytes_or_a_miss() {
     let seed = seed("flipped_bits", 1);
     let mut random = Random(seed);
     for (path, len) in disk.files() {
-        // Every byte of the small files, a sample of the data. What the index's reserve holds means
-        // nothing.
+        // Every byte of the small files, a sample of the data. The bytes of the index's reserve
+        // mean nothing.
         let step = match path.as_str() {
             "reserve" => 1 << 20,
             "index.redb" => 1,
@@ -86,7 +86,7 @@ fn flipped_bits_give_right_bytes_or_a_miss() {
     }
 }
 
-/// The header wholly; of the rest, bytes in use often and empty ones rarely.
+/// All of the header; of the rest, bytes in use often and empty ones rarely.
 fn is_index_sample(disk: &SimDisk, offset: u64, random: &mut Random) -> bool {
     let is_used = disk.byte("index.redb", offset) != 0;
     offset < 320 || random.below(if is_used { 40 } else { 20_000 }) == 0

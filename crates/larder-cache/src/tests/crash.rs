@@ -1,8 +1,8 @@
 //! Crash images at every change of the disk under a random workload.
 //!
 //! Every version of a file has content of its own, so a crash image may hold any version that ever
-//! was, but under its name only its bytes. What a checkpoint saved and nobody touched since must
-//! still be there.
+//! was, but under its name only its bytes. What a checkpoint saved and no call has touched since
+//! must still be there.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ const FILES: u64 = 3;
 
 type Contents = BTreeMap<(FileNo, Vec<u8>), Vec<u8>>;
 
-/// What is certain from a point of the log on, until another one.
+/// What is certain from one point of the log to another.
 struct Certain {
     no: FileNo,
     version: Vec<u8>,
@@ -31,7 +31,7 @@ struct Workload {
     versions: u64,
     certain: Vec<Certain>,
     nos: Vec<FileNo>,
-    /// Handles in use: a file that nobody uses and that holds nothing is forgotten.
+    /// Handles in use: a file without handles that holds nothing is forgotten.
     files: Vec<Arc<CachedFile>>,
 }
 

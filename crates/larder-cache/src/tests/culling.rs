@@ -31,9 +31,9 @@ fn member() -> impl Strategy<Value = Member> {
     (0..4_u64, 1..5_u64, what).prop_map(|(hour, chunks, what)| Member { hour, chunks, what })
 }
 
-/// What is left, by number, if `target` chunks are to be: hour by hour, and within an hour large
-/// before small; but one that is larger than what is too much only if the smaller ones do not
-/// suffice, and then the smallest of those.
+/// What is left, by number, if `target` chunks are to be left: hour by hour, and within an hour
+/// large before small; but a file that is larger than what is to be freed only if the smaller ones
+/// do not suffice, and then the smallest of those.
 fn model(members: &[Member], target: u64) -> Vec<bool> {
     let mut left = vec![true; members.len()];
     let total = |left: &[bool]| -> u64 {
@@ -94,7 +94,7 @@ proptest! {
         let culled = cache.cull(target * CHUNK);
         let is_held = |file: &Option<Arc<CachedFile>>| !file.as_ref().unwrap().held(0..1).is_empty();
         let left: Vec<bool> = files.iter().map(is_held).collect();
-        // Numbers order what is equal otherwise, and are given by the hour.
+        // Numbers decide between files that are equal otherwise, and are assigned by the hour.
         let expected = model(&members, target);
         let chunks = |left: &[bool]| -> Vec<(u64, u64)> {
             let mut chunks: Vec<_> = members.iter().zip(left).filter(|(_, left)| **left)
@@ -111,8 +111,8 @@ proptest! {
     }
 }
 
-/// What is unsent, before the kernel has a file, while it writes, and when that was looked for:
-/// (what happened, bytes, whether that is a bound)
+/// What is unsent, before the kernel has a file, while the kernel writes it, and when that was
+/// looked for: (event, bytes, whether that is a bound)
 #[test]
 fn unsent_bytes_are_told_or_bounded() {
     let cache = open(&SimDisk::new());
@@ -139,7 +139,7 @@ fn unsent_bytes_are_told_or_bounded() {
     assert_eq!((unsent(&file), file.dirty_bytes()), ((0, false), 0));
 }
 
-/// Whoever reads an older version through its local file gets what is changed here, and no more.
+/// A reader of an older version through its local file sees what is changed here, and no more.
 #[test]
 fn an_older_local_file_takes_over_what_is_dirty() {
     let disk = tempfile::tempdir().unwrap();
@@ -169,8 +169,8 @@ fn an_older_local_file_takes_over_what_is_dirty() {
     assert!(read(&file, 0..10).unwrap() == bytes(2, 0..10), "the version in use is another file");
 }
 
-/// The changes of a file may be the next run's to send. What was pinned, or was no longer, before
-/// them or after them, is so for that run too: (whether the index has the file, what comes first)
+/// Another run may have to send the changes of a file. A pin that was set or removed, before them
+/// or after them, is known to that run too: (whether the index has the file, what comes first)
 #[test]
 fn a_pin_outlives_the_process_beside_unsent_changes() {
     let booted = || Config { boot: Some(BootId(1)), ..config() };

@@ -1,4 +1,4 @@
-//! A disk that fails: readers see misses, writers are told, nothing else happens.
+//! A disk that fails: readers see misses, writers get errors, nothing else happens.
 
 use larder_io::{Disk, Fault, Image};
 
@@ -54,7 +54,7 @@ fn check_after(disk: &SimDisk, round: u64) {
 }
 
 #[test]
-fn one_io_error_anywhere_harms_nobody() {
+fn one_io_error_anywhere_does_no_harm() {
     let disk = SimDisk::new();
     let cache = open(&disk);
     let start = disk.operations();

@@ -121,7 +121,7 @@ fn local_changes_are_dirty_until_acknowledged() {
     assert!(whole(&file).is_some());
 }
 
-/// Whoever sends dirty bytes does not hold up who writes: what the server has then is older.
+/// Sending dirty bytes does not delay writers: what the server has then is older.
 #[test]
 fn what_is_written_while_bytes_are_sent_stays_dirty() {
     let disk = SimDisk::new();
@@ -384,7 +384,7 @@ fn after_close_everything_is_a_miss() {
     assert!(whole(&file).is_none());
     assert!(matches!(other.checkpoint(), Err(crate::CacheError::Closed)));
     assert!(other.close().is_err());
-    // The directory is free for the next one although a file is still held here.
+    // The directory is free for the next process although a file is still held here.
     let again = open(&disk);
     assert_eq!(read(&again.file(file.number()), 0..CHUNK), Some(bytes(1, 0..CHUNK)));
 }

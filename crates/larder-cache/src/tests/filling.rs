@@ -1,4 +1,4 @@
-//! Fills beside everything else that happens to a file.
+//! Fills at the same time as everything else that happens to a file.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
@@ -57,7 +57,7 @@ impl Watcher for Holding {
 }
 
 #[test]
-fn nobody_who_reads_waits_for_a_fill() {
+fn no_reader_waits_for_a_fill() {
     let disk = Watched { disk: Arc::new(MemDisk::new()), watcher: Arc::<Holding>::default() };
     let cache = open_with(&disk, at_once());
     let file = cache.file(cache.assign(b"key"));
@@ -82,7 +82,7 @@ fn nobody_who_reads_waits_for_a_fill() {
     let ((last, held), culled, writes_quickly, is_ready) = told.expect("nobody waits for a fill");
     assert!(last.unwrap() == bytes(1, 3 * CHUNK..SIZE));
     assert_eq!(held, (vec![3 * CHUNK..SIZE], Some(b"v1".to_vec()), SIZE));
-    // What is being filled is not culled, and whoever would change the file would wait.
+    // A file that is being filled is not culled, and a caller that wants to change it would wait.
     assert_eq!((culled, writes_quickly, is_ready), (0, false, false));
     assert!(read(&file, FIRST).unwrap() == bytes(1, FIRST));
 }
@@ -101,7 +101,7 @@ enum Step {
     Between(Event),
 }
 
-/// What does not wait for fills.
+/// Steps that do not wait for fills.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Event {
     Checkpoint,
@@ -109,7 +109,7 @@ enum Event {
     Verify,
     /// A disk that does not sync makes all that is clean untrustworthy.
     Distrust,
-    /// The disk turns out to have lost a chunk that is held.
+    /// The disk has lost a chunk that is held.
     BadChunk,
     /// The version is also known by another name.
     Renamed,
@@ -132,8 +132,8 @@ fn orders(left: &[(Step, usize)], so_far: &mut Vec<Step>, all: &mut Vec<Vec<Step
 }
 
 /// Every order of the three steps of two fills that overlap, with one event between them: what is
-/// held is right after every step, and after a crash, and the accounts are; whether the local file
-/// waits in memory at first or not. Each order has a file of its own.
+/// held is right after every step, and after a crash, and so are the accounts; with the local file
+/// only in memory at first, or not. Each order has a file of its own.
 #[test]
 fn two_fills_and_an_event_in_every_order_leave_right_bytes() {
     use Event::*;
@@ -248,8 +248,8 @@ impl Watcher for Yielding {
     }
 }
 
-/// Two threads fill a file while a third changes it: what it wrote last is there, whoever came
-/// first.
+/// Two threads fill a file while a third changes it: the last write is there, in whatever order
+/// they run.
 #[test]
 fn fills_never_cover_what_is_written_beside_them() {
     let seed = seed("fills_never_cover_what_is_written_beside_them", 12);
@@ -289,8 +289,7 @@ fn fills_never_cover_what_is_written_beside_them() {
     }
 }
 
-/// Two threads fill versions while a third begins new ones: whoever reads a version is given its
-/// bytes.
+/// Two threads fill versions while a third begins new ones: a reader of a version gets its bytes.
 #[test]
 fn fills_of_a_version_never_reach_the_next_one() {
     let disk = Watched { disk: Arc::new(MemDisk::new()), watcher: Arc::new(Yielding) };
@@ -365,9 +364,9 @@ fn what_was_held_in_part_does_not_stay_in_memory() {
     assert_eq!(&read(&file, 0..20).unwrap()[5..9], b"mine");
 }
 
-/// Whatever changes a file forgets what is in memory of it, and of no other file.
+/// Every change of a file drops what is in memory of it, and of no other file.
 #[test]
-fn who_changes_a_file_forgets_its_recent_bytes() {
+fn a_change_of_a_file_forgets_its_recent_bytes() {
     type Change = fn(&CachedFile);
     let changes: [(&str, Change); 9] = [
         ("write", |file| file.write(SIZE - 1, b"x").unwrap()),
@@ -393,7 +392,7 @@ fn who_changes_a_file_forgets_its_recent_bytes() {
 }
 
 #[test]
-fn recent_bytes_go_with_the_last_who_has_the_file_open() {
+fn recent_bytes_go_with_the_last_open_of_the_file() {
     let cache = open_with(&SimDisk::new(), with_recent());
     let file = filled_ahead(&cache);
     let (one, two) = (file.hold(), file.hold());

@@ -1,5 +1,5 @@
-//! The index against a map: what is put is read, in whatever layer it lies, and what was committed
-//! or logged comes back.
+//! The index against a map: what is put is read, in whatever layer it is, and what was committed or
+//! logged is there after a restart.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::*;
 use crate::index::Index;
 
 const BOOT: BootId = BootId(7);
-/// Keys of two tables, so that a scan of one meets the other's.
+/// Keys of two tables, so that a scan of one reaches the other's.
 const KEYS: u8 = 12;
 
 #[derive(Clone, Debug)]
@@ -86,7 +86,7 @@ fn check(index: &Index, expected: &Records) {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
-    /// A process that dies takes nothing with it, a machine what was not committed.
+    /// The death of a process loses nothing; a crash of the machine loses what was not committed.
     #[test]
     fn what_was_put_is_read_and_comes_back(steps in proptest::collection::vec(step(), 1..25)) {
         let mut disk = SimDisk::new();
@@ -117,8 +117,8 @@ proptest! {
                     committed = now.clone();
                 }
                 Step::Crash => {
-                    // The log is of another boot then, and its file is gone with what was not
-                    // synced.
+                    // The log is of another boot then, and its file is gone with everything that
+                    // was not synced.
                     disk = disk.crash(Image::Synced);
                     index = open_index(&disk);
                     now = committed.clone();
@@ -129,7 +129,7 @@ proptest! {
     }
 }
 
-/// Numbers are given once, whatever becomes of the process or the machine.
+/// A number is assigned only once, whatever happens to the process or the machine.
 #[test]
 fn numbers_are_new_after_each_death() {
     let mut disk = SimDisk::new();

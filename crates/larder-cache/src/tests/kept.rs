@@ -14,7 +14,7 @@ type Piece = (u64, Vec<u8>);
 /// What a file has to send: its size, and the bytes of each dirty range.
 type Changes = (u64, Vec<Piece>);
 
-/// What a file has to send, if it is among those that have something to send.
+/// What a file has to send, if it has anything to send.
 fn changes_of(cache: &Cache, no: FileNo) -> Option<Changes> {
     if !cache.unsent().contains(&no) {
         return None;
@@ -28,7 +28,7 @@ fn changes_of(cache: &Cache, no: FileNo) -> Option<Changes> {
     Some((file.size(), file.dirty().into_iter().map(found).collect()))
 }
 
-/// Something that was done to a file, from one length of the disk's log to another.
+/// An operation on a file, from one length of the disk's log to another.
 struct Done {
     from: usize,
     until: usize,
@@ -37,7 +37,7 @@ struct Done {
 
 enum What {
     Write(u64, Vec<u8>),
-    /// Kept, with what it had to send then.
+    /// Kept, with what the file had to send then.
     Keep(Changes),
     /// The server has it all.
     Send,
@@ -100,8 +100,8 @@ impl Work {
         self.done[at].push(Done { from, until: self.disk.logged(), what });
     }
 
-    /// Whether what a file has to send after a crash at `logged` is what it may be: what was kept
-    /// last, and not sent, with any of the bytes that were written there since.
+    /// Whether what a file has to send after a crash at `logged` is permitted: what was kept last,
+    /// and not sent, with any of the bytes that were written there since.
     fn check(&self, at: usize, logged: usize, found: Option<&Changes>) -> Result<bool, String> {
         let begun: Vec<_> = self.done[at].iter().filter(|done| done.from < logged).collect();
         let is_over = |done: &Done| done.until <= logged;
@@ -213,7 +213,7 @@ fn what_was_kept_is_there_boot_after_boot_until_it_is_sent() {
     assert_eq!(open_in(&disk.crash(Image::Synced), 6).unsent(), []);
 }
 
-/// What was given up, or set aside, does not come back.
+/// What was given up, or set aside, does not return.
 #[test]
 fn what_was_kept_and_given_up_does_not_come_back() {
     for how in 0..3 {

@@ -1,8 +1,9 @@
-//! What is left when the process dies and the machine goes on: everything that was acknowledged.
+//! What is left when the process dies and the machine keeps running: everything that was
+//! acknowledged.
 //!
 //! Random work on a recording disk, and a kill at each of its changes: the image has everything
 //! that was written, and the boot is the same. What a call had put or written when it returned is
-//! there; what the call under way did may be there.
+//! there; the effect of an interrupted call may be there.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +14,7 @@ use super::*;
 const FILES: u64 = 3;
 const END: u64 = 4 * CHUNK + 100;
 
-fn booted(boot: u128) -> Config {
+pub(super) fn booted(boot: u128) -> Config {
     Config { boot: Some(BootId(boot)), ..config() }
 }
 
@@ -254,7 +255,7 @@ impl Work {
             assert!(fit.is_some(), "{at} {n} dirty {:?} size {}", file.dirty(), file.size());
             found += fit.unwrap_or(0);
         }
-        // What is left over is swept up, what is needed stays.
+        // What is left over is removed, what is needed stays.
         for _ in 0..16 {
             cache.checkpoint().unwrap();
         }
@@ -266,8 +267,8 @@ impl Work {
         found
     }
 
-    /// Whether the file has all that was dirty before and after the step under way, and no byte
-    /// that neither knows; how much must be dirty.
+    /// Whether the file has all that was dirty both before and after the interrupted step, and no
+    /// byte that neither has; the given bytes must be dirty.
     fn fits(
         &self,
         file: &CachedFile,
@@ -407,7 +408,7 @@ fn copy(from: &SimDisk, to: &SimDisk) {
     }
 }
 
-/// Random single bytes: each costs one record, and neighbours grow together.
+/// Random single bytes: each costs one record, and neighbours merge.
 #[test]
 fn a_random_write_is_noted_by_one_record() {
     let disk = SimDisk::new();
@@ -433,7 +434,8 @@ fn a_random_write_is_noted_by_one_record() {
     assert_eq!(after.size(), 100_000);
 }
 
-/// The kernel goes on with the very file that it had, and chunks that it left alone stay clean.
+/// The kernel continues with the same file that it had, and chunks that it did not change stay
+/// clean.
 #[test]
 fn a_bypass_goes_on_with_the_same_local_file() {
     let disk = SimDisk::new();
@@ -455,8 +457,8 @@ fn a_bypass_goes_on_with_the_same_local_file() {
     assert_eq!(after.dirty(), [2 * CHUNK..3 * CHUNK, 4 * CHUNK..4 * CHUNK + 4]);
 }
 
-/// Once the index has failed, what is logged has nothing to stand on: the log goes, and the next
-/// start is one after a crash. Whatever fails, nothing waits for ever.
+/// Once the index has failed, the log has no base: it is removed, and the next start is one after a
+/// crash. Whatever fails, no call hangs.
 #[test]
 fn a_failed_index_ends_the_log() {
     let mut poisoned_count = 0;
@@ -468,7 +470,7 @@ fn a_failed_index_ends_the_log() {
         cache.put_session(b"key", b"value");
         cache.checkpoint().unwrap();
         disk.inject(Fault::EioAt(disk.operations() + 1 + step));
-        // What is written may fail, and the version may go with it.
+        // The write may fail, and the version may be lost with it.
         let _ = file.write(0, b"unsent");
         cache.drop_session(b"key");
         cache.put_session(b"other", b"value");

@@ -1,6 +1,6 @@
 //! Records of the index are lost, as those with a wrong checksum are: any of them, in any
 //! combination. What is read is right or a miss, what is known to be unsent is what was written,
-//! and the files can be used as if nothing had been.
+//! and the files can be used normally.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,7 +35,7 @@ fn open_in(disk: &SimDisk, boot: u128) -> Cache {
     open_with(disk, Config { boot: Some(BootId(boot)), ..config() })
 }
 
-/// Files in every state that a record tells of.
+/// Files in every state that a record describes.
 fn work(disk: &SimDisk) -> (Cache, Vec<Truth>) {
     let cache = open_in(disk, 1);
     let truth = |seed: u64| {
@@ -68,7 +68,7 @@ fn work(disk: &SimDisk) -> (Cache, Vec<Truth>) {
     (cache, all)
 }
 
-/// What is there is right. Answers how many bytes were read.
+/// What is there is right. Returns how many bytes were read.
 fn check(cache: &Cache, truths: &[Truth], is_same_boot: bool) -> u64 {
     let mut read_bytes = 0;
     for Truth { no, at_server, local } in truths {
@@ -85,7 +85,7 @@ fn check(cache: &Cache, truths: &[Truth], is_same_boot: bool) -> u64 {
             for (at, byte) in range.zip(found) {
                 let index = at as usize;
                 let is_dirty = dirty.iter().any(|range| range.contains(&at));
-                // Bytes that the server has acknowledged are those of no version that is known.
+                // Bytes that the server has acknowledged belong to no version that is known.
                 let is_local = is_dirty || at_server.get(index).is_none();
                 let right = if is_local { local.get(index) } else { at_server.get(index) };
                 assert!(
@@ -104,7 +104,7 @@ fn check(cache: &Cache, truths: &[Truth], is_same_boot: bool) -> u64 {
     read_bytes
 }
 
-/// Everything works: what the server gives is held, over a restart too.
+/// Everything works: bytes from the server are held, even after a restart.
 fn go_on(disk: &SimDisk, cache: Cache, truths: &[Truth]) {
     let used: BTreeSet<FileNo> = truths.iter().map(|truth| truth.no).collect();
     assert!(!used.contains(&cache.assign(b"a new key")), "a number is given once");

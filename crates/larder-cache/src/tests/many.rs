@@ -1,5 +1,5 @@
-//! Random work on several files of a cache against a model: what may go goes, what may not stays,
-//! over ends and deaths of the process, and what is counted is what is there.
+//! Random work on several files of a cache against a model: what may be dropped is dropped, what
+//! may not stays, over ends and deaths of the process, and the counts are right.
 
 use larder_io::{BootId, Disk, Image, OpenMode};
 
@@ -22,7 +22,7 @@ struct Member {
     is_whole: bool,
     dirty: Vec<std::ops::Range<u64>>,
     is_pinned: bool,
-    /// Somebody has it open.
+    /// It is open.
     open: Option<InUse>,
 }
 
@@ -98,7 +98,7 @@ struct Run {
     members: Vec<Member>,
     random: Random,
     versions: u64,
-    /// Chunks that were found bad in this life: that is saved with the next checkpoint.
+    /// Chunks that were found bad in this run: that is saved with the next checkpoint.
     found_bad: Vec<(FileNo, u64)>,
     culled: u64,
     bad: u64,
@@ -215,7 +215,7 @@ impl Run {
         };
     }
 
-    /// Asked to, or for all of it: what may go goes, and nothing else does.
+    /// On request, for a target or for all: what may be dropped is dropped, and nothing else is.
     fn cull(&mut self) {
         let before: Vec<u64> = self.members.iter().map(Member::chunks_held).collect();
         let (bytes_before, is_all) = (self.cache.usage().bytes, self.random.below(3) == 0);
@@ -235,7 +235,7 @@ impl Run {
                 member.is_whole = false;
                 files += u64::from(before > 0);
             } else {
-                // Parts of chunks go when nobody asks for the file any more.
+                // Parts of chunks are dropped when the file's last handle is.
                 left_to_go += u64::from(member.chunks_complete() > 0);
             }
         }
@@ -300,7 +300,7 @@ impl Run {
         member.forget();
     }
 
-    /// The process ends in order, or dies, and the next one goes on in the same boot.
+    /// The process ends in order, or dies, and the next one continues in the same boot.
     fn live_on(&mut self, dies: bool) {
         self.members.iter_mut().for_each(|member| member.open = None);
         if dies {
@@ -325,7 +325,8 @@ impl Run {
             member.file = self.cache.file(no);
             assert_eq!(unsent.contains(&no), !member.dirty.is_empty(), "{no}");
             if !member.dirty.is_empty() || dies {
-                // Beside changes nothing is vouched for; without a checkpoint nothing else is.
+                // Beside local changes the record is not valid; without a checkpoint nothing else
+                // was recorded.
                 member.is_whole = false;
             }
             if member.dirty.is_empty() && member.file.version() != Some(member.name()) {
@@ -351,7 +352,7 @@ impl Run {
         }
     }
 
-    /// What is listed, some at a time, after a checkpoint.
+    /// The list of files, a few at a time, after a checkpoint.
     fn check_list(&mut self) {
         self.cache.checkpoint().unwrap();
         let (mut listed, mut after) = (Vec::new(), None);

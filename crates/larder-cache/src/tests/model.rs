@@ -53,7 +53,7 @@ impl Model {
     }
 }
 
-/// Every other cache lets no file wait in memory to be written. Recent bytes stay in any length.
+/// In every other cache no file waits in memory to be written. Recent bytes of any length are kept.
 fn with_short_pieces(seed: u64) -> Config {
     let config = if seed.is_multiple_of(2) { config() } else { at_once() };
     Config { recent_bytes_max: END, recent_piece_bytes_min: 1, ..config }
@@ -69,7 +69,7 @@ struct Run {
     /// The disk fails now and then, so nothing must be held.
     faulty: bool,
     bypass: Option<Arc<dyn DiskFile>>,
-    /// What the run saw, so that a test of nothing is noticed.
+    /// What the run covered, so that a test of nothing is noticed.
     seen: Seen,
 }
 
@@ -148,8 +148,8 @@ impl Run {
         };
         if filled == Filled::Stored {
             let end = range.end.min(self.model.local.len() as u64);
-            // Bytes past a local truncation are not the server's any more; the model fills only
-            // where it has not been cut, see `truncate`.
+            // Bytes past a local truncation are no longer the server's; the model fills only where
+            // the file was not truncated, see `truncate`.
             self.model.must_hold[range.start.min(end) as usize..end as usize].fill(true);
         }
     }
@@ -235,7 +235,7 @@ impl Run {
         }
         for (at, byte) in (range.start as usize..range.end as usize).zip(data) {
             self.model.remote[at] = byte;
-            // What was written here lies over it.
+            // Local writes are applied over it.
             if at < self.model.local.len() && !self.model.dirty[at] {
                 (self.model.local[at], self.model.must_hold[at]) = (byte, is_known);
             }
@@ -326,7 +326,7 @@ impl Run {
         self.after_collect();
     }
 
-    /// Chunks that the kernel wrote are dirty as a whole; the model learns which.
+    /// Chunks that the kernel wrote are dirty as a whole; the model is updated with them.
     fn after_collect(&mut self) {
         let held_dirty = self.file.dirty();
         for range in self.model.dirty_ranges() {

@@ -1,4 +1,4 @@
-//! Who may open what, and what an open finds.
+//! Which caches may be opened by whom, and what an open finds.
 
 use larder_io::{Disk, Image, OpenMode};
 

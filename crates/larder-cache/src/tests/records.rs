@@ -66,7 +66,7 @@ fn a_number_may_lose_its_key_to_another_file() {
     assert_eq!(cache.node(no).unwrap(), b"record");
     let next = cache.assign(b"key");
     assert_ne!(next, no);
-    // The key is another's now: neither loses anything by what becomes of the first.
+    // The key belongs to another file now: neither loses anything when the first is dropped.
     cache.drop_key(no);
     cache.drop_node(no);
     assert_eq!(

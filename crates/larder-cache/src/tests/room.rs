@@ -1,5 +1,5 @@
-//! The disk of a cache: fills and culling stay within their marks, and a full disk harms nobody for
-//! long.
+//! The disk of a cache: fills and culling stay within their marks, and a full disk does no lasting
+//! harm.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ fn with_marks(disk: &SimDisk, clock: &Arc<SimClock>, free_percent: Marks) -> Cac
     Cache::open(Arc::new(disk.clone()), clock, Config { limits, ..config() }).unwrap()
 }
 
-/// What one burst is like.
+/// The parameters of one burst.
 #[derive(Debug)]
 struct Burst {
     total_bytes: u64,
@@ -28,7 +28,7 @@ struct Burst {
     /// Of one file.
     file_bytes_max: u64,
     fill_bytes_max: u64,
-    /// Most fills between the word to the cleaner and its coming.
+    /// Most fills between the request to cull and its start.
     fills_behind_max: u64,
     pause: Duration,
 }
@@ -104,7 +104,8 @@ impl Burst {
     }
 }
 
-/// Fills never pass the stop mark, the cleaner is told at the cull mark, and stops at the run mark.
+/// Fills never pass the stop mark, culling is requested at the cull mark, and stops at the run
+/// mark.
 #[test]
 fn bursts_and_culling_stay_within_two_percent_of_their_marks() {
     let heavy = std::env::var_os("LARDER_HEAVY").is_some();
@@ -158,8 +159,8 @@ fn a_disk_that_others_have_filled_is_opened_and_emptied() {
     cache.close().unwrap();
 }
 
-/// Each commit begins a segment of the log, for which it needs a block, and ends one, of which
-/// others may take the block.
+/// Each commit begins a segment of the log, for which it needs a block, and ends one, whose blocks
+/// other programs may take.
 #[test]
 fn commits_go_on_with_their_reserve_while_others_take_all_that_gets_free() {
     let disk = SimDisk::new();
@@ -248,7 +249,7 @@ fn an_open_file_is_not_culled() {
     assert_eq!(cache.cull(0).files, 1);
 }
 
-/// Nobody could write to it past the cache: the kernel's local file would lack that.
+/// No caller could write to it past the cache: the kernel's local file would lack that.
 #[test]
 fn a_file_that_the_kernel_writes_takes_writes_beyond_the_stop_mark() {
     let disk = SimDisk::new();

@@ -12,7 +12,7 @@ fn data_files(disk: &SimDisk) -> usize {
     disk.files().iter().filter(|(path, _)| path.starts_with("data/")).count()
 }
 
-/// A file costs the disk nothing until the checkpoint, and then no second open.
+/// A file costs the disk nothing until the checkpoint, and then only one open.
 #[test]
 fn short_files_cost_no_call_of_the_disk_until_the_checkpoint() {
     const FILES: u64 = 100;
@@ -51,7 +51,7 @@ fn what_waits_is_a_miss_after_a_crash_and_what_was_saved_is_not() {
     }
 }
 
-/// Whoever changes a file, or has the kernel do so, finds it on the disk: changes outlive the
+/// A change of a file, or passing it to the kernel, puts it on the disk first: changes survive the
 /// process.
 #[test]
 fn a_local_change_finds_its_file_on_the_disk() {
@@ -88,7 +88,7 @@ fn a_local_change_finds_its_file_on_the_disk() {
     }
 }
 
-/// Files beyond the bound are written at once; a checkpoint is asked for before that.
+/// Files beyond the bound are written at once; a checkpoint is requested before that.
 #[test]
 fn no_more_waits_than_was_said() {
     let disk = SimDisk::new();
@@ -110,7 +110,7 @@ fn no_more_waits_than_was_said() {
     }
 }
 
-/// What is forgotten before it was written was never on the disk, and is in no account.
+/// A file that is forgotten before it was written was never on the disk, and is in no account.
 #[test]
 fn what_is_forgotten_in_time_is_never_written() {
     let disk = counting();
@@ -119,7 +119,7 @@ fn what_is_forgotten_in_time_is_never_written() {
         |cache, file| cache.drop_file(file.number()),
         |_, file| assert!(file.reset(b"v2", 5)),
         |cache, file| {
-            // Nobody has it open.
+            // It is not open.
             drop(file);
             cache.drop_all();
         },
@@ -136,13 +136,13 @@ fn what_is_forgotten_in_time_is_never_written() {
     assert!(!disk.take().contains("open"));
 }
 
-/// A disk that has filled up meanwhile costs what waits for it, and nobody notices but by a miss.
+/// If the disk fills up in the meantime, the unwritten files are lost, which causes only misses.
 #[test]
 fn a_disk_that_is_full_at_the_checkpoint_costs_misses() {
     let disk = SimDisk::new();
     let cache = open(&disk);
     let kept = filled(&cache, b"v1", 1, SIZE);
-    // A disk that is full is emptied of what nobody has open.
+    // A full disk is relieved of files that are not open.
     let _open = kept.hold();
     cache.checkpoint().unwrap();
     let lost = filled(&cache, b"v1", 2, SIZE);
@@ -159,7 +159,7 @@ fn a_disk_that_is_full_at_the_checkpoint_costs_misses() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
-    /// A file in memory is a file: whatever is read of it is what was filled, before it is written
+    /// A file in memory behaves like any other: it reads as what was filled, before it is written
     /// out, after that, and after another start.
     #[test]
     fn a_file_in_memory_reads_as_one_on_the_disk(

@@ -28,7 +28,7 @@ impl Gate {
         drop(self.changed.wait_while(state, |(is_shut, _)| *is_shut));
     }
 
-    fn wait_until_somebody_waits(&self) {
+    fn wait_until_a_thread_waits(&self) {
         let state = crate::lock(&self.state);
         drop(self.changed.wait_while(state, |(_, passed)| *passed == 0));
     }
@@ -45,15 +45,14 @@ impl Watcher for Gate {
 /// A disk whose reads of cached data wait at a gate.
 type SlowDisk = Watched<Gate>;
 
-/// A file of some chunks whose bytes an earlier run has left, and which none of them was verified
-/// of.
+/// A file of some chunks that an earlier run has left, and of which none is verified.
 fn left_over(chunks: u64, damage: impl FnOnce(&SimDisk)) -> (SlowDisk, Cache, Arc<CachedFile>) {
     let disk = SimDisk::new();
     let cache = open(&disk);
     let no = filled(&cache, b"v1", 1, chunks * CHUNK).number();
     cache.checkpoint().unwrap();
     damage(&disk);
-    // It was killed: what it left is not trusted unread.
+    // That run was killed: what it left is not trusted unread.
     let left = Arc::new(disk.crash(larder_io::Image::Written));
     let disk = SlowDisk { disk: left, watcher: Arc::default() };
     let cache = try_open(&disk).unwrap();
@@ -61,7 +60,8 @@ fn left_over(chunks: u64, damage: impl FnOnce(&SimDisk)) -> (SlowDisk, Cache, Ar
     (disk, cache, file)
 }
 
-/// Runs `work` while the file is being verified and the disk gives no byte. Then the disk goes on.
+/// Runs `work` while the file is being verified and the disk's reads are blocked. Then they are
+/// released.
 fn meanwhile<T: Send + 'static>(
     disk: &SlowDisk,
     file: &Arc<CachedFile>,
@@ -80,7 +80,7 @@ fn meanwhile_of<T: Send + 'static>(
     disk.watcher.set(true);
     let reader = Arc::clone(file);
     let verifying = std::thread::spawn(move || reads(&reader));
-    disk.watcher.wait_until_somebody_waits();
+    disk.watcher.wait_until_a_thread_waits();
     let (tell, told) = mpsc::channel();
     let other = Arc::clone(file);
     let working = std::thread::spawn(move || tell.send(work(&other)));
@@ -103,7 +103,7 @@ fn bypassed(chunks: u64) -> (SlowDisk, Cache, Arc<CachedFile>, Arc<BackingFile>)
 }
 
 #[test]
-fn nobody_waits_while_what_the_kernel_wrote_is_looked_for() {
+fn no_caller_waits_while_what_the_kernel_wrote_is_looked_for() {
     let (disk, _cache, file, kernel) = bypassed(3000);
     for at in [5, 2000 * CHUNK, 3000 * CHUNK - 1] {
         kernel.write_at(b"!", at).unwrap();
@@ -113,14 +113,14 @@ fn nobody_waits_while_what_the_kernel_wrote_is_looked_for() {
     };
     let seen = meanwhile_of(collects, &disk, &file, |file| (file.version(), file.dirty()));
     assert_eq!(seen, (Some(b"v1".to_vec()), vec![]));
-    // To the byte where it is known what was there before.
+    // To the byte where the earlier bytes are known.
     let chunks = [2000, 2999].map(|chunk| chunk * CHUNK..(chunk + 1) * CHUNK);
     assert_eq!(file.dirty(), [5..6, chunks[0].clone(), chunks[1].clone()]);
 }
 
-/// What the kernel writes, and what is written and cut here, while the kernel's writes are looked
-/// for: in the end the server has it all by what is dirty, and every chunk has the sum of what is
-/// there.
+/// What the kernel writes, and what is written and truncated here, while the kernel's writes are
+/// looked for: in the end all of it was dirty and thus sent to the server, and every chunk has the
+/// sum of its bytes.
 #[test]
 fn what_is_changed_while_the_kernels_writes_are_looked_for_is_found() {
     let name = "what_is_changed_while_the_kernels_writes_are_looked_for_is_found";
@@ -166,7 +166,7 @@ fn what_is_changed_while_the_kernels_writes_are_looked_for_is_found() {
 }
 
 #[test]
-fn nobody_waits_while_a_file_is_verified() {
+fn no_caller_waits_while_a_file_is_verified() {
     let (disk, _cache, file) = left_over(3000, |_| ());
     let seen = meanwhile(&disk, &file, |file| {
         (
@@ -179,7 +179,7 @@ fn nobody_waits_while_a_file_is_verified() {
     });
     let size = 3000 * CHUNK;
     assert_eq!(seen, (Some(b"v1".to_vec()), size, vec![0..size], vec![], false));
-    // All is verified: nothing is read any more before the file is handed out.
+    // All is verified: nothing is read before the file is handed out.
     disk.watcher.set(true);
     assert!(file.is_ready(b"v1", false));
     assert!(whole(&file).is_some());

@@ -1,4 +1,4 @@
-//! A disk of which somebody hears each call.
+//! A disk that reports each call to the test.
 
 use std::fmt;
 use std::io;
@@ -14,7 +14,7 @@ pub(super) trait Watcher: fmt::Debug + Send + Sync {
     fn hear(&self, call: &'static str);
 }
 
-/// Calls of data files are heard, and syncs of the disk; those of the index are not.
+/// Calls on data files are reported, and syncs of the disk; those of the index are not.
 #[derive(Debug)]
 pub(super) struct Watched<W> {
     pub(super) disk: Arc<dyn Disk>,

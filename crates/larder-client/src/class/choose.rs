@@ -8,13 +8,13 @@ use std::time::Duration;
 use larder_cache::FileNo;
 use larder_class::{Choice, Class, Classes, Level, Subject};
 use larder_io::program_of;
-use larder_vfs::{Cred, Error, Ino, Kind, Result};
+use larder_vfs::{Cred, Error, Ino, Kind, Result, StoredPart};
 
 use crate::client::Client;
 use crate::core::Core;
-use crate::names::last_path;
+use crate::names::{last_path, on_handle};
 use crate::node::Node;
-use crate::write::Due;
+use crate::write::{Due, UNLIMITED};
 
 /// How durable a file is, and is to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub struct Durability {
     pub reached: Level,
     /// The strongest level that its class promises.
     pub promised: Option<Level>,
-    /// When what is unsent goes to the server; `None`: nothing is.
+    /// When the unsent bytes are sent to the server; `None` if there are none.
     pub due: Option<Due>,
 }
 
@@ -44,8 +44,8 @@ impl Client {
         &self.core.options.classes
     }
 
-    /// The class that a file has for its owner, and why; of a directory, which one its files have
-    /// about which nothing nearer says anything.
+    /// The class that a file has for its owner, and why. For a directory, the class of the files in
+    /// it for which nothing more specific is set.
     ///
     /// # Errors
     /// [`Error::Stale`] if there is no such file.
@@ -53,17 +53,46 @@ impl Client {
         Ok(self.core.class_for_owner(&*self.core.node(ino)?))
     }
 
-    /// How durable a file is now. Asks nobody.
+    /// How durable a file is now. Sends no request.
     ///
     /// # Errors
     /// As [`Client::class`].
     pub fn durability(&self, ino: Ino) -> Result<Durability> {
         Ok(self.core.durability(&*self.core.node(ino)?))
     }
+
+    /// The size of a regular file, as far as is known here; `None` of what is none. Asks nobody.
+    ///
+    /// # Errors
+    /// As [`Client::class`].
+    pub fn size(&self, ino: Ino) -> Result<Option<u64>> {
+        let node = self.core.node(ino)?;
+        let state = node.state();
+        Ok((state.known().attr.kind == Kind::File).then(|| state.attr().size))
+    }
+
+    /// Where the server has the bytes of a file. Asks the server, and waits for it at most this
+    /// long.
+    ///
+    /// # Errors
+    /// As [`Client::class`]; [`Error::NotSupported`] if the server does not tell;
+    /// [`Error::TimedOut`]; what else it answers.
+    pub async fn stored(
+        &self,
+        cred: &Cred,
+        ino: Ino,
+        patience: Duration,
+    ) -> Result<Vec<StoredPart>> {
+        let (core, cred) = (&self.core, &self.core.caller(cred));
+        let node = core.node(ino)?;
+        let asked =
+            async { on_handle!(core, cred, node, handle => core.remote.stored(cred, &handle)) };
+        core.clock.timeout(patience, asked).await.unwrap_or(Err(Error::TimedOut))
+    }
 }
 
 impl Core {
-    /// The class of a file for who opens it, or writes it without having it open.
+    /// The class of a file for the caller that opens it, or writes it without having it open.
     pub(crate) fn class_for(&self, node: &Node, cred: &Cred) -> Arc<Class> {
         let classes = &self.options.classes;
         if classes.rules().is_empty() && self.set_classes.is_empty() {
@@ -73,7 +102,7 @@ impl Core {
         self.choose_class(node, Some((cred.uid, program.as_deref())), true).class
     }
 
-    /// The class that a file of this name would have for who makes it.
+    /// The class that a file of this name would have for the caller that makes it.
     pub(crate) fn class_of_name(&self, dir: &Node, name: &OsStr, cred: &Cred) -> Arc<Class> {
         let classes = &self.options.classes;
         if classes.rules().is_empty() && self.set_classes.is_empty() {
@@ -97,12 +126,12 @@ impl Core {
     }
 
     /// Where a file was last seen.
-    fn path_of(&self, ino: Ino) -> PathBuf {
+    pub(crate) fn path_of(&self, ino: Ino) -> PathBuf {
         last_path(&self.cache, FileNo(ino.0)).unwrap_or_default()
     }
 
-    /// The class of a file that an earlier process opened, by its name on record, or as all files
-    /// have it.
+    /// The class of a file that an earlier process opened: by its name on record, or else the class
+    /// that all files have.
     pub(crate) fn class_on_record(&self, name: Option<&str>) -> Arc<Class> {
         let classes = &self.options.classes;
         match name {
@@ -121,8 +150,8 @@ impl Core {
         self.choose_class(node, None, false)
     }
 
-    /// The class of a file for a user and his program, or for its owner; with regard to what was
-    /// set for it itself, or without.
+    /// The class of a file for a user and the user's program, or for its owner; with or without the
+    /// class that was set for the file itself.
     fn choose_class(
         &self,
         node: &Node,
@@ -152,7 +181,8 @@ impl Core {
 
     /// How durable a file is now.
     pub(crate) fn durability(&self, node: &Node) -> Durability {
-        let promised = self.class_for_owner(node).class.promised.promised();
+        let class = self.class_for_owner(node).class;
+        let promised = class.promised.promised();
         let unsent = self.file(node).unsent();
         let due = node.state().unsent().due(self.clock.instant());
         let due = due.filter(|_| unsent.bytes > 0);
@@ -160,11 +190,13 @@ impl Core {
         let awaited = awaited().filter(|name| name.due.is_some());
         let name_due = awaited.as_ref().and_then(|name| name.due);
         let name_due =
-            name_due.map(|due| Due::In(due.saturating_duration_since(self.clock.instant())));
+            name_due.map(|due| Due::in_time(due.saturating_duration_since(self.clock.instant())));
         let due = due.or(name_due);
         let reached = match unsent.bytes {
             0 if awaited.as_ref().is_some_and(|name| name.is_kept) => Level::Local,
             0 if awaited.is_some() => Level::Memory,
+            // At least: where there is no memory it is on the server's disk.
+            0 if class.is_volatile() => Level::Shared,
             0 => Level::Durable,
             _ if self.file(node).is_all_kept() => Level::Local,
             _ => Level::Memory,
@@ -172,14 +204,21 @@ impl Core {
         Durability { reached, promised, due }
     }
 
-    /// Holds an open file's class to its deadline: what is written to the file goes so soon, as
-    /// long as somebody has it open whose class says so.
+    /// Sets how soon bytes written to a file are sent: by the deadline of an open file's class, for
+    /// as long as a file with that class is open.
     pub(crate) fn promise(&self, node: &Node, class: &Class) {
-        let wanted = class.durable_within().filter(|time| *time > Duration::ZERO);
-        self.unsent_promise(node, wanted);
+        self.unsent_promise(node, self.age_in(class));
     }
 
-    /// Fails for what has no class: symbolic links and special files.
+    /// How long the class lets bytes and names stay unsent; `None`: it sets no limit.
+    pub(crate) fn age_in(&self, class: &Class) -> Option<Duration> {
+        if class.stays_here() {
+            return Some(UNLIMITED);
+        }
+        class.durable_within().filter(|time| *time > Duration::ZERO)
+    }
+
+    /// Fails for files that have no class: symbolic links and special files.
     pub(super) fn refuse_classless(&self, node: &Node) -> Result<()> {
         match node.state().known().attr.kind {
             Kind::File | Kind::Directory => Ok(()),

@@ -12,18 +12,60 @@ mod choose;
 mod set;
 mod table;
 
-use larder_class::{Level, Offer};
+use std::time::Duration;
+
+use larder_class::{Class, Level, Offer};
+use larder_vfs::Volatile;
 
 pub use choose::Durability;
 pub(crate) use table::SetClasses;
 
-/// What this client can keep for a mount. `whose` names that for people, as in "an NFS mount": the
-/// server's disk holds one copy. If it `keeps` what is unsent (a cache on disk, and a server that
-/// tells versions apart), close and fsync wait for this machine's disk at least, else for the
-/// server's.
-pub fn offer(whose: &str, keeps: bool) -> Offer {
-    let levels = [Level::Memory, Level::Durable].into_iter().chain(keeps.then_some(Level::Local));
-    let waits_for = if keeps { Level::Local } else { Level::Durable };
+/// Where a mount can keep, on this machine, what the server lacks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Here {
+    /// A disk on which it survives; this takes a cache on disk, and a server that distinguishes
+    /// versions.
+    pub disk: bool,
+    /// Memory that outlives the daemon, beside that disk.
+    pub memory: bool,
+    /// Names: no other client sees the name of a file that need not be at the server.
+    pub names: bool,
+}
+
+impl Here {
+    /// A disk alone.
+    pub const DISK: Here = Here { disk: true, memory: false, names: false };
+}
+
+/// What this client can keep for a mount. `whose` describes the mount for people, as in "an NFS
+/// mount": the server's disk holds one copy. close and fsync wait at least for the weakest place in
+/// `here`, or for the server. Without a class that says otherwise, bytes are at the server within
+/// `unsent_age_max`, unless neither bytes nor names ever need to be there.
+pub fn offer(whose: &str, here: Here, unsent_age_max: Duration) -> Offer {
+    let levels = [Level::Memory, Level::Durable].into_iter();
+    let levels = levels.chain(here.disk.then_some(Level::Local));
+    let waits_for = match here {
+        Here { memory: true, .. } => None,
+        Here { disk: true, .. } => Some(Level::Local),
+        _ => Some(Level::Durable),
+    };
     let copies = levels.map(|level| (level, 1)).collect();
-    Offer { whose: whose.to_owned(), copies, waits_for: Some(waits_for) }
+    let may_stay = here.memory && here.names;
+    let durable_within = (!may_stay).then_some(unsent_age_max);
+    Offer { whose: whose.to_owned(), copies, waits_for, durable_within }
+}
+
+/// How bytes of a class are kept in the memory of other machines, if that is enough.
+pub(crate) fn volatile(class: &Class) -> Option<Volatile> {
+    let copies = class.promised.steps.get(&Level::Shared).map_or(1, |step| step.copies);
+    class.is_volatile().then_some(Volatile { copies, due: class.volatile_for() })
+}
+
+/// What this client can keep for a mount of a server that places bytes in the memory of machines,
+/// or on its disk if no machine has memory for them: close and fsync wait for one of them.
+pub fn shared_offer(whose: &str) -> Offer {
+    // Where fewer memory disks than copies were enrolled beside each other, bytes are on a disk.
+    let copies = [(Level::Memory, 1), (Level::Shared, u8::MAX), (Level::Durable, 1)].into();
+    let waits_for = Some(Level::Shared);
+    Offer { whose: whose.to_owned(), copies, waits_for, durable_within: None }
 }

@@ -23,15 +23,16 @@ const CLASS: &str = "larder.class";
 const DURABILITY: &str = "larder.durability";
 
 impl Client {
-    /// Sets the class of a file, or of a directory for what is in it, or takes it back: from the
-    /// next open on. Open files that are to be more durable from now on are sent first. The record
-    /// of it in the cache is durable on return; it goes with the file, and with the cache.
+    /// Sets the class of a file, or of a directory for the files in it, or removes the class again:
+    /// from the next open on. Open files that are to be more durable from now on are sent first.
+    /// The record in the cache is durable on return; it is removed with the file, and with the
+    /// cache.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if there is no such class; [`Error::NotPermitted`] if the caller
-    /// is not the owner and would weaken it; [`Error::Busy`] if every write is to be at the
-    /// server, and somebody has the file open to write it by way of the kernel; what the server
-    /// says of unsent data. Then nothing has changed.
+    /// is not the owner and the new class is weaker; [`Error::Busy`] if every write is to be at the
+    /// server, and the kernel itself writes the file for a process that has it open; the server's
+    /// error for unsent data. Then nothing has changed.
     pub async fn set_class(&self, cred: &Cred, ino: Ino, name: Option<&str>) -> Result<()> {
         self.core.set_class(&self.core.caller(cred), ino, name).await
     }
@@ -60,7 +61,7 @@ impl Core {
                 return Err(Error::NotPermitted);
             }
         }
-        // Whoever opens it from now on has the new one.
+        // Later opens have the new one.
         let held = self.set_classes.set(ino, name.map(str::to_owned))?;
         let opens = self.open_files.of(ino);
         let done = match self.change_open_files(&node, &opens, &after).await {
@@ -68,7 +69,8 @@ impl Core {
             refused => refused,
         };
         if done.is_err() {
-            // Never fails: it had its place, or needs none.
+            // Never fails: the old class had a place in the table, or removing the class needs
+            // none.
             let _ = self.set_classes.set(ino, held);
             let _ = self.keep_class(ino).await;
         }
@@ -95,8 +97,8 @@ impl Core {
         }
     }
 
-    /// These open files of a file have the class from now on. What was written before, and is to be
-    /// more durable, is sent first.
+    /// Gives the class to these open files of a file. Bytes that were written before, and are to be
+    /// more durable, are sent first.
     async fn change_open_files(
         &self,
         node: &Arc<Node>,
@@ -109,8 +111,10 @@ impl Core {
         let change = |(_, open): &(_, Arc<OpenFile>)| open.set_class(class.clone());
         let before: Vec<Arc<Class>> = opens.iter().map(change).collect();
         let is_stronger = before.iter().any(|held| !held.promised.keeps(&class.promised));
-        let is_kept = self.file(node).keeping() != Keeping::Nothing;
-        if (is_stronger || is_kept)
+        let file = self.file(node);
+        let leaves_memory = file.is_in_memory() && !class.is_in_memory();
+        let is_kept = file.keeping() != Keeping::Nothing;
+        if (is_stronger || is_kept || leaves_memory)
             && let Err(refused) = self.upload(node, self.deadline()).await
         {
             for ((_, open), held) in opens.iter().zip(before) {
@@ -125,12 +129,13 @@ impl Core {
         Ok(())
     }
 
-    /// The class that a file is to have which takes the name of another one: what was set for that,
-    /// unless it has one of its own. Editors replace files so. What is unsent of it is sent: it is
-    /// to be as durable as what it replaces before it does.
+    /// The class of a file that is renamed over another file: the class that was set for the
+    /// replaced file, unless the new one has a class of its own. Editors replace files in this way.
+    /// Unsent bytes are sent first: the file is to be as durable as the one that it replaces,
+    /// before it replaces it.
     ///
     /// # Errors
-    /// What the server says of unsent data.
+    /// The server's error for unsent data.
     pub(crate) async fn send_to_inherit(
         &self,
         node: Option<&Arc<Node>>,
@@ -162,7 +167,7 @@ impl Core {
         }
     }
 
-    /// The names of those of ours that a copy of the file should have, too.
+    /// The names of those of larder's own attributes that a copy of the file should have too.
     pub(crate) fn own_xattrs(&self, node: &Node) -> Option<OsString> {
         self.set_classes.of(node.ino).map(|_| CLASS.into())
     }

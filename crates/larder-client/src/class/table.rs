@@ -9,10 +9,10 @@ use larder_vfs::{Error, Ino, Result};
 
 use crate::journal::Record;
 
-/// Most files and directories that have a class of their own: all are in memory.
+/// Most files and directories that have a class of their own: all of them are in memory.
 const SET_MAX: usize = 65_536;
 
-/// Directories above a file; a longer way is taken for a circle.
+/// Directories above a file; a longer path is taken for a cycle.
 const DEPTH_MAX: usize = 256;
 
 /// The name of a class, as the cache keeps it for a file or directory.
@@ -35,12 +35,13 @@ impl Record for ClassRecord {
     }
 }
 
-/// What was set, in memory. A record of the cache follows each change ([`SetClasses::keep`]).
+/// The classes that were set, in memory. A record of the cache follows each change
+/// ([`SetClasses::keep`]).
 #[derive(Debug, Default)]
 pub(crate) struct SetClasses(RwLock<HashMap<Ino, String>>);
 
 impl SetClasses {
-    /// What the cache has on record. A record that does not decode is not there.
+    /// Reads the records of the cache. A record that does not decode counts as missing.
     pub(crate) fn read(cache: &Cache) -> SetClasses {
         let decode = |(no, record): (FileNo, Vec<u8>)| {
             ClassRecord::decode(&record).map(|ClassRecord(name)| (Ino(no.0), name))
@@ -59,8 +60,8 @@ impl SetClasses {
         self.0.read().unwrap_or_else(PoisonError::into_inner).get(&ino).cloned()
     }
 
-    /// The nearest directory above a file for which one was set, as far as the index knows where
-    /// that lies.
+    /// The nearest directory above a file for which a class was set, as far as the index knows
+    /// where the file is.
     pub(super) fn above(&self, cache: &Cache, ino: Ino) -> Option<(Ino, String)> {
         if self.is_empty() {
             return None;
@@ -76,10 +77,10 @@ impl SetClasses {
         None
     }
 
-    /// Sets one, or takes it back. Answers which was set before.
+    /// Sets a class, or removes it. Returns the class that was set before.
     ///
     /// # Errors
-    /// [`Error::NoSpace`] if as many are set as can be.
+    /// [`Error::NoSpace`] if the table is full.
     pub(super) fn set(&self, ino: Ino, name: Option<String>) -> Result<Option<String>> {
         let mut set = self.0.write().unwrap_or_else(PoisonError::into_inner);
         match name {
@@ -89,8 +90,7 @@ impl SetClasses {
         }
     }
 
-    /// Puts on record what is set for this file or directory: durable on return. Waits for the
-    /// disk.
+    /// Records what is set for this file or directory: durable on return. Waits for the disk.
     ///
     /// # Errors
     /// [`Error::Io`] if the cache has failed.

@@ -14,7 +14,8 @@ use crate::locks::Table;
 use crate::node::State;
 
 impl Core {
-    /// Records the run. Must come before a number of an open file from `next_open` on is given.
+    /// Records the run. Must be called before a number of an open file from `next_open` on is
+    /// assigned.
     pub(crate) fn note_run(&self, next_open: u64) {
         let run = Run { session: self.session, next_open };
         self.cache.put_session(RUN, &run.encode());
@@ -37,7 +38,7 @@ impl Core {
         self.cache.drop_session(&key(OPEN, id.0));
     }
 
-    /// Brings the record of what an owner has locked up to date.
+    /// Updates the record of what an owner has locked.
     pub(crate) fn note_locks(&self, ino: Ino, locks: &Table, owner: LockOwner) {
         let kind = vec![lock_kind_code(owner.kind)];
         let key = [key(LOCK, ino.0), kind, owner.id.to_be_bytes().to_vec()].concat();
@@ -54,8 +55,8 @@ impl Core {
         self.cache.drop_session(&key(UNFINISHED, ino.0));
     }
 
-    /// Brings the record of what is to be done about a file up to date. Call it with the node's
-    /// lock held, after each change of what [`Unfinished`] has.
+    /// Updates the record of the work that is left for a file. Call it with the node's lock held,
+    /// after each change of a part of [`Unfinished`].
     pub(crate) fn note_unfinished(&self, ino: Ino, state: &mut State) {
         let left = Unfinished {
             silly: state.hidden().name_to_remove().cloned(),
@@ -73,8 +74,8 @@ impl Core {
         }
     }
 
-    /// The mount is over: forgets what only a run that goes on with it would need. Hidden files
-    /// that are still there are left to the next mount.
+    /// The mount is over: forgets what only a run that continues it would need. Hidden files that
+    /// still exist are left to the next mount.
     pub(crate) fn end_session(&self) {
         for (key, value) in self.cache.session_records() {
             let hidden = key.first() == Some(&UNFINISHED)
@@ -89,7 +90,7 @@ impl Core {
         OpenId(self.next_number())
     }
 
-    /// A number that no open file or hidden name of this mount has had, whatever process made it.
+    /// A number that no open file or hidden name of this mount has had, in any process.
     pub(crate) fn next_number(&self) -> u64 {
         let number = self.next_number.fetch_add(1, Ordering::Relaxed);
         if number.is_multiple_of(OPEN_BLOCK) {

@@ -10,18 +10,18 @@ use larder_cache::codec::{Reader, Writer};
 use larder_io::Monotonic;
 use larder_vfs::{Attr, Device, Ino, Kind, Time, Validator};
 
-/// A kind of record. Each has a format of its own, so that a kind that changes costs no other kind
-/// a record.
+/// A kind of record. Each kind has a format number of its own, so that a change of one kind
+/// invalidates no records of the others.
 pub(crate) trait Record: Sized {
-    /// Number of the format that is written: a record's first byte. Whoever raises it has
-    /// [`Record::take`] read the format before as well, so that a cache, and the files that are
-    /// open over an upgrade, go on.
+    /// Number of the format that is written: a record's first byte. A change that raises it must
+    /// have [`Record::take`] still read the format before, so that caches, and files that are open
+    /// during an upgrade, survive it.
     const FORMAT: u8;
 
     /// Writes what comes after the number.
     fn put(&self, out: &mut Writer);
 
-    /// Reads what comes after the number `format`; `None` if it is none of ours.
+    /// Reads what comes after the number `format`; `None` if the bytes are not such a record.
     fn take(format: u8, input: &mut Reader<'_>) -> Option<Self>;
 
     /// The record's bytes.
@@ -32,7 +32,7 @@ pub(crate) trait Record: Sized {
         out.into_bytes()
     }
 
-    /// Reads a record; `None` if it is damaged, or of a format that is not known.
+    /// Reads a record; `None` if it is damaged, or of an unknown format.
     fn decode(bytes: &[u8]) -> Option<Self> {
         let mut input = Reader::new(bytes);
         let format = input.u8()?;
@@ -44,9 +44,9 @@ pub(crate) trait Record: Sized {
 /// What we know of a node beyond its handle.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Known {
-    /// Attributes as the server last told them.
+    /// Attributes as the server last reported them.
     pub(crate) attr: Attr,
-    /// Which run of the client took them: the clock of another run means nothing.
+    /// Which run of the client received them: the clock of another run means nothing.
     pub(crate) session: u64,
     /// When they were asked for.
     pub(crate) asked: Monotonic,
@@ -54,22 +54,22 @@ pub(crate) struct Known {
     pub(crate) ttl: Duration,
     /// Directories: names recorded under another epoch are not valid (see [`Name::epoch`]).
     pub(crate) epoch: u64,
-    /// Directories: how much of the listing is held.
+    /// Directories: how much of the listing is cached.
     pub(crate) listing: Option<ListingHead>,
     /// Where the file was last seen, to find it again after its handle went stale.
     pub(crate) hint: Option<(Ino, OsString)>,
     /// Symbolic links: the target.
     pub(crate) target: Option<OsString>,
-    /// Directories: the server's verifier for positions, with which a listing goes on.
+    /// Directories: the server's verifier for positions, with which a listing continues.
     pub(crate) cookie_verifier: u64,
-    /// What is held may lack a change of somebody else although its version is the server's.
+    /// What is cached may lack a change by another client although its version is the server's.
     pub(crate) doubtful: bool,
-    /// Files: how often what was held was given up for being doubtful.
+    /// Files: how often the cached bytes were given up because they were doubtful.
     pub(crate) rereads: u64,
 }
 
-/// What bytes of a file are held for: the server's version of it, and how often that was read
-/// afresh.
+/// The version for which bytes of a file are cached: the server's version of it, and how often that
+/// was read again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Version {
     pub(crate) validator: Validator,
@@ -83,10 +83,10 @@ impl Version {
         self.rereads == other.rereads && self.validator.same_data(&other.validator)
     }
 
-    /// Number of the format of [`Version::bytes`]. Data whose version has another one is read
+    /// Number of the format of [`Version::bytes`]. Data whose version has another format is read
     /// again.
     const FORMAT: u8 = 2;
-    /// The same where the server says in which version the data changed last.
+    /// The same where the server reports in which version the data last changed.
     const FORMAT_OF_DATA: u8 = 3;
 
     /// As the cache keeps it beside data: opaque there, compared and never read.
@@ -116,7 +116,7 @@ impl Version {
 pub(crate) struct ListingHead {
     /// The directory's epoch when it was read.
     pub(crate) epoch: u64,
-    /// Pages held, from the beginning.
+    /// Cached pages, from the beginning.
     pub(crate) pages: u32,
     /// Whether the last page ends the directory.
     pub(crate) complete: bool,
@@ -156,7 +156,8 @@ pub(crate) struct PageEntry {
 }
 
 impl Known {
-    /// What is known of a node that was just described, at `asked`, and is trusted for `ttl`.
+    /// What is known of a node that the server just described, in reply to a request sent at
+    /// `asked`; trusted for `ttl`.
     pub(crate) fn described(attr: Attr, session: u64, asked: Monotonic, ttl: Duration) -> Known {
         Known {
             attr,
@@ -293,7 +294,7 @@ pub(crate) fn validator(format: u8, input: &mut Reader<'_>) -> Option<Validator>
     Some(Validator { change, data_change, size, mtime: time(input)?, ctime: time(input)? })
 }
 
-/// In which version the data changed last: records of format 2 do not have it. `None` if the format
+/// In which version the data last changed: records of format 2 do not have it. `None` if the format
 /// is not known.
 fn data_change(format: u8, input: &mut Reader<'_>) -> Option<Option<u64>> {
     match format {
@@ -448,7 +449,8 @@ mod tests {
         assert_eq!(Page::decode(&page().encode()), Some(page()));
     }
 
-    /// A record cut short or with bytes behind it is no record, and never a panic.
+    /// A record that was cut short or has bytes after its end is not a record, and never causes a
+    /// panic.
     #[test]
     fn damaged_records_do_not_decode() {
         let (known, page) = (known().encode(), page().encode());
@@ -461,7 +463,8 @@ mod tests {
         assert_eq!(Known::decode(&[known, vec![0]].concat()), None);
     }
 
-    /// A kind that changed costs no other kind a record: there is no number that all share.
+    /// No two kinds share a format number, so a change of one kind invalidates no record of
+    /// another.
     #[test]
     fn a_record_of_another_format_does_not_decode() {
         let mut later = Name { epoch: 3, child: None }.encode();
@@ -492,7 +495,7 @@ mod tests {
         assert_ne!(bytes(&by_change, 0), bytes(&told, 0), "numbers of another kind");
     }
 
-    /// What was recorded before servers told when data changed last is still read.
+    /// Records from before servers reported when data last changed are still read.
     #[test]
     fn records_of_the_format_before_are_read() {
         let before = Known { attr: Attr { data_change: None, ..attr() }, ..known() };

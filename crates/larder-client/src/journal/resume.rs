@@ -27,11 +27,12 @@ use crate::read::Shown;
 use crate::write::{Event, LocalEnd, RETRY_AFTER, set_aside, time_of};
 
 impl Core {
-    /// Takes up what an earlier run left. May read the local disk.
+    /// Restores what an earlier run left. May read the local disk.
     pub(crate) fn take_up(self: &Arc<Self>, start: Start, carried: &Carried) {
-        // In memory until all is taken up: nothing else leads to them.
+        // Removed files stay in memory until all is restored: nothing else leads to them.
         let removed = carried.unfinished.iter().filter(|(_, left)| left.removed);
         let _gone: Vec<_> = removed.filter_map(|(&ino, _)| self.table.get_gone(ino)).collect();
+        self.empty_recorded();
         match start {
             Start::Resume => self.resume(carried),
             Start::NewMount => self.begin_anew(carried),
@@ -53,7 +54,8 @@ impl Core {
                 Err(_) => self.forget_unfinished(ino),
             }
         }
-        // Of one file, the open for writing tells which local file the kernel has now.
+        // Of the opens of one file, the one for writing determines which local file the kernel has
+        // now.
         let mut opens: Vec<_> = carried.opens.iter().collect();
         opens.sort_by_key(|(id, open)| (open.mode != Mode::Bypass, **id));
         for (id, open) in opens {
@@ -75,7 +77,7 @@ impl Core {
         tracing::info!(opens, unsent = files, "going on with the mount of a process that died");
     }
 
-    /// The last release of a hidden or removed file may have been under way.
+    /// The last release of a hidden or removed file may have been interrupted.
     async fn finish_closed(&self, node: &Arc<Node>, cred: &Cred) -> Result<()> {
         if node.state().hidden().name().is_some() {
             self.send_to_other_names(node, cred).await?;
@@ -124,13 +126,13 @@ impl Core {
         for node in self.nodes_left_unsent().iter().filter(|node| !hidden(node)) {
             self.send_from_before(node, &carried.cred_of(node.ino));
         }
-        // Only now: they tell whose data it is.
+        // Only now: the records of open files say whose data it is.
         for &id in carried.opens.keys() {
             self.forget_open(id);
         }
     }
 
-    /// Only the writer still matters, and only if there is something to write.
+    /// Only the writer still matters, and only if there are bytes to send.
     fn set_writer(&self, node: &Node, left: &Unfinished) {
         let mut state = node.state();
         state.note(left.clone());
@@ -153,8 +155,9 @@ impl Core {
         nodes
     }
 
-    /// Takes up unsent data. If the server's version is not the one below it, somebody else may
-    /// have written: then what is held goes once ours is sent.
+    /// Restores the state of unsent data. If the server's version is not the one on which that data
+    /// is based, another client may have written: then what is cached is dropped once our data is
+    /// sent.
     fn mark_unsent(&self, node: &Node) {
         let file = self.file(node);
         let wall = self.wall();
@@ -225,7 +228,7 @@ impl Core {
         }
     }
 
-    /// Sends what an earlier mount left, and says so.
+    /// Sends what an earlier mount left unsent, and logs that.
     fn send_from_before(self: &Arc<Self>, node: &Arc<Node>, cred: &Cred) {
         let bytes = self.file(node).dirty_bytes();
         let name = node.state().known().hint.as_ref().map(|(_, name)| name.clone());
@@ -282,7 +285,7 @@ impl Core {
         });
     }
 
-    /// What was written to a hidden file is nobody's any more, unless it has other names.
+    /// Data of a hidden file need not be sent any more, unless the file has other names.
     ///
     /// # Errors
     /// If that cannot be sent now. What the server refuses is set aside.
@@ -302,8 +305,8 @@ impl Core {
         }
     }
 
-    /// Removes a hidden file at the server. Answers `false` if it never got its hidden name, and is
-    /// where it was.
+    /// Removes a hidden file at the server. Returns `false` if it never got its hidden name, and
+    /// still has its former one.
     async fn remove_left_behind(
         &self,
         node: &Node,
@@ -312,7 +315,7 @@ impl Core {
     ) -> Result<bool> {
         let dir = self.node(*dir)?;
         match self.remove_entry(cred, &dir, name, Removal::File).await {
-            // Or it had that name, and the earlier run was killed after it was removed.
+            // Or it had that name, and the earlier run was killed after it had removed it.
             Err(Error::NotFound) => match self.remote.getattr(cred, &node.handle()?).await {
                 Err(Error::Stale) => Ok(true),
                 there => there.map(|_| false),

@@ -46,7 +46,8 @@ pub(crate) struct Run {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct OpenRecord {
     pub(crate) ino: Ino,
-    /// Who asked for it, by which request: one that was not answered comes again.
+    /// The caller that asked for it, and by which request: a request that was not answered is sent
+    /// again.
     pub(crate) cred: Cred,
     pub(crate) flags: OpenFlags,
     pub(crate) mode: Mode,
@@ -58,14 +59,14 @@ pub(crate) struct OpenRecord {
     pub(crate) class: Option<String>,
 }
 
-/// What one owner has locked of a file.
+/// What one owner has locked in a file.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct LockRecord {
     pub(crate) ino: Ino,
     pub(crate) holder: Holder,
 }
 
-/// What is still to be done about a file.
+/// The work that is left for a file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Unfinished {
     /// The hidden name that it has, or is about to get.
@@ -76,7 +77,7 @@ pub(crate) struct Unfinished {
     pub(crate) writer: Option<Cred>,
 }
 
-/// All that an earlier run left.
+/// Everything that an earlier run left.
 #[derive(Default)]
 pub(crate) struct Carried {
     pub(crate) run: Option<Run>,
@@ -281,7 +282,7 @@ fn flags_of(code: u8) -> OpenFlags {
     }
 }
 
-/// Errors of write-back that somebody tells apart; the others are [`Error::Io`].
+/// Errors of write-back to which callers react differently; the others are [`Error::Io`].
 const ERRORS: [Error; 7] = [
     Error::NoSpace,
     Error::QuotaExceeded,
@@ -355,8 +356,8 @@ mod tests {
         }
     }
 
-    /// What one flipped bit makes of a record decodes to nothing, or to a record that is written
-    /// as it was read; and never panics.
+    /// A record with one flipped bit decodes to nothing, or to a record that encodes to the same
+    /// bytes; and never causes a panic.
     fn survives_flips<R: Record + PartialEq + std::fmt::Debug>(record: &R) -> usize {
         let bytes = record.encode();
         let flips = (0..bytes.len() * 8).map(|bit| {
@@ -395,12 +396,13 @@ mod tests {
         println!("{counts:?} damaged records decode");
     }
 
-    /// What an earlier process left is read back as it was put, whatever lies beside it.
+    /// What an earlier process recorded is read back as written, whatever other records are beside
+    /// it.
     #[test]
     fn what_was_left_is_read_and_damaged_records_are_passed_over() {
         use std::sync::Arc;
 
-        // Records of a session are kept for as long as the machine goes on.
+        // Records of a session are valid until the machine reboots.
         let boot = Some(larder_io::BootId(1));
         let config = larder_cache::Config::new(b"volume");
         let config = larder_cache::Config { checkpoint_interval: None, boot, ..config };

@@ -44,18 +44,18 @@ use crate::open::OpenFile;
 pub(crate) use table::{Holder, Table};
 use waiting::Waiting;
 
-/// Between the first two tries for a lock that another mount has, and the longest pause: what a
-/// waiter loses after the other one has unlocked, against requests in vain.
+/// The shortest pause between two attempts to get a lock that another mount has, and the longest: a
+/// compromise between the delay after the other mount unlocks, and the number of vain requests.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// Longest wait for the release of a file whose descriptor was closed, for who does not wait for a
-/// lock otherwise: the kernel sends it when close(2) has returned. If it was not the last
-/// descriptor, so long a refusal takes.
+/// Longest wait of a call that does not wait for locks, when the lock's holder has closed a
+/// descriptor: the kernel sends the release only after close(2) has returned. If it was not the
+/// last descriptor, refusing the lock takes this long.
 const RELEASE_WAIT_MAX: Duration = Duration::from_millis(100);
 
-/// For so long the locks of a process that died are asked for again: the server may learn of its
-/// death after us.
+/// For how long the locks of a process that died are requested again: the server may learn of its
+/// death later than we do.
 const TAKEN_AGAIN_WITHIN: Duration = Duration::from_secs(10);
 
 /// The locks of all files that have some.
@@ -73,7 +73,7 @@ struct FileLocks {
     /// One change at a time goes to the server.
     turn: tokio::sync::Mutex<()>,
     table: Mutex<Table>,
-    /// Somebody has unlocked something.
+    /// Notified when something was unlocked.
     changed: Notify,
 }
 
@@ -100,7 +100,7 @@ impl Locks {
         Arc::clone(self.files().entry(ino).or_default())
     }
 
-    /// Forgets a file without locks, unless somebody is about to lock it.
+    /// Forgets a file without locks, unless another call is about to lock it.
     fn leave(&self, ino: Ino, locks: &Arc<FileLocks>) {
         let mut files = self.files();
         // Ours and the table's.
@@ -119,7 +119,7 @@ impl Locks {
 enum Refused {
     /// Another process of this mount has it.
     Here,
-    /// Another mount has it, which is asked for these changes.
+    /// Another mount has it; the server was asked for these changes.
     There(Vec<LockChange>),
     /// It cannot be asked for.
     Failed(Error),
@@ -144,8 +144,8 @@ impl Core {
         locked
     }
 
-    /// Without waiting for others, but for who has closed his file already: his release is on its
-    /// way.
+    /// Locks without waiting for other holders, except for one that has closed its file already and
+    /// whose release has not arrived yet.
     async fn lock_now(
         self: &Arc<Self>,
         opened: &OpenFile,
@@ -212,8 +212,8 @@ impl Core {
         }
     }
 
-    /// Until the server keeps for us what it has refused, or it is time to ask again, if it does
-    /// not tell.
+    /// Waits until the server reserves for us what it refused, or, if it does not notify waiters,
+    /// until it is time to ask again.
     async fn await_other_mounts(
         &self,
         opened: &OpenFile,
@@ -233,8 +233,8 @@ impl Core {
         None
     }
 
-    /// Who is in the way may have closed his file, and the release be on its way: flock(2) ends
-    /// with the last descriptor.
+    /// The holder of a conflicting lock may have closed its file, and the release may not have
+    /// arrived yet: a flock(2) lock ends with the last descriptor.
     async fn await_release_of(&self, locks: &Arc<FileLocks>, lock: &Lock) {
         let holders = {
             let table = locks.table();
@@ -272,7 +272,7 @@ impl Core {
         let changes = before.changes(&after);
         let asked = self.now();
         let attr = match changes.is_empty() {
-            // Somebody of this mount has it there.
+            // A process of this mount has it there.
             true => None,
             false => Some(self.change_locks(opened, &changes).await?),
         };
@@ -283,7 +283,7 @@ impl Core {
             self.note_locks(opened.node.ino, &table, lock.owner);
         }
         if before.holder(lock.owner).is_some() {
-            // What was exclusive and is shared now may be what others wait for.
+            // Other waiters may be able to share what was exclusive before.
             locks.changed.notify_waiters();
         }
         drop(turn);
@@ -307,7 +307,7 @@ impl Core {
         })
     }
 
-    /// A lock was granted by the server: what others wrote before is seen from now on.
+    /// The server granted a lock: what other clients wrote before is visible from now on.
     async fn see_locked(
         self: &Arc<Self>,
         opened: &OpenFile,
@@ -318,18 +318,19 @@ impl Core {
         let before = node.state().version();
         self.see_changes(node, attr, asked);
         if !node.state().version().same(&before) {
-            // Also pages that were read since an earlier change, through files that are open.
+            // Also drops pages that were read since an earlier change, through files that are open.
             self.drop_pages(node.ino, &mut node.state());
         }
         self.give_up_doubtful(node).await;
-        // Who reads on does not do so in the midst of a version.
+        // A sequential reader does not continue with a mixture of versions.
         opened.stream().shown = Some(node.state().shown());
         self.follow_older(node, &self.caller(&opened.cred)).await;
         self.told(node).await;
     }
 
-    /// Takes in what the server said of a file when it was locked or unlocked. If that is so young
-    /// that a change could hide behind it, what is held of it is doubtful.
+    /// Processes what the server reported of a file when it was locked or unlocked. If the version
+    /// is so young that a later change could have the same validator, what is cached of the file is
+    /// doubtful.
     fn see_changes(&self, node: &Node, attr: larder_vfs::Attr, asked: larder_io::Monotonic) {
         self.observe(node, attr, asked);
         let version = node.state().version();
@@ -339,26 +340,26 @@ impl Core {
     /// Unlocks a range; see [`larder_vfs::FileSystem::unlock`].
     ///
     /// # Errors
-    /// Why what was written could not be sent, unless only other locks kept it back. It is unlocked
-    /// all the same.
+    /// Why written data could not be sent, unless the only reason was locks of other holders. The
+    /// range is unlocked in any case.
     pub(crate) async fn unlock(&self, ino: Ino, owner: LockOwner, range: Range<u64>) -> Result<()> {
         self.change_table(ino, |table| table.set(owner, range, None)).await
     }
 
-    /// The owner closed a descriptor of the file: it has no lock on it any more.
+    /// The owner closed a descriptor of the file: all its locks on the file end.
     pub(crate) async fn end_owner(&self, ino: Ino, owner: LockOwner) {
-        // Who closes is told so by his own sending.
+        // The close itself reports an error of sending.
         let _ = self.unlock(ino, owner, 0..LOCK_END).await;
     }
 
     /// The open file is gone.
     pub(crate) async fn end_open(&self, ino: Ino, open: OpenId) {
-        // There is nobody to tell any more; what is unsent is tried again.
+        // No caller is left to which an error could be reported; what is unsent is tried again.
         let _ = self.change_table(ino, |table| table.close(open)).await;
     }
 
-    /// Takes locks away: first what was written under them is sent, then the server hears of it.
-    /// Answers why that could not be sent.
+    /// Removes locks: what was written under them is sent first, then the server is asked to
+    /// unlock. Returns the error if that data could not be sent.
     async fn change_table(&self, ino: Ino, change: impl FnOnce(&mut Table)) -> Result<()> {
         let Some(locks) = self.locks.get(ino) else { return Ok(()) };
         let turn = locks.turn.lock().await;
@@ -403,14 +404,15 @@ impl Core {
             Err(error) => tracing::debug!(ino, %error, "the server was not told of an unlock"),
         }
         match sent {
-            // SMB locks are mandatory: a lock that is still held keeps these bytes back (also one
-            // of ours, if a page around it was written through a mapping). They go out later.
+            // SMB locks are mandatory: a lock that is still held prevents these writes (it may be a
+            // lock of this mount, if a page around it was written through a mapping). They are sent
+            // later.
             Err(Error::Locked) => Ok(()),
             sent => sent,
         }
     }
 
-    /// Takes over what a table has become without what was taken away.
+    /// Applies to the stored table the removals that were made in a copy of it.
     fn put_table(&self, ino: Ino, locks: &FileLocks, before: &Table, mut after: Table) {
         let mut table = locks.table();
         let was_lost = table.holders().iter().any(|holder| holder.lost);
@@ -427,7 +429,7 @@ impl Core {
         }
     }
 
-    /// A lock that keeps another one from being had; see [`larder_vfs::FileSystem::test_lock`].
+    /// A lock that conflicts with the one asked for; see [`larder_vfs::FileSystem::test_lock`].
     pub(crate) async fn test_lock(
         &self,
         ino: Ino,
@@ -444,7 +446,7 @@ impl Core {
         Ok(found.map(|mode| Lock { pid: 0, mode, ..lock }))
     }
 
-    /// The server has given the locks of a file to somebody else.
+    /// The server has given the locks of a file to another client.
     pub(crate) fn lose_locks(&self, file: &Handle) {
         let Some(no) = self.cache.number_of(file.as_bytes()) else { return };
         let Some(locks) = self.locks.get(Ino(no.0)) else { return };
@@ -461,7 +463,7 @@ impl Core {
     }
 
     /// # Errors
-    /// [`Error::Io`] if whoever locked through this open file has lost his locks.
+    /// [`Error::Io`] if a process that locked through this open file has lost its locks.
     pub(crate) fn refuse_lost(&self, ino: Ino, open: Option<OpenId>) -> Result<()> {
         if self.locks.lost.load(Ordering::Relaxed) == 0 {
             return Ok(());
@@ -489,8 +491,8 @@ impl Core {
         }
     }
 
-    /// Asks the server for the locks of a process that died. Until they are there, nobody else of
-    /// this mount changes them.
+    /// Asks the server for the locks of a process that died. Until they are granted, no other
+    /// process of this mount changes them.
     async fn take_again(self: &Arc<Self>, ino: Ino) {
         let Some(locks) = self.locks.get(ino) else { return };
         let _turn = locks.turn.lock().await;

@@ -24,7 +24,7 @@ pub(crate) struct Holder {
     /// The open files through which it locked: those of an open file description, or of flock(2),
     /// end with theirs.
     pub(crate) opens: BTreeSet<OpenId>,
-    /// Somebody else got what this one believes to have.
+    /// The server has given another client what this owner believes to have locked.
     pub(crate) lost: bool,
 }
 
@@ -37,7 +37,7 @@ impl Table {
         self.0.is_empty()
     }
 
-    /// Everybody who has something.
+    /// All owners that have locks.
     pub(crate) fn holders(&self) -> &[Holder] {
         &self.0
     }
@@ -47,7 +47,7 @@ impl Table {
         self.0.iter().find(|holder| holder.owner == owner)
     }
 
-    /// A lock of another owner of this mount that keeps `wanted` from being had.
+    /// A lock of another owner of this mount that conflicts with `wanted`.
     pub(crate) fn conflict(&self, wanted: &Lock) -> Option<Lock> {
         let others = self.0.iter().filter(|other| {
             other.owner != wanted.owner && other.owner.kind == wanted.owner.kind && !other.lost
@@ -62,7 +62,7 @@ impl Table {
         found.next()
     }
 
-    /// Every owner who has such a lock.
+    /// Every owner that has such a lock.
     pub(crate) fn in_the_way(&self, wanted: &Lock) -> BTreeSet<LockOwner> {
         let others = self.0.iter().filter(|other| {
             let same_kind = other.owner != wanted.owner && other.owner.kind == wanted.owner.kind;
@@ -71,13 +71,14 @@ impl Table {
         others.map(|other| other.owner).collect()
     }
 
-    /// The owner locks the range so, through this open file; `None` unlocks it.
+    /// The owner locks the range in this mode, through this open file; `None` unlocks it.
     pub(crate) fn set(
         &mut self,
         owner: LockOwner,
         range: Range<u64>,
         lock: Option<(LockMode, u32, OpenId)>,
     ) {
+        debug_assert!(range.start < range.end, "a lock is of some bytes");
         let at = self.0.iter().position(|holder| holder.owner == owner);
         match (at, lock) {
             (Some(at), lock) => {
@@ -106,22 +107,24 @@ impl Table {
         }
     }
 
-    /// Puts back what an earlier process had on record.
+    /// Restores what an earlier process had on record.
     pub(crate) fn restore(&mut self, holder: Holder) {
+        debug_assert!(self.holder(holder.owner).is_none(), "an owner has one entry");
+        debug_assert!(!holder.held.is_empty(), "an owner without locks is not in the table");
         self.0.push(holder);
     }
 
-    /// The open file is gone, and with it whoever locked through it.
+    /// The open file is gone, and with it the locks of owners that locked through it.
     pub(crate) fn close(&mut self, open: OpenId) {
         self.0.retain(|holder| !holder.opens.contains(&open));
     }
 
-    /// None of what is held is held at the server any more.
+    /// The server no longer has any of these locks.
     pub(crate) fn lose(&mut self) {
         self.0.iter_mut().for_each(|holder| holder.lost = true);
     }
 
-    /// Whether somebody who locked through this open file has lost his locks.
+    /// Whether an owner that locked through this open file has lost its locks.
     pub(crate) fn is_lost(&self, open: OpenId) -> bool {
         self.0.iter().any(|holder| holder.lost && holder.opens.contains(&open))
     }
@@ -140,7 +143,7 @@ impl Table {
         all
     }
 
-    /// What is to be changed at the server to come from this table to `after`.
+    /// What is to be changed at the server to get from this table to `after`.
     pub(crate) fn changes(&self, after: &Table) -> Vec<LockChange> {
         let (old, new) = (self.wanted(), after.wanted());
         let mut ends: Vec<u64> = [&old, &new]
@@ -185,8 +188,8 @@ mod tests {
     const MODES: [Option<LockMode>; 3] = [None, Some(LockMode::Shared), Some(LockMode::Exclusive)];
 
     /// Every sequence of three calls of three owners, of which two are of one kind, on three bytes:
-    /// byte by byte the table is what the calls that were granted said, nobody has what another
-    /// one of his kind forbids, and what the server is to hold follows by the changes alone.
+    /// each byte is locked as the granted calls say, no owner has a lock that conflicts with
+    /// another owner's of its kind, and the server's locks follow from the changes alone.
     #[test]
     fn every_sequence_of_calls_is_as_fcntl_and_flock_have_it() {
         let owners =

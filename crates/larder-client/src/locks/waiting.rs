@@ -1,20 +1,20 @@
-//! Which owner of this mount waits for which, to find circles: fcntl(2) refuses with EDEADLK a
+//! Which owner of this mount waits for which, to find deadlocks: fcntl(2) refuses with EDEADLK a
 //! request that would wait for ever.
 //!
-//! Only locks of ranges take part, as in the kernel: flock(2) checks for no circles. Circles that
-//! involve other mounts cannot be found.
+//! Only locks of ranges take part, as in the kernel: flock(2) does not detect deadlocks. Cycles
+//! that involve other mounts cannot be found.
 
 use std::collections::{BTreeSet, HashMap};
 
 use larder_vfs::{LockKind, LockOwner};
 
-/// Owners who wait, each for the others who are in its way.
+/// Owners that wait, each with the owners of the conflicting locks.
 #[derive(Debug, Default)]
 pub(super) struct Waiting(HashMap<LockOwner, BTreeSet<LockOwner>>);
 
 impl Waiting {
-    /// `owner` waits for `others`; `false`, and it does not, if one of them waits for it, directly
-    /// or not.
+    /// `owner` is about to wait for `others`. Returns `false`, and it does not wait, if one of them
+    /// waits for it, directly or indirectly.
     pub(super) fn begin(&mut self, owner: LockOwner, others: BTreeSet<LockOwner>) -> bool {
         if owner.kind == LockKind::Range && self.leads_to(owner, &others) {
             return false;

@@ -82,10 +82,10 @@ impl Core {
             .child_to_go(cred, &to_dir, to.1, false)
             .await
             .filter(|node| source.as_ref().is_none_or(|source| source.ino != node.ino));
-        if let Some(source) = &source
-            && !self.may_rename_unsent(cred, (&from_dir, from.1), (&to_dir, to.1))
-        {
-            self.send_kept(source).await?;
+        let mut goes = false;
+        if let Some(source) = &source {
+            let (from, to) = ((&*from_dir, from.1), (&*to_dir, to.1));
+            goes = self.prepare_to_rename(cred, source, from, to).await?;
         }
         let inherited = self.send_to_inherit(source.as_ref(), replaced.as_ref()).await?;
         let mut hidden = false;
@@ -104,6 +104,9 @@ impl Core {
         }
         renamed?;
         self.doubt(doubtful);
+        if let Some(source) = source.as_ref().filter(|_| goes) {
+            self.promise_name(source, cred);
+        }
         if let (Some(source), Some(class)) = (source, inherited) {
             self.inherit_class(&source, class).await;
         }
@@ -129,13 +132,14 @@ impl Core {
         self.demand_path(&dir, cred).await?;
         self.send_kept(&node).await?;
         let asked = self.now();
-        let _changing = self.begin_name_change(&dir, name);
         self.begin_change(&dir);
+        let mut changing = self.begin_name_change(&dir, name);
         let answer = on_handle!(self, cred, &node, handle => async {
             let target = dir.handle()?;
             self.remote.link(cred, &handle, &target, name).await
         });
         let answer = self.settle_link(cred, &node, (&dir, name), answer).await;
+        changing.answered(&answer);
         self.end_names_change(&dir, answer.as_ref().ok().map(|(_, change)| *change));
         self.distrust_if_refused(&[&node, &dir], (&dir, name), &answer);
         let (attr, _) = answer?;

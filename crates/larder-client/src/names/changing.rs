@@ -6,13 +6,17 @@
 //! listing may already show its effect on the name. So during that time cached entries for the name
 //! are not used; and after changes that were in flight together none are kept: the next lookup asks
 //! the server.
+//!
+//! The lock of [`Changing`] is taken before that of a node's state.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use larder_vfs::Ino;
+use larder_vfs::{Ino, Result};
 
+use super::hiding::Ending;
+use super::whole::Left;
 use crate::core::Core;
 use crate::journal::name_bytes;
 use crate::node::Node;
@@ -20,15 +24,15 @@ use crate::node::Node;
 /// A name in a directory.
 type Place = (Ino, OsString);
 
-/// The changes under way.
+/// The changes in flight.
 #[derive(Debug, Default)]
 pub(crate) struct Changing(Mutex<Names>);
 
-#[derive(Debug, Default)]
-struct Names(HashMap<Place, Changes>);
+#[derive(Clone, Debug, Default)]
+pub(super) struct Names(HashMap<Place, Changes>);
 
 /// Those of one name.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Changes {
     count: u32,
     /// There were several at the same time since there was none.
@@ -36,14 +40,14 @@ struct Changes {
 }
 
 impl Names {
-    fn begin(&mut self, place: Place) {
+    pub(super) fn begin(&mut self, place: Place) {
         let changes = self.0.entry(place).or_default();
         changes.count += 1;
         changes.meet |= changes.count > 1;
     }
 
     /// Answers whether it met another one.
-    fn end(&mut self, place: &Place) -> bool {
+    pub(super) fn end(&mut self, place: &Place) -> bool {
         let changes = self.0.get_mut(place).expect("what ends has begun");
         changes.count -= 1;
         let meet = changes.meet;
@@ -63,35 +67,69 @@ impl Changing {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a change of the name is under way.
+    /// Whether a change of the name is in flight.
     pub(super) fn has(&self, dir: &Node, name: &OsStr) -> bool {
         let names = self.names();
         !names.0.is_empty() && names.is_changing(&(dir.ino, name.to_owned()))
     }
 }
 
-/// A change of a name under way. Dropped when its answer was taken in.
+/// A change of a name in flight. Dropped once its answer was processed.
 pub(super) struct NameChange<'a> {
     core: &'a Core,
     dir: &'a Node,
     place: Place,
+    /// Of the directory, when it began.
+    epoch: u64,
+    left: Left,
+}
+
+impl NameChange<'_> {
+    /// The server has answered.
+    pub(super) fn answered<T>(&mut self, answer: &Result<T>) {
+        if Ending::of(answer) != Ending::Unanswered {
+            self.left = Left::Perhaps;
+        }
+    }
+
+    /// The server has removed the name.
+    pub(super) fn is_gone(&mut self) {
+        self.left = Left::Nothing;
+    }
 }
 
 impl Drop for NameChange<'_> {
     fn drop(&mut self) {
-        let meet = self.core.changing.names().end(&self.place);
+        let name = name_bytes(&self.place.1);
+        let mut names = self.core.changing.names();
+        let meet = names.end(&self.place);
+        let mut state = self.dir.state();
+        // What the answer says is from before another client's change, if there was one meanwhile.
+        let is_late = state.known().epoch != self.epoch;
+        state.whole_mut().settle(name, self.left.unless(meet || is_late));
+        drop(state);
+        drop(names);
         if meet {
-            self.core.cache.drop_name(self.dir.no(), name_bytes(&self.place.1));
+            self.core.cache.drop_name(self.dir.no(), name);
         }
     }
 }
 
 impl Core {
-    /// Before the server is asked to change what a name stands for.
+    /// Before the server is asked to change what a name stands for, and after
+    /// [`Core::begin_change`] of the directory: a listing that comes between the two would lack the
+    /// name. Changes of one name are added to the directory's names, and removed from them, in the
+    /// order in which they begin and end.
     pub(super) fn begin_name_change<'a>(&'a self, dir: &'a Node, name: &OsStr) -> NameChange<'a> {
         let place = (dir.ino, name.to_owned());
-        self.changing.names().begin(place.clone());
-        NameChange { core: self, dir, place }
+        let mut names = self.changing.names();
+        names.begin(place.clone());
+        let mut state = dir.state();
+        state.whole_mut().add(name_bytes(name));
+        let epoch = state.known().epoch;
+        drop(state);
+        drop(names);
+        NameChange { core: self, dir, place, epoch, left: Left::Unknown }
     }
 }
 
@@ -99,15 +137,16 @@ impl Core {
 mod tests {
     use super::*;
 
-    /// Over all sequences of eight beginnings and ends of three changes of one name, and one of
-    /// another name: whether a change met another one is what their spans say.
+    /// Over all sequences of eight starts and ends of three changes of one name, and one of another
+    /// name: two changes are reported to overlap exactly if they do.
     #[test]
     fn changes_of_one_name_meet_if_they_overlap() {
         const LENGTH: u32 = 8;
         let place = |number: usize| (Ino(1), if number < 3 { "a" } else { "b" }.into());
         for sequence in 0..4_usize.pow(LENGTH) {
             let mut names = Names::default();
-            // Which are under way, and which of them have met another one, perhaps by others.
+            // Which changes are in flight, and which of them have overlapped another one, perhaps
+            // indirectly.
             let (mut under_way, mut met) = ([false; 4], [false; 4]);
             for step in 0..LENGTH {
                 let number = sequence / 4_usize.pow(step) % 4;

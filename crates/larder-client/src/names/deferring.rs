@@ -13,7 +13,7 @@ use crate::core::Core;
 use crate::node::Node;
 
 impl Core {
-    /// The server for a change of these names, which may be answered here.
+    /// The server for a change of these names: the change may be answered on this machine.
     pub(crate) fn server_of_names(&self, cred: &Cred, names: &[(&Node, &OsStr)]) -> &dyn Remote {
         match self.remote.deferring() {
             Some(here) if self.may_defer_names(cred, names) => here.names(),
@@ -32,8 +32,8 @@ impl Core {
             && names.iter().all(|(dir, name)| self.may_defer(&self.class_at(dir, name, cred)))
     }
 
-    /// Whether a file that is kept here may have another name before it is sent. Not one of a file
-    /// that the server has: if this machine's disk were lost then, so were both.
+    /// Whether a file whose unsent bytes are kept here may be renamed before they are sent. Not one
+    /// of a file that the server has: if this machine's disk were lost then, so were both.
     pub(crate) fn may_rename_unsent(
         &self,
         cred: &Cred,
@@ -45,11 +45,43 @@ impl Core {
             let name = node.handle().ok().and_then(|handle| here.awaited(&handle));
             name.is_some_and(|name| name.due.is_some())
         };
-        self.may_defer_names(cred, &[from, to]) && self.child(to.0, to.1).is_none_or(waits)
+        // While the server is away, the replaced file is safe there: it is replaced only once the
+        // bytes are sent.
+        self.may_defer_names(cred, &[from, to])
+            && (here.is_away() || self.child(to.0, to.1).is_none_or(waits))
+    }
+
+    /// Before a rename: sends the bytes to the place that the class of the new name demands.
+    /// Returns whether the name had no deadline before and has one now.
+    ///
+    /// # Errors
+    /// The server's error.
+    pub(crate) async fn prepare_to_rename(
+        &self,
+        cred: &Cred,
+        node: &Arc<Node>,
+        from: (&Node, &OsStr),
+        to: (&Node, &OsStr),
+    ) -> Result<bool> {
+        if !self.may_rename_unsent(cred, from, to) {
+            self.send_kept(node).await?;
+            return Ok(false);
+        }
+        let (before, after) = (self.class_for(node, cred), self.class_at(to.0, to.1, cred));
+        if self.file(node).is_in_memory() && !after.is_in_memory() {
+            self.bring_to(node, after.promised.close, self.deadline()).await?;
+        }
+        let goes = before.stays_here() && !after.stays_here();
+        if goes {
+            self.promise(node, &after);
+        }
+        Ok(goes)
     }
 
     fn may_defer(&self, class: &Class) -> bool {
-        !self.options.sync && !class.is_synchronous() && class.promised.close <= Some(Level::Local)
+        !self.options.sync
+            && !class.is_synchronous()
+            && (class.promised.close <= Some(Level::Local) || self.is_away())
     }
 
     /// The class of the file that has a name, or would have it.
@@ -60,17 +92,17 @@ impl Core {
         }
     }
 
-    /// What was made here is at the server within the time of its class.
+    /// Ensures that what was made here is at the server within the time of its class.
     pub(crate) fn promise_name(&self, node: &Node, cred: &Cred) {
         let Some(here) = self.remote.deferring() else { return };
-        let within = self.class_for(node, cred).durable_within();
+        let within = self.age_in(&self.class_for(node, cred));
         if let Ok(handle) = node.handle() {
             here.promise(&handle, within.unwrap_or(self.options.unsent_age_max));
         }
     }
 
-    /// A file has lost a name, and what is kept of it may go: not before the former outlives a
-    /// crash of the machine, else the name would come back without its bytes.
+    /// A file has lost a name, and its kept bytes may be deleted, but not before the removal
+    /// survives a crash of the machine: otherwise the name would come back without its bytes.
     pub(crate) async fn keep_removal(&self, node: &Node) {
         let Some(here) = self.remote.deferring() else { return };
         if self.file(node).keeping() != Keeping::Nothing
@@ -80,13 +112,14 @@ impl Core {
         }
     }
 
-    /// Changes of names are where the class of a directory wants them after an fsync.
+    /// Makes changes of names as durable as the class of a directory requires after an fsync.
     pub(crate) async fn sync_names(&self, cred: &Cred, dir: Ino) -> Result<()> {
         let class = self.class_for(&*self.node(dir)?, cred);
         match self.remote.deferring() {
             None => Ok(()),
             Some(here)
-                if class.promised.fsync <= Some(Level::Local) && here.keep().await.is_ok() =>
+                if (class.promised.fsync <= Some(Level::Local) || here.is_away())
+                    && here.keep().await.is_ok() =>
             {
                 Ok(())
             }

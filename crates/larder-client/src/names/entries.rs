@@ -3,16 +3,17 @@
 use std::ffi::OsStr;
 use std::sync::Arc;
 
-use larder_vfs::{Change, Cred, Kind, New, Removal, Result, SetAttr, Token};
+use larder_vfs::{Change, Cred, Deferring, Found, Kind, New, Removal, Result, SetAttr, Token};
 
 use super::recover::on_handle;
+use crate::class::volatile;
 use crate::core::Core;
 use crate::journal::name_bytes;
 use crate::node::Node;
 
 impl Core {
-    /// Makes an object at the server and takes in what it says of it. A file that
-    /// was made may be open at the server.
+    /// Makes an object at the server and processes the description in the reply. A file that was
+    /// made may be open at the server.
     pub(crate) async fn make_node(
         &self,
         dir: &Arc<Node>,
@@ -27,13 +28,20 @@ impl Core {
             _ => None,
         };
         self.demand_path(dir, cred).await?;
+        let is_file = matches!(new, New::File | New::FileExclusive);
+        let in_memory = (is_file && !self.options.sync)
+            .then(|| volatile(&self.class_of_name(dir, name, cred)))
+            .flatten();
+        let is_directory = matches!(new, New::Directory);
+        let set = SetAttr { in_memory, ..set };
         let (asked, moment) = (self.now(), self.table.moment());
-        let _changing = self.begin_name_change(dir, name);
         self.begin_change(dir);
+        let mut changing = self.begin_name_change(dir, name);
         let answer = on_handle!(self, cred, dir, handle =>
             self.server_of_names(cred, &[(&**dir, name)])
                 .make(cred, &handle, name, new.clone(), set));
         let answer = self.settle_make(cred, dir, name, (&new, set), answer).await;
+        changing.answered(&answer);
         self.distrust_if_refused(&[dir], (dir, name), &answer);
         self.end_names_change(dir, answer.as_ref().ok().map(|made| made.dir));
         let made = answer?;
@@ -42,6 +50,9 @@ impl Core {
         }
         dir.state().set_searched(cred, asked);
         let child = self.learn_made(&made, (asked, moment), (dir.ino, name.to_owned()));
+        if is_directory && made.created {
+            self.know_empty(&child, &made.found);
+        }
         self.promise_name(&child, cred);
         if let Some(target) = target {
             child.state().leads_to(target);
@@ -50,9 +61,26 @@ impl Core {
         Ok((child, made.token))
     }
 
-    /// Ends our change of a directory: its listing is no longer what the server would give.
+    /// A directory that was just made has no names, if it still is as the server made it. What
+    /// waits here for the server is not: its description is ours.
+    fn know_empty(&self, dir: &Node, made: &Found) {
+        let waits = |here: &dyn Deferring| here.awaited(&made.handle).is_some();
+        if self.remote.deferring().is_some_and(waits) {
+            return;
+        }
+        let mut state = dir.state();
+        let is_as_made = state.known().attr.validator().same(&made.attr.validator());
+        if is_as_made && !state.changing() {
+            state.whole_mut().set_empty(&self.room_of_names);
+        }
+    }
+
+    /// Ends our change of a directory: the cached listing is no longer what the server would
+    /// return.
     pub(super) fn end_names_change(&self, dir: &Node, change: Option<Change>) {
-        if change.is_some() {
+        // While the server is out of reach, the cached listing stays as the server last gave it:
+        // the journal of names knows what has changed here since.
+        if change.is_some() && !self.is_away() {
             dir.state().end_listing();
         }
         self.end_change(dir, change);
@@ -65,15 +93,17 @@ impl Core {
         name: &OsStr,
         what: Removal,
     ) -> Result<()> {
-        let _changing = self.begin_name_change(dir, name);
         self.begin_change(dir);
+        let mut changing = self.begin_name_change(dir, name);
         let answer = on_handle!(self, cred, dir, handle => self.server_of_names(cred, &[(&**dir, name)])
                 .remove(cred, &handle, name, what));
         let answer = Core::settle_remove(cred, answer);
+        changing.answered(&answer);
         self.distrust_if_refused(&[dir], (dir, name), &answer);
         self.end_names_change(dir, answer.as_ref().ok().copied());
         answer?;
         self.put_name(dir, name, None);
+        changing.is_gone();
         Ok(())
     }
 
@@ -85,17 +115,18 @@ impl Core {
     ) -> Result<()> {
         let same_dir = from.0.ino == to.0.ino;
         let child = self.child(from.0, from.1);
-        let _changing = [from, to].map(|(dir, name)| self.begin_name_change(dir, name));
         self.begin_change(from.0);
         if !same_dir {
             self.begin_change(to.0);
         }
+        let mut changing = [from, to].map(|(dir, name)| self.begin_name_change(dir, name));
         let answer = on_handle!(self, cred, from.0, handle => async {
             let target = to.0.handle()?;
             let server = self.server_of_names(cred, &[(&**from.0, from.1), (&**to.0, to.1)]);
             server.rename(cred, (&handle, from.1), (&target, to.1)).await
         });
         let answer = self.settle_rename(cred, child.as_ref(), to, answer).await;
+        changing.iter_mut().for_each(|one| one.answered(&answer));
         self.distrust_if_refused(&[from.0, to.0], (from.0, from.1), &answer);
         let changes = answer.as_ref().ok().copied();
         self.end_names_change(from.0, changes.map(|(change, _)| change));
@@ -107,6 +138,7 @@ impl Core {
         let moved = child.or_else(|| Some((self.doubtful(from.0, from.1)?, false)));
         if moved.as_ref().is_some_and(|(child, _)| has_one_name(child)) {
             self.put_name(from.0, from.1, None);
+            changing[0].is_gone();
         } else {
             // To rename a file to another of its names does nothing (rename(2)).
             self.cache.drop_name(from.0.no(), name_bytes(from.1));

@@ -10,14 +10,14 @@ use crate::journal::{Name, Record, name_bytes};
 use crate::node::Node;
 
 impl Core {
-    /// What the index says of a name, if it is of the directory's present epoch.
+    /// What the index records for a name, if it is of the directory's present epoch.
     pub(crate) fn name(&self, dir: &Node, name: &OsStr) -> Option<Name> {
         let record = self.cache.name(dir.no(), name_bytes(name))?;
         Name::decode(&record).filter(|held| held.epoch == dir.state().known().epoch)
     }
 
-    /// Records what a name stands for. What is on record is not written once more: that would cost
-    /// a listing that brings nothing new as much as the first one.
+    /// Records what a name stands for. What is on record already is not written again: otherwise a
+    /// listing that brings nothing new would cost as much as the first one.
     pub(crate) fn put_name(&self, dir: &Node, name: &OsStr, child: Option<Ino>) {
         let epoch = dir.state().known().epoch;
         let record = Name { epoch, child }.encode();
@@ -32,7 +32,7 @@ impl Core {
         child.filter(|child| !child.state().is_gone())
     }
 
-    /// What a name stood for before others changed the directory, and may still.
+    /// What a name stood for before other clients changed the directory, and may still stand for.
     pub(crate) fn doubtful(&self, dir: &Node, name: &OsStr) -> Option<Arc<Node>> {
         let held = Name::decode(&self.cache.name(dir.no(), name_bytes(name))?)?;
         let is_known = held.epoch == dir.state().known().epoch;
@@ -44,8 +44,8 @@ impl Core {
         nodes.into_iter().flatten().for_each(|node| node.state().doubt(self.now()));
     }
 
-    /// Records what a name stands for unless others have changed that: nobody is answered by it
-    /// ([`Core::doubtful`]).
+    /// Records what a name stands for, unless other clients have changed that: no lookup is
+    /// answered from it ([`Core::doubtful`]).
     pub(crate) fn put_doubtful_name(&self, dir: &Node, name: &OsStr, child: Ino) {
         let epoch = dir.state().known().epoch.wrapping_sub(1);
         let record = Name { epoch, child: Some(child) }.encode();

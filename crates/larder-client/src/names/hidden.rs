@@ -26,10 +26,10 @@ const HIDDEN_WAIT_MAX: Duration = Duration::from_secs(2);
 
 impl Core {
     /// The same as [`Core::child`] for a name that is about to be removed or replaced. A change of
-    /// the directory by others makes its names unknown; if a file that is open here was last
-    /// seen under this one, the server is asked, since such a file must be hidden (so it is if
-    /// this was one of its names before that change), and so it is for a directory, in which
-    /// hidden names may be about to go.
+    /// the directory by other clients makes its names unknown. Then the server is asked if a file
+    /// that is open here was last seen under this name, since such a file must be hidden, even if
+    /// this was one of its names only before that change. It is also asked for a directory, in
+    /// which hidden names may be about to be removed.
     pub(crate) async fn child_to_go(
         self: &Arc<Self>,
         cred: &Cred,
@@ -59,7 +59,7 @@ impl Core {
     }
 
     /// If the file is open and this is its last name, or the last one that is sure to lead to it,
-    /// renames it to a hidden one, to be removed at its last release. Answers whether it did.
+    /// renames it to a hidden one, to be removed at its last release. Returns whether it did.
     pub(crate) async fn hide_if_open(
         &self,
         cred: &Cred,
@@ -124,8 +124,9 @@ impl Core {
         Ok(true)
     }
 
-    /// A file was hidden to be replaced, and what was to replace it was refused (and not late): it
-    /// gets its name back, unless somebody else has taken it, and loses the hidden one.
+    /// A file was hidden to be replaced, and the rename that was to replace it was refused (not
+    /// merely unanswered): it gets its name back, unless another file has taken that, and loses the
+    /// hidden one.
     pub(crate) async fn show_again(
         self: &Arc<Self>,
         cred: &Cred,
@@ -164,20 +165,20 @@ impl Core {
         }
         let mut state = child.state();
         if Ending::of(&removed) == Ending::Unanswered {
-            // The next mount will find it, or find that it is gone.
+            // The next mount will find the hidden file, or find that it is gone.
             state.hidden_mut().set(Some((dir_ino, name)));
         }
         self.note_unfinished(child.ino, &mut state);
         match removed {
-            // It never got the name, or somebody else removed it.
+            // It never got the name, or another client removed it.
             Err(Error::NotFound) => Ok(()),
             removed => removed,
         }
     }
 
-    /// Before a directory is removed or replaced: whoever has removed and closed all files in it
-    /// may expect it to be empty, but the last releases, which remove the hidden names, come
-    /// after close(2) has returned. Waits for those that are on their way, and not for files
+    /// Before a directory is removed or replaced: a process that has removed and closed all files
+    /// in it may expect it to be empty, but the last releases, which remove the hidden names,
+    /// arrive after close(2) has returned. Waits for releases that are under way, and not for files
     /// that are open.
     pub(crate) async fn await_hidden_names(&self, dir: &Node) {
         for open in self.open_hidden_in(dir) {
@@ -204,8 +205,8 @@ impl Core {
         open
     }
 
-    /// A removal or replacement of an open file is sent once more, and its first try had begun to
-    /// hide the file: goes on where that ended.
+    /// The kernel sent the removal or replacement of an open file again, and the first attempt had
+    /// begun to hide the file: continues where that ended.
     pub(crate) async fn finish_hiding(
         &self,
         cred: &Cred,
@@ -220,10 +221,11 @@ impl Core {
         if self.stands_for(cred, at, child).await? {
             self.forget_names(&hidden_dir);
         } else if self.stands_for(cred, (dir, name), child).await? {
-            // The server may still be about to carry the first try out: then ours finds it done.
+            // The server may still be about to carry the first attempt out: then this one finds it
+            // done.
             self.rename_entry(cred, (dir, name), at).await?;
         } else if self.stands_for(cred, at, child).await? {
-            // It was carried out while we looked.
+            // It was carried out while we were looking for it.
             self.forget_names(&hidden_dir);
         } else {
             let mut state = child.state();
@@ -233,7 +235,7 @@ impl Core {
         Ok(())
     }
 
-    /// Believes no name in a directory any more: a request of an earlier process has changed it.
+    /// Distrusts all names in a directory: a request of an earlier process has changed it.
     fn forget_names(&self, dir: &Node) {
         let mut state = dir.state();
         state.forget_contents();

@@ -24,7 +24,7 @@ enum HiddenName {
     None,
     /// The server is being asked to give it this one.
     Asked(Place),
-    /// It was asked, and did not answer: it may have given it this one, or be about to.
+    /// It was asked, and did not answer: it may have given the file this name, or be about to.
     Unanswered(Place),
     /// This one.
     Given(Place),
@@ -42,7 +42,7 @@ pub(crate) enum Ending {
 }
 
 impl Ending {
-    /// What an answer says.
+    /// What an answer means for the name.
     pub(crate) fn of<T>(answer: &Result<T>) -> Ending {
         match answer {
             Ok(_) => Ending::Done,
@@ -76,13 +76,14 @@ impl Hidden {
         }
     }
 
-    /// The name that the last release is to remove: who is asking for one removes it himself.
+    /// The name that the last release is to remove: a call that is just asking for a hidden name
+    /// removes that itself.
     pub(crate) fn is_left_to_release(&self) -> bool {
         matches!(self.name, HiddenName::Unanswered(_) | HiddenName::Given(_))
     }
 
-    /// The server is asked to give it a name in `dir`: the one that it did not answer to before, or
-    /// else that of `new`. Answers which, and whether it is another one.
+    /// The server is asked to give the file a name in `dir`: the one for which it gave no answer
+    /// before, or else that of `new`. Returns the name, and whether it is another one.
     pub(crate) fn begin(&mut self, dir: Ino, new: impl FnOnce() -> OsString) -> (OsString, bool) {
         let earlier = match std::mem::take(&mut self.name) {
             HiddenName::Unanswered((at, name)) if at == dir => Some(name),
@@ -94,8 +95,8 @@ impl Hidden {
         (name, is_new)
     }
 
-    /// What became of the name that the server was asked for. If it was not asked any more, nothing
-    /// is changed.
+    /// The outcome for the name that the server was asked for. If no name was being asked for,
+    /// nothing changes.
     pub(crate) fn end(&mut self, ending: Ending) {
         self.name = match (std::mem::take(&mut self.name), ending) {
             (HiddenName::Asked(place), Ending::Done) => HiddenName::Given(place),
@@ -105,7 +106,7 @@ impl Hidden {
         };
     }
 
-    /// It has this name: an earlier process gave it, or it could not be removed.
+    /// The file has this name: an earlier process gave it, or it could not be removed.
     pub(crate) fn set(&mut self, place: Option<Place>) {
         self.name = place.map_or(HiddenName::None, HiddenName::Given);
     }
@@ -168,8 +169,8 @@ mod tests {
     }
 
     /// Over all sequences of six steps: a name stands for the file from when the server has given
-    /// it until it is taken away. One that the server is only asked for is not taken; one that it
-    /// did not answer to is, and is asked for again.
+    /// it until it is taken away. A name that is only being asked for is not taken; a name for
+    /// which there was no answer is taken, and asked for again.
     #[test]
     fn a_name_stands_for_a_file_once_the_server_has_given_it() {
         const LENGTH: u32 = 6;

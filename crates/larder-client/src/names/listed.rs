@@ -10,7 +10,7 @@ use crate::journal::Page;
 pub(crate) struct Listed {
     /// With its number.
     last_page: Option<(u32, Arc<Page>)>,
-    /// A page that is not believed, for who was given its begin.
+    /// A page that is not believed, for the reader that was given its begin.
     lent: Option<Arc<Page>>,
     walks: Walks,
 }
@@ -26,25 +26,25 @@ impl Listed {
         self.last_page = Some((number, page));
     }
 
-    /// No page is what the server would give.
+    /// No cached page is what the server would return.
     pub(crate) fn drop_page(&mut self) {
         self.last_page = None;
     }
 
-    /// The page that is not believed, for who goes on in it.
+    /// The page that is not trusted, for the reader that continues in it.
     pub(crate) fn lent(&self) -> Option<&Arc<Page>> {
         self.lent.as_ref()
     }
 
-    /// This page was given to somebody, and is not to be believed by others.
+    /// This page was given to one reader, and must not be used for others.
     pub(crate) fn lend(&mut self, page: Arc<Page>) {
         self.lent = Some(page);
     }
 
-    /// A reader who was at `from` was given entries up to the position `to`.
+    /// A reader that was at `from` was given entries up to the position `to`.
     ///
     /// # Errors
-    /// If his way goes round.
+    /// If its positions form a cycle.
     pub(super) fn step(&mut self, from: u64, to: Option<u64>) -> Result<(), GoesRound> {
         self.walks.step(from, to)
     }

@@ -10,12 +10,16 @@
 use std::ffi::OsStr;
 use std::sync::Arc;
 
-use larder_vfs::{Access, Cookie, Cred, DirEntry, Error, Found, Handle, Ino, Listing, Result};
+use larder_io::Monotonic;
+use larder_vfs::{
+    Access, Cookie, Cred, DirEntry, Error, Found, Handle, Ino, Lease, Listing, Result,
+};
 
 use super::recover::on_handle;
 use super::walk::GoesRound;
+use super::whole::NamesOfPage;
 use crate::core::Core;
-use crate::journal::{ListingHead, Page, PageEntry, Record};
+use crate::journal::{ListingHead, Page, PageEntry, Record, name_bytes};
 use crate::node::Node;
 
 /// Largest reply that we ask for, in bytes.
@@ -31,7 +35,8 @@ const ENTRY_BYTES: u32 = 128;
 const STALE_ENTRIES_MAX: usize = 2;
 
 impl Core {
-    /// Checks that the caller may list the directory, and that what is held of it is fresh enough.
+    /// Checks that the caller may list the directory, and that what is cached of it is fresh
+    /// enough.
     pub(crate) async fn opendir(&self, cred: &Cred, ino: Ino) -> Result<()> {
         let dir = self.node(ino)?;
         self.demand_path(&dir, cred).await?;
@@ -57,8 +62,9 @@ impl Core {
             self.revalidate(&dir, cred).await?;
         }
         let is_changing = offset == 0 && dir.state().changing() && self.remote.reachable();
+        let is_changing = is_changing || self.is_away();
         let held = self.page_after(&dir, offset).filter(|_| !is_changing);
-        // Who was given the begin of a page goes on in it.
+        // A reader that was given the beginning of a page continues in that page.
         let held = held.or_else(|| {
             let lent = dir.state().listed().lent().cloned();
             lent.filter(|page| offset != 0 && page.holds(offset))
@@ -66,8 +72,8 @@ impl Core {
         let page = match held {
             Some(page) if !(plus && self.is_stale(&page)) => page,
             held => match self.fetch_page(&dir, cred, offset, held.as_deref()).await {
-                // Read anew, it may lack the place where this reader is: he goes on with what he
-                // had.
+                // A page that was read again may lack this reader's position: the reader continues
+                // with the earlier page.
                 Ok(page) => held.filter(|_| page.position_of(offset).is_none()).unwrap_or(page),
                 Err(Error::TimedOut) => held.ok_or(Error::TimedOut)?,
                 Err(error) => return Err(error),
@@ -83,7 +89,7 @@ impl Core {
         Ok(entries)
     }
 
-    /// The held page with the entries after `offset`.
+    /// The cached page with the entries after `offset`.
     fn page_after(&self, dir: &Node, offset: u64) -> Option<Arc<Page>> {
         let (head, last) = {
             let state = dir.state();
@@ -114,7 +120,7 @@ impl Core {
         self.remote.reachable() && stale.take(STALE_ENTRIES_MAX + 1).count() > STALE_ENTRIES_MAX
     }
 
-    /// Asks the server for the entries after `offset` (or for a held page anew).
+    /// Asks the server for the entries after `offset` (or for a cached page again).
     async fn fetch_page(
         &self,
         dir: &Arc<Node>,
@@ -126,6 +132,7 @@ impl Core {
         let verifier = if start == 0 { 0 } else { dir.state().known().cookie_verifier };
         let cookie = Cookie { position: start, verifier };
         let bytes = self.remote.limits().readdir_preferred.clamp(32 << 10, REPLY_BYTES_MAX);
+        let lease = dir.state().early_lease().cloned();
         let asked = self.now();
         let listing: Listing = on_handle!(self, cred, dir, handle =>
             self.remote.readdir(cred, &handle, cookie, bytes))?;
@@ -133,7 +140,10 @@ impl Core {
             self.observe(dir, attr, asked);
         }
         let page = Arc::new(self.take_in(dir, start, listing, asked));
-        let is_late = dir.state().changed_since(asked);
+        let is_late = dir.state().changed_since(asked) || self.is_away();
+        if let Some(lease) = lease {
+            self.learn_names(dir, &page, &lease, asked);
+        }
         self.know_verifier(dir, page.verifier);
         match is_late {
             true => dir.state().listed_mut().lend(page.clone()),
@@ -148,23 +158,18 @@ impl Core {
         dir: &Node,
         name: &OsStr,
         found: &Found,
-        asked: larder_io::Monotonic,
+        asked: Monotonic,
     ) -> Arc<Node> {
         let child = self.learn(found, asked, Some((dir.ino, name.to_owned())));
-        // What we changed in the directory meanwhile is known better than by this listing.
+        // For names that we changed in the meantime, this listing is less reliable than what we
+        // know.
         if !dir.state().changed_since(asked) {
             self.put_name(dir, name, Some(child.ino));
         }
         child
     }
 
-    fn take_in(
-        &self,
-        dir: &Node,
-        start: u64,
-        listing: Listing,
-        asked: larder_io::Monotonic,
-    ) -> Page {
+    fn take_in(&self, dir: &Node, start: u64, listing: Listing, asked: Monotonic) -> Page {
         let entries = listing.entries.into_iter().map(|listed| {
             let child = listed.handle.zip(listed.attr).map(|(handle, mut attr)| {
                 if !listed.tells_links {
@@ -184,6 +189,20 @@ impl Core {
         Page { start, verifier: listing.verifier, eof: listing.eof, entries }
     }
 
+    /// Takes in which names there are, if a page that was `asked` for under a lease is true now.
+    fn learn_names(&self, dir: &Node, page: &Page, lease: &Lease, asked: Monotonic) {
+        let mut state = dir.state();
+        if state.vouched_since(lease, asked) {
+            state.whole_mut().take(NamesOfPage {
+                start: page.start,
+                verifier: page.verifier,
+                names: page.entries.iter().map(|entry| name_bytes(&entry.name)),
+                next: page.next(),
+                room: &self.room_of_names,
+            });
+        }
+    }
+
     /// How many links a file was last known to have.
     fn known_links(&self, handle: &Handle) -> Option<u32> {
         let ino = Ino(self.cache.number_of(handle.as_bytes())?.0);
@@ -198,7 +217,7 @@ impl Core {
         }
     }
 
-    /// Keeps a page if it follows on those that are held.
+    /// Keeps a page if it follows the cached ones directly.
     fn keep_page(&self, dir: &Node, page: &Arc<Page>) {
         let mut state = dir.state();
         let epoch = state.known().epoch;

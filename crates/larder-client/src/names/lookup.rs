@@ -11,7 +11,8 @@ use larder_vfs::{Access, Answer, Cred, Error, Ino, LookedUp, Lookup, Result};
 
 use super::recover::on_handle;
 use crate::core::Core;
-use crate::node::{Node, RootSquash};
+use crate::journal::name_bytes;
+use crate::node::{Node, RootSquash, State};
 use crate::options::LookupCache;
 
 impl Core {
@@ -49,17 +50,35 @@ impl Core {
         if self.changing.has(dir, name) && self.remote.reachable() {
             return None;
         }
-        let held = self.name(dir, name)?;
-        if self.wants_lease(dir) {
+        let held = self.name(dir, name);
+        if held.is_none() && self.is_away() && self.is_unlisted(dir, name) {
+            return Some(Ok(Lookup::Absent { ttl: Duration::ZERO }));
+        }
+        if held.is_none() && !self.is_known_absent(dir, name) || self.wants_lease(dir) {
             return None;
         }
-        let Some(child) = held.child else {
+        let Some(child) = held.and_then(|held| held.child) else {
             let cached = self.options.lookup_cache == LookupCache::All;
             let ttl = self.name_ttl(dir, false);
             return cached.then_some(Ok(Lookup::Absent { ttl }));
         };
         let child = self.table.get(child).filter(|child| !child.state().is_gone())?;
         self.is_fresh(&child).then(|| Ok(Lookup::Found(self.entry(dir, &child))))
+    }
+
+    /// Whether all names of the directory are known and this is none of them, under a lease that
+    /// ends before somebody else makes it.
+    fn is_known_absent(&self, dir: &Node, name: &OsStr) -> bool {
+        let state = dir.state();
+        state.early_lease().is_some() && self.may_lack(&state, name)
+    }
+
+    /// The same, if there is such a lease.
+    fn may_lack(&self, state: &State, name: &OsStr) -> bool {
+        let limits = self.remote.limits();
+        let is_asked = self.options.lookup_cache != LookupCache::All;
+        let is_exact = !limits.case_insensitive && name.len() <= limits.name_max as usize;
+        !is_asked && is_exact && state.whole().lacks(name_bytes(name))
     }
 
     /// The answer, if a lease on the directory makes one of what is held. Where the file would have
@@ -76,6 +95,10 @@ impl Core {
         let held = self.name(dir, name);
         let child = held.as_ref().map(|held| held.child.and_then(|ino| self.table.get(ino)));
         match child {
+            None if self.may_lack(&dir.state(), name) => {
+                self.ask_rights(dir, cred).await?;
+                return Ok(self.lookup_held(dir, cred, name));
+            }
             None if self.is_fresh(dir) => {}
             Some(child) if child.as_ref().is_none_or(|child| self.is_fresh(child)) => {
                 self.ask_rights(dir, cred).await?;
@@ -112,7 +135,8 @@ impl Core {
             self.observe(dir, attr, asked);
         }
         dir.state().set_searched(cred, asked);
-        // What we changed in the directory meanwhile is known better than by this answer.
+        // If we changed the directory in the meantime, what we know is more reliable than this
+        // answer.
         let current = !dir.state().changed_since(asked);
         let Some(found) = found else {
             if current {
@@ -129,7 +153,8 @@ impl Core {
         Ok(Lookup::Found(self.entry(dir, &child)))
     }
 
-    /// `..`, for doors that ask for it: by where the directory was last seen, else by the server.
+    /// `..`, for front doors that ask for it: by where the directory was last seen, else from the
+    /// server.
     async fn lookup_parent(self: &Arc<Self>, dir: &Arc<Node>, cred: &Cred) -> Result<Lookup> {
         let hint = dir.state().known().hint.as_ref().map(|(parent, _)| *parent);
         let parent = match hint.and_then(|ino| self.table.get(ino)) {

@@ -6,6 +6,7 @@
 //! - [`hidden`]: names of files that are removed while they are open; [`hiding`]: their state.
 //! - [`deferring`]: which changes may be answered here.
 //! - [`listing`]: cached listings; [`listed`] and [`walk`]: state of their readers.
+//! - [`whole`]: the names of directories that are known whole.
 //! - [`recover`]: finds a file again whose handle the server refuses; [`paths`]: where files were
 //!   last seen.
 
@@ -19,13 +20,16 @@ mod hiding;
 mod listed;
 mod listing;
 mod lookup;
+mod offline;
 mod paths;
 mod recover;
 mod retried;
 mod walk;
+mod whole;
 
 pub(crate) use changing::Changing;
 pub(crate) use hiding::Hidden;
 pub(crate) use listed::Listed;
 pub use paths::{last_path, parent_in_record};
 pub(crate) use recover::on_handle;
+pub(crate) use whole::{Room, Whole};

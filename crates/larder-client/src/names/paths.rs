@@ -7,7 +7,7 @@ use larder_vfs::Ino;
 
 use crate::journal::{Known, Record};
 
-/// Deepest path that is told.
+/// Deepest path that is reported.
 const DEPTH_MAX: usize = 256;
 
 /// The directory in which a file was last seen, from its record in the cache: for
@@ -16,8 +16,8 @@ pub fn parent_in_record(record: &[u8]) -> Option<FileNo> {
     Known::decode(record)?.hint.map(|(parent, _)| FileNo(parent.0))
 }
 
-/// Where a file was last seen below the root of its mount; `None` if that is not known. Others may
-/// have renamed it since.
+/// Where a file was last seen below the root of its mount; `None` if that is not known. Other
+/// clients may have renamed it since.
 pub fn last_path(cache: &Cache, file: FileNo) -> Option<PathBuf> {
     let (mut names, mut at) = (Vec::new(), Ino(file.0));
     while at != Ino::ROOT && names.len() < DEPTH_MAX {
@@ -62,7 +62,8 @@ mod tests {
         assert_eq!(path(4), None, "nor is where it lies");
         put(&cache, 5, None);
         assert_eq!(path(5), None, "it was found by its handle alone");
-        // Two directories that were renamed into each other's place, as far as was seen.
+        // Two directories of which each was last seen inside the other, because they were
+        // exchanged.
         put(&cache, 6, Some((7, "d")));
         put(&cache, 7, Some((6, "e")));
         assert_eq!(path(6), None, "it goes round");

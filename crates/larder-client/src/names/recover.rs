@@ -17,8 +17,8 @@ use crate::node::Node;
 /// Deepest path that recovery walks.
 const DEPTH_MAX: u32 = 64;
 
-/// Makes a call that takes a handle, and once more with a new handle if the old one went stale and
-/// the file could be found again, for a caller who waits until `$cred` says.
+/// Makes a call that takes a handle, and repeats it with a new handle if the old one went stale and
+/// the file could be found again, for a caller whose deadline `$cred` has.
 macro_rules! on_handle {
     ($core:expr, $cred:expr, $node:expr, $handle:ident => $call:expr) => {{
         let mut recovered = false;
@@ -41,8 +41,8 @@ macro_rules! on_handle {
 pub(crate) use on_handle;
 
 impl Core {
-    /// A new handle for `node`, whose handle `stale` the server no longer knows, for a caller who
-    /// waits until `cred` says.
+    /// A new handle for `node`, whose handle `stale` the server no longer knows, for a caller whose
+    /// deadline `cred` has.
     ///
     /// # Errors
     /// [`Error::Stale`] if the file is gone, or what the server answers.
@@ -86,21 +86,22 @@ impl Core {
             }
             _ => {
                 self.cache.drop_name(parent.no(), name_bytes(&name));
-                // The kernel looks the name up again that it came by, which may be another one.
+                // The kernel has to look up again the name by which it got the file, since that may
+                // now be another file's.
                 node.state().distrust();
                 Err(Error::Stale)
             }
         }
     }
 
-    /// What a change of a name in a directory was refused for may tell that somebody else has
-    /// changed these nodes: one is gone, or the server knows better than we whether there is
-    /// such a name. Then they are asked about before what is held of them is believed: the
-    /// kernel tries once more, and callers look at what was in their way. An answer that is still
-    /// on its way may be from before that, so the name is also forgotten.
+    /// The error of a change of names in a directory may mean that another client has changed these
+    /// nodes: one is gone, or the server knows better than we whether there is such a name. Then
+    /// the server is asked about them before cached knowledge of them is used: the kernel tries
+    /// once more, and callers inspect what was in their way. An answer that is still in flight may
+    /// be older than that, so the name is also forgotten.
     ///
-    /// A change without an answer may have been made: then the nodes are asked about, too, and the
-    /// name is believed only while there is nobody to ask.
+    /// A change without an answer may have been made: then the server is also asked about the
+    /// nodes, and the name is trusted only while the server is out of reach.
     pub(crate) fn distrust_if_refused<T>(
         &self,
         nodes: &[&Node],

@@ -15,14 +15,15 @@ use crate::core::Core;
 use crate::node::Node;
 use crate::node::RootSquash;
 
-/// A try of ours changed the directory and nobody took in how: what is known of its names goes.
+/// An attempt of ours changed the directory and its reply was not processed: what is known of its
+/// names is dropped.
 const UNSEEN: Change = Change { before: None, after: None };
 
 /// Asked of a directory that should be empty.
 const LISTING_BYTES_MAX: u32 = 4096;
 
 impl Core {
-    /// What a request to make `new` comes to, given the server's answer.
+    /// The result of a request to make `new`, given the server's answer.
     pub(crate) async fn settle_make(
         &self,
         cred: &Cred,
@@ -40,14 +41,15 @@ impl Core {
         }
         let mut found = found;
         if *new == New::FileExclusive {
-            // The first try may have ended between making the file and giving it its attributes.
+            // The first attempt may have ended between making the file and giving it its
+            // attributes.
             let changed = self.remote.setattr(cred, &found.handle, set, None).await?;
             found.attr = changed.after.unwrap_or(found.attr);
         }
         Ok(Made { found, dir: UNSEEN, created: false, token: None })
     }
 
-    /// Whether `found` is what the first try would have made, still untouched.
+    /// Whether `found` is what the first attempt would have made, still untouched.
     async fn is_made(&self, cred: &Cred, found: &Found, new: &New) -> Result<bool> {
         let attr = &found.attr;
         if !self.may_own(cred, attr) {
@@ -71,13 +73,13 @@ impl Core {
         })
     }
 
-    /// Whether the server may have given an object of the caller this owner: his own, or that to
-    /// which it maps user 0.
+    /// Whether the server may have given an object of the caller this owner: the caller's own id,
+    /// or the one to which it maps user 0.
     fn may_own(&self, cred: &Cred, attr: &Attr) -> bool {
         attr.uid == cred.uid || (cred.uid == 0 && self.squash.known() != RootSquash::No)
     }
 
-    /// What a removal comes to.
+    /// The result of a removal.
     pub(crate) fn settle_remove(cred: &Cred, answer: Result<Change>) -> Result<Change> {
         match answer {
             Err(Error::NotFound) if cred.retried => Ok(UNSEEN),
@@ -85,8 +87,8 @@ impl Core {
         }
     }
 
-    /// What a rename comes to: it was made if the source is gone and the target is there, and is
-    /// the source as far as that is known.
+    /// The result of a rename: it was made if the source is gone and the target exists, and is the
+    /// source as far as that is known.
     pub(crate) async fn settle_rename(
         &self,
         cred: &Cred,
@@ -104,7 +106,7 @@ impl Core {
         Ok((UNSEEN, UNSEEN))
     }
 
-    /// What a link comes to.
+    /// The result of a link.
     pub(crate) async fn settle_link(
         &self,
         cred: &Cred,

@@ -7,11 +7,11 @@
 //! has become twice as long, so that a cyclic path returns to it. A reader that seeks begins
 //! another path, so nothing is mistaken for a cycle.
 
-/// Most readers of a directory whose ways are watched. With more of them, the way that was begun
-/// first is watched anew.
+/// Most readers of a directory that are watched. With more of them, the reader that was watched
+/// longest is watched from its present position on.
 const READERS_MAX: usize = 4;
 
-/// The ways of those who read a directory just now.
+/// The paths of the readers that list a directory just now.
 #[derive(Debug, Default)]
 pub(crate) struct Walks {
     /// None, most of the time.
@@ -25,7 +25,7 @@ struct Readers {
     oldest: usize,
 }
 
-/// A reader's way.
+/// The path of one reader: the positions that it was given.
 #[derive(Clone, Copy, Debug)]
 struct Way {
     /// Where the next entries are to be asked for.
@@ -43,11 +43,12 @@ struct Way {
 pub(crate) struct GoesRound;
 
 impl Walks {
-    /// A reader who was at `from` was given entries up to the position `to`; `None`: there are no
+    /// A reader that was at `from` was given entries up to the position `to`; `None`: there are no
     /// more.
     ///
     /// # Errors
-    /// If his way goes round. He has been told some entries more than once by then.
+    /// If its positions form a cycle. The reader has been given some entries more than once by
+    /// then.
     pub(crate) fn step(&mut self, from: u64, to: Option<u64>) -> Result<(), GoesRound> {
         let readers = self.readers.get_or_insert_default();
         let is_his = |way: &Option<Way>| way.is_some_and(|way| from != 0 && way.at == from);
@@ -64,8 +65,8 @@ impl Walks {
         let place = place.unwrap_or_else(|| readers.place());
         let begun = Way { at: from, remembered: from, steps: 0, steps_max: 1 };
         let way = readers.ways[place].get_or_insert(begun);
-        // Who is led to the beginning, which has the position 0, cannot be told from one who
-        // begins.
+        // A reader that is led back to the beginning, position 0, cannot be distinguished from one
+        // that starts there.
         if [way.remembered, from, 0].contains(&to) {
             readers.ways[place] = None;
             return Err(GoesRound);
@@ -98,14 +99,14 @@ mod tests {
 
     const POSITIONS: u64 = 5;
 
-    /// Of all servers that lead from each of [`POSITIONS`] to another one or to the end: where one
-    /// leads.
+    /// Of all servers that lead from each of [`POSITIONS`] to another one or to the end: the
+    /// position to which one leads.
     fn next(server: u64, position: u64) -> Option<u64> {
         let next = server / (POSITIONS + 1).pow(u32::try_from(position).unwrap()) % (POSITIONS + 1);
         Some(next).filter(|next| *next < POSITIONS)
     }
 
-    /// Whether one who goes on from the beginning comes to the end.
+    /// Whether a reader that starts at the beginning reaches the end.
     fn has_end(server: u64) -> bool {
         let mut at = Some(0);
         for _ in 0..=POSITIONS {
@@ -114,8 +115,8 @@ mod tests {
         at.is_none()
     }
 
-    /// Whatever the server's positions, and however many readers take turns: each is told of the
-    /// round that there is, after at most three times around, and of no other.
+    /// Whatever the server's positions, and however many readers take turns: a reader in a cycle
+    /// gets an error after at most three times around, and no other reader does.
     #[test]
     fn every_small_server_is_listed_to_its_end_or_told() {
         for server in 0..(POSITIONS + 1).pow(u32::try_from(POSITIONS).unwrap()) {
@@ -138,9 +139,9 @@ mod tests {
         }
     }
 
-    /// Nor is who seeks, and reads again and again, taken for one who goes round.
+    /// A reader that seeks, and reads again and again, is not mistaken for one in a cycle.
     #[test]
-    fn who_seeks_back_is_told_nothing() {
+    fn a_reader_that_seeks_back_is_told_nothing() {
         let mut walks = Walks::default();
         for _ in 0..100 {
             for (from, to) in [(0, 10), (10, 20), (10, 20), (20, 30), (5, 20), (0, 30)] {
@@ -149,7 +150,7 @@ mod tests {
         }
     }
 
-    /// Nothing is remembered of a directory that nobody reads.
+    /// Nothing is remembered of a directory that no process reads.
     #[test]
     fn the_end_is_forgotten() {
         let mut walks = Walks::default();

@@ -1,8 +1,8 @@
 //! Attributes and rights: how fresh they must be, and how the server is asked for them.
 //!
-//! If the server is out of reach, cached attributes are used, even stale ones. Rights that were not
-//! asked for in time are then judged by the mode bits, and user 0 gets no more than they allow
-//! unless the server is known not to squash root.
+//! If the server is out of reach, cached attributes are used, even stale ones. Rights for which the
+//! server was not asked in time are then derived from the mode bits, and user 0 gets no more than
+//! they allow unless the server is known not to squash root.
 
 use std::ffi::OsString;
 use std::sync::Arc;
@@ -41,15 +41,15 @@ impl Core {
         })
     }
 
-    /// Whether a change of ours moved the ctime, and the server is to be asked how far.
+    /// Whether a change of ours moved the ctime, and the server must be asked for the new one.
     fn lacks_ctime(&self, node: &Node) -> bool {
         let state = node.state();
         let is_told = state.changing() || state.is_gone() || !self.remote.reachable();
         state.ctime_is_old() && !is_told
     }
 
-    /// Asks the server for the attributes. The names of a directory need a lease too, for which
-    /// nobody waits.
+    /// Asks the server for the attributes. The names of a directory need a lease too, which is
+    /// requested in the background.
     pub(crate) async fn revalidate(self: &Arc<Self>, node: &Arc<Node>, cred: &Cred) -> Result<()> {
         if node.state().is_directory() {
             self.lease_later(node, cred);
@@ -69,14 +69,14 @@ impl Core {
         }
     }
 
-    /// The server did not answer: says so once per failure and goes on with what is held.
+    /// The server did not answer: logs that once per failure, and continues with what is cached.
     fn use_what_is_held(&self, node: &Node, operation: &str) -> Result<()> {
         tracing::warn!(ino = node.ino.0, operation, "no answer in time; serving what is cached");
         Ok(())
     }
 
-    /// Asks the server what `cred` may do, which brings the attributes too, and a lease if there is
-    /// one. Answers `None` if the server does not say.
+    /// Asks the server what `cred` may do; the reply also has attributes, and a lease if one is
+    /// available. Returns `None` if the server does not answer.
     pub(crate) async fn ask_rights(&self, node: &Node, cred: &Cred) -> Result<Option<Access>> {
         let asked = self.now();
         let answer =
@@ -90,8 +90,8 @@ impl Core {
         Ok(self.take_judged(node, cred, asked, answer).await?.map(|opened| opened.granted))
     }
 
-    /// Opens a file at the server, which brings all that [`Core::ask_rights`] does, and a token if
-    /// the server knows opens. Answers `None` if the server does not say.
+    /// Opens a file at the server; the reply has all that [`Core::ask_rights`] returns, and a token
+    /// if the server has opens. Returns `None` if the server does not answer.
     async fn ask_open(
         &self,
         node: &Node,
@@ -104,7 +104,8 @@ impl Core {
         self.take_judged(node, cred, asked, answer).await
     }
 
-    /// Takes in what the server, `asked` then, says of a file and of what `cred` may do.
+    /// Processes the server's reply about a file and about what `cred` may do, to a request sent at
+    /// `asked`.
     async fn take_judged(
         &self,
         node: &Node,
@@ -132,7 +133,8 @@ impl Core {
         }
     }
 
-    /// What of `wanted` the caller may do, without asking: `None` if only the server can tell.
+    /// Which of the rights in `wanted` the caller has, without a request: `None` if only the server
+    /// can tell.
     pub(crate) fn known_rights(&self, node: &Node, cred: &Cred, wanted: Access) -> Option<Access> {
         if let Some(granted) = node.state().rights_of(cred, wanted, self.now()) {
             return Some(granted);
@@ -140,7 +142,7 @@ impl Core {
         (!self.remote.reachable()).then(|| self.rights_as_held(node, cred, wanted))
     }
 
-    /// What the server said last, or else the mode bits.
+    /// The server's last decision, or else the mode bits.
     fn rights_as_held(&self, node: &Node, cred: &Cred, wanted: Access) -> Access {
         let superuser = self.squash.known() == RootSquash::No;
         let state = node.state();
@@ -148,7 +150,7 @@ impl Core {
         said.unwrap_or_else(|| verdicts::by_mode(&state.known().attr, cred, superuser) & wanted)
     }
 
-    /// What of `wanted` the caller may do. Asks the server if it must, or if `asks`.
+    /// Which of the rights in `wanted` the caller has. Asks the server if necessary, or if `asks`.
     async fn rights(&self, node: &Node, cred: &Cred, wanted: Access, asks: bool) -> Result<Access> {
         if !asks && let Some(granted) = self.known_rights(node, cred, wanted) {
             return Ok(granted);
@@ -157,8 +159,8 @@ impl Core {
         Ok(said.map_or_else(|| self.rights_as_held(node, cred, wanted), |said| said & wanted))
     }
 
-    /// What of `wanted` the caller may do, after asking the server if it must, or if `asks`, and if
-    /// he may get to the file at all.
+    /// Which of the rights in `wanted` the caller has, provided that it may reach the file at all.
+    /// Asks the server if necessary, or if `asks`.
     pub(crate) async fn rights_below(
         &self,
         node: &Node,
@@ -170,7 +172,8 @@ impl Core {
         self.rights(node, cred, wanted, asks).await
     }
 
-    /// The same for who opens the file. If the server is asked, it opens it too, if it knows opens.
+    /// The same for a caller that opens the file. If the server is asked, it also opens the file,
+    /// if it has opens.
     pub(crate) async fn rights_to_open(
         &self,
         node: &Node,
@@ -188,7 +191,8 @@ impl Core {
         })
     }
 
-    /// Fails unless the caller may do all of `wanted`. Asks the server if it must, or if `asks`.
+    /// Fails unless the caller has all rights in `wanted`. Asks the server if necessary, or if
+    /// `asks`.
     pub(crate) async fn demand(
         &self,
         node: &Node,
@@ -202,12 +206,12 @@ impl Core {
         }
     }
 
-    /// The same for bytes that a door reads or writes without an open: it does not know whether its
-    /// caller has the file open, so the owner may whatever the mode is, as at any server (RFC
-    /// 1813, 4.4). His opens were judged.
+    /// The same for bytes that a front door reads or writes without an open: it does not know
+    /// whether its caller has the file open, so the owner may do so whatever the mode is, as at any
+    /// server (RFC 1813, 4.4). The caller's rights were checked when it opened the file.
     ///
     /// # Errors
-    /// What has no bytes is refused as by any server (RFC 1813, 3.3.6 and 3.3.7); else those of
+    /// Objects without bytes are refused as by any server (RFC 1813, 3.3.6 and 3.3.7); else as
     /// [`Core::demand`].
     pub(crate) async fn demand_bytes(
         &self,
@@ -238,7 +242,7 @@ impl Core {
         Ok(granted)
     }
 
-    /// Target of a symbolic link: held for as long as the link is the same version.
+    /// Target of a symbolic link: cached as long as the link has the same version.
     pub(crate) async fn readlink(self: &Arc<Self>, cred: &Cred, ino: Ino) -> Result<OsString> {
         let node = self.node(ino)?;
         self.demand_path(&node, cred).await?;
@@ -296,8 +300,8 @@ impl Core {
         });
     }
 
-    /// Keeps a lease that came with attributes, unless those count for nothing; or remembers that
-    /// the server gave none.
+    /// Keeps a lease that came with attributes, unless those are obsolete; or remembers that the
+    /// server gave none.
     pub(crate) fn take_lease(&self, node: &Node, seen: Seen, lease: Option<Lease>) {
         let now = self.now();
         let mut state = node.state();

@@ -9,28 +9,28 @@
 use larder_io::Monotonic;
 use larder_vfs::{Attr, Before, Change, Lease, Time, Validator};
 
-/// What a description of a file told us.
+/// What a description of a file says about the version that we have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Seen {
-    /// It is older than what we hold.
+    /// It is older than the version that we have.
     Older,
-    /// The version that we hold.
+    /// It is the version that we have.
     Same,
-    /// Only our own rename or link shows in it: what we hold is valid under the new version.
+    /// It shows only our own rename or link: what is cached is valid under the new version.
     Moved { from: Validator },
-    /// Somebody else changed the file, and none of its bytes: these go on as well. Both tell the
-    /// version before.
+    /// Another client changed the file, but none of its bytes, which stay valid. Both descriptions
+    /// report in which version the data last changed.
     SameData { from: Validator },
-    /// Another version: somebody else changed the file.
+    /// Another version: another client changed the file.
     Changed,
 }
 
-/// Newest description: by change attribute, else by change time, else by modification time.
+/// Orders descriptions by age: by change attribute, else by change time, else by modification time.
 pub(crate) fn recency(attr: &Attr) -> (Option<u64>, Time, Time, u64) {
     (attr.change, attr.ctime, attr.mtime, attr.size)
 }
 
-/// Whether all `changes` of a directory follow on `from` and on each other.
+/// Whether all `changes` of a directory form a chain that begins at `from`.
 pub(crate) fn follow(from: Validator, changes: &[Change]) -> bool {
     let mut reached = vec![from];
     let mut left: Vec<&Change> = changes.iter().collect();
@@ -42,24 +42,24 @@ pub(crate) fn follow(from: Validator, changes: &[Change]) -> bool {
     left.is_empty()
 }
 
-/// What the replies to a group of our changes of one file say of others.
+/// What the replies to a group of our changes of one file prove about other clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Proof {
-    /// Nobody else changed the file: it is in the version that these attributes describe.
+    /// No other client changed the file: it is in the version that these attributes describe.
     Ours(Attr),
-    /// Somebody else has changed links, mode or owner at most, or set times back; the file is
-    /// described by these.
+    /// Another client has changed links, mode or owner at most, or set times back; these attributes
+    /// describe the file.
     Moved(Attr),
-    /// Somebody else may have: the server does not tell.
+    /// Another client may have changed it: the server does not report enough.
     Untold,
-    /// Somebody else has, or what the server tells does not fit together.
+    /// Another client has changed it, or the server's reports contradict each other.
     Foreign,
 }
 
 /// Judges `changes` of a file that was in the version `from`.
 pub(crate) fn prove(from: Validator, changes: &[Change]) -> Proof {
     let newest = changes.iter().filter_map(|change| change.after).max_by_key(recency);
-    // There is nothing in an empty file that could be somebody else's.
+    // An empty file has no bytes that another client could have written.
     if let Some(empty) = newest.filter(|attr| attr.size == 0) {
         return Proof::Ours(empty);
     }
@@ -84,13 +84,14 @@ pub(crate) fn prove(from: Validator, changes: &[Change]) -> Proof {
     }
 }
 
-/// Whether the server tells of versions that their bytes are the same: one with a change attribute
-/// does if it also says when the data changed last.
+/// Whether versions of this server say if their bytes are the same: a version with a change
+/// attribute does if it also reports when the data last changed.
 fn tells_bytes(version: &Validator) -> bool {
     version.change.is_none() || version.data_change.is_some()
 }
 
-/// The version that the bytes have alone: what moves the change time and no bytes makes no other.
+/// The version reduced to what concerns its bytes: two versions that differ in the change time
+/// alone become equal.
 fn bytes_of(version: Validator) -> Validator {
     Validator { change: version.data_change, ctime: Time::default(), ..version }
 }
@@ -99,19 +100,19 @@ fn attr_of_bytes(attr: Attr) -> Attr {
     Attr { change: attr.data_change, ctime: Time::default(), ..attr }
 }
 
-/// Whether the bytes of two versions are the same: links, mode or owner were changed at most. A
-/// server that tells times only has that wrong of who sets them back.
+/// Whether the bytes of two versions are the same: links, mode or owner were changed at most. On a
+/// server that reports only times, this is wrong for a client that sets times back.
 pub(crate) fn have_same_bytes(one: &Validator, other: &Validator) -> bool {
     tells_bytes(one) && tells_bytes(other) && bytes_of(*one).same(&bytes_of(*other))
 }
 
-/// The same change, of a file that it replaced whole: what it was before does not matter.
+/// The same change, for a file that it replaced whole: the earlier version does not matter.
 pub(crate) fn replacing(held: &Validator, change: Change) -> Change {
     Change { before: Some(as_before(held)), ..change }
 }
 
-/// What a request that changes nothing tells, if it does: the version that it left, it found.
-/// Another one that it says it found is somebody else's doing.
+/// What the reply to a request that changes nothing proves: the version after it is the version
+/// before it. If the reply reports another version before, another client changed the file.
 pub(crate) fn unchanged(change: Change) -> Option<Change> {
     let after = change.after?;
     Some(Change { before: Some(as_before(&after.validator())), after: Some(after) })
@@ -122,9 +123,9 @@ fn as_before(version: &Validator) -> Before {
     Before { size, mtime, ctime, change, data_change }
 }
 
-/// The end of the way that begins at `from` and takes every step once, if there is one.
+/// The end of the path that begins at `from` and takes every step once, if there is one.
 ///
-/// There is one if all steps hang together and lead from each version as often as to it, but for
+/// There is one if all steps are connected and lead from each version as often as to it, except for
 /// one more from the first and one more to the last (Euler).
 fn one_way(from: Validator, steps: &[(Validator, Attr)]) -> Option<Attr> {
     let mut versions = vec![from];
@@ -152,8 +153,8 @@ fn one_way(from: Validator, steps: &[(Validator, Attr)]) -> Option<Attr> {
     {
         reached[*after] = true;
     }
-    // The end has one step more to it than from it; without such a version the way ends where it
-    // began.
+    // One more step leads to the end than from it; if there is no such version, the path ends where
+    // it began.
     let end = excess.iter().position(|excess| *excess > 0).unwrap_or(0);
     excess[0] += 1;
     excess[end] -= 1;
@@ -167,12 +168,12 @@ fn one_way(from: Validator, steps: &[(Validator, Attr)]) -> Option<Attr> {
 pub(crate) struct Settled {
     /// The version before the first one.
     pub(crate) from: Validator,
-    /// Whether what we hold goes on under the new version: nobody else is known to have
+    /// Whether what is cached stays valid under the new version: no other client is known to have
     /// interfered.
     pub(crate) ours: bool,
 }
 
-/// Changes of our own that are under way.
+/// Changes of our own that are in flight.
 #[derive(Default)]
 pub(crate) struct Changes {
     pub(crate) in_flight: u32,
@@ -209,9 +210,10 @@ mod tests {
         all
     }
 
-    /// The server carries out changes one after the other, ours and others', and tells each
+    /// The server carries out changes, ours and others', one after the other, and reports each
     /// exactly. For every history of up to six changes and every order in which four replies
-    /// come, ours are proven if and only if nobody else's was before the last of ours.
+    /// arrive, our changes are proven to be alone if and only if no other client's came before the
+    /// last of ours.
     #[test]
     fn exact_servers_prove_every_history_right() {
         let mut judged = 0;
@@ -236,8 +238,8 @@ mod tests {
         assert!(judged > 500, "{judged}");
     }
 
-    /// Every set of up to three steps between four versions, against all orders in which they might
-    /// have been taken.
+    /// Every set of up to three steps between four versions is compared with all orders in which
+    /// they might have been taken.
     #[test]
     fn a_proof_is_an_order_in_which_it_happened() {
         fn taken(at: u32, left: &[(u32, u32)]) -> bool {
@@ -256,8 +258,8 @@ mod tests {
         }
     }
 
-    /// Somebody else moved the change time before or between ours: all that is told of bytes is
-    /// still one way.
+    /// Another client moved the change time before or between our changes: the steps reduced to
+    /// bytes still form one path.
     #[test]
     fn links_in_between_are_told_from_bytes() {
         let linked = |version| Attr { ctime: Time { sec: 101, nsec: 0 }, ..attr(version) };
@@ -279,10 +281,10 @@ mod tests {
         assert!(!have_same_bytes(&told.validator(), &told.validator()), "of links it tells too");
     }
 
-    /// A server with exact versions that says in which one the data changed last. Every history of
-    /// up to four changes, each one our write, our chmod, somebody else's write or his chmod: the
-    /// bytes that we had, with what we wrote, are the file's if and only if he wrote nothing before
-    /// the last of ours.
+    /// A server with exact versions that reports in which one the data last changed. Every history
+    /// of up to four changes, each one our write, our chmod, another client's write or its chmod:
+    /// the bytes that we had, with what we wrote, are the file's if and only if the other client
+    /// wrote nothing before the last of ours.
     #[test]
     fn a_version_of_the_data_tells_bytes_from_all_else() {
         let told = |change, data_change| Attr {
@@ -292,7 +294,8 @@ mod tests {
         };
         for history in sequences(4, 4) {
             let (mut version, mut replies) = (told(0, 0), Vec::new());
-            // Whether he has written nothing, up to the last of ours and up to now.
+            // Whether the other client has written nothing, up to the last of our changes and up to
+            // now.
             let (from, mut alone, mut alone_now) = (version.validator(), true, true);
             for kind in &history {
                 let (is_ours, writes) = (kind % 2 == 0, kind / 2 == 0);

@@ -20,7 +20,7 @@ use crate::journal::{Known, Version};
 use crate::options::LookupCache;
 
 impl Core {
-    /// Takes in a file that a reply named and described; the call was made at `asked`.
+    /// Processes a reply that named and described a file; the call was made at `asked`.
     pub(crate) fn learn(
         &self,
         found: &Found,
@@ -30,10 +30,10 @@ impl Core {
         let is_young = self.see(&found.attr, asked);
         let ttl = self.ttl_range(found.attr.kind).at_first();
         let (node, is_new) = self.table.get_or_insert(&found.handle, || Known {
-            // Not a number that names may carry from before, should the record have been lost.
+            // Not a number that old names may have, in case the record was lost.
             epoch: self.session,
             hint: hint.clone(),
-            // Nothing is held of it, but names in it that come with the same reply.
+            // Nothing is cached of it yet, except names in it that come with the same reply.
             doubtful: is_young && found.attr.kind == Kind::Directory,
             ..Known::described(found.attr, self.session, asked, ttl)
         });
@@ -45,15 +45,15 @@ impl Core {
         node
     }
 
-    /// Takes in a description that rode on the reply to a call made at `asked`.
+    /// Processes a description that came with the reply to a call made at `asked`.
     pub(crate) fn observe(&self, node: &Node, attr: Attr, asked: Monotonic) -> Seen {
         let is_young = self.see(&attr, asked);
         self.observe_at(node, attr, asked, is_young, false)
     }
 
-    /// The same of one that came with bytes, which are wanted for `version`. To be called before
-    /// the cache gets them: if that version was too young when they were asked for, they may
-    /// lack a change that its validator does not tell.
+    /// The same for a description that came with bytes requested for `version`. To be called before
+    /// the cache gets them: if that version was too young when they were requested, they may lack a
+    /// change that its validator does not show.
     pub(crate) fn observe_bytes(
         &self,
         node: &Node,
@@ -73,7 +73,7 @@ impl Core {
         }
     }
 
-    /// The same of a file that was perhaps found under another name, in a version that perhaps is
+    /// The same for a file that was perhaps found under another name, in a version that is perhaps
     /// young.
     fn observe_at(
         &self,
@@ -112,19 +112,19 @@ impl Core {
         seen
     }
 
-    /// Learns from a description what the server's clock tells, and whether the version is too
-    /// young to vouch for what is read from `asked` on.
+    /// Learns from a description what time the server's clock has, and whether the version was too
+    /// young for what is read from `asked` on to be reliable.
     fn see(&self, attr: &Attr, asked: Monotonic) -> bool {
         self.times.see(attr, self.now());
         self.is_young(attr, asked)
     }
 
-    /// Whether a version was too young at `asked` to vouch for what was read from then on.
+    /// Whether a version was too young at `asked` for what was read from then on to be reliable.
     fn is_young(&self, attr: &Attr, asked: Monotonic) -> bool {
         self.times.is_young(attr, asked, (self.now(), || self.clock.wall()))
     }
 
-    /// What is held under the version `from` is valid under the present one too.
+    /// What is cached under the version `from` is valid under the present one too.
     pub(crate) fn carry(&self, node: &Node, state: &mut State, from: Validator) {
         let from = Version { validator: from, ..state.version() };
         let attr = state.known().attr;
@@ -159,7 +159,7 @@ impl Core {
         }
     }
 
-    /// The part of it that is about what is known.
+    /// The part of it that concerns the node's state.
     pub(crate) fn end_change_of(&self, state: &mut State, replies: Vec<Change>) -> Option<Settled> {
         let (now, ttl) = (self.now(), self.ttl_range(state.known().attr.kind));
         replies
@@ -170,9 +170,9 @@ impl Core {
         state.end_change(replies, self.session, now, ttl, is_coarse)
     }
 
-    /// What the kernel may hold of a file is of a version that is no more: has it drop that. To be
-    /// called with the lock under which the new version was taken in, so that whoever finds
-    /// that one finds this queued ([`Core::told`]).
+    /// What the kernel may hold of a file belongs to an obsolete version: has the kernel drop it.
+    /// To be called with the lock under which the new version was recorded, so that every caller
+    /// that sees the new version finds this queued ([`Core::told`]).
     pub(crate) fn outdate(&self, ino: Ino, state: &mut State) {
         let has_pages = state.opens_mut().drop_pages();
         if let Some(kernel) = self.kernel.get() {
@@ -180,7 +180,7 @@ impl Core {
         }
     }
 
-    /// The same of attributes alone: the bytes are those that the kernel holds.
+    /// The same for attributes alone: the bytes are those that the kernel holds.
     pub(super) fn outdate_attributes(&self, ino: Ino, state: &mut State) {
         state.opens_mut().tell();
         if let Some(kernel) = self.kernel.get() {
@@ -188,7 +188,7 @@ impl Core {
         }
     }
 
-    /// What the kernel holds of a file is of no version: has it drop all of that.
+    /// What the kernel holds of a file belongs to no version: has it drop all of that.
     pub(crate) fn drop_pages(&self, ino: Ino, state: &mut State) {
         state.opens_mut().drop_pages();
         if let Some(kernel) = self.kernel.get() {
@@ -196,9 +196,9 @@ impl Core {
         }
     }
 
-    /// What the kernel holds of a file may be of an older version than what is known here: the
-    /// process that knew better first may have died before it could say so. Has the kernel drop
-    /// all that it had from that process, once for as long as the node stays in memory.
+    /// What the kernel holds of a file may belong to an older version than the one known here: an
+    /// earlier process may have died before it could tell the kernel. Has the kernel drop all that
+    /// it had from that process, once for as long as the node stays in memory.
     pub(crate) fn tell_what_is_left(&self, node: &Node) {
         if !self.succeeds {
             return;
@@ -209,16 +209,16 @@ impl Core {
         }
     }
 
-    /// The same of all files that were open when that process died: who has them open reads on
-    /// without asking anybody.
+    /// The same for all files that were open when that process died: their readers continue without
+    /// a request to us.
     pub(crate) fn tell_of_open_files(&self) {
         for open in self.open_files.all() {
             self.tell_what_is_left(&open.node);
         }
     }
 
-    /// Waits until the kernel has dropped what it was to drop of a file. Not to be called with a
-    /// lock held that a read or a write needs.
+    /// Waits until the kernel has dropped what it was told to drop of a file. Not to be called with
+    /// a lock held that a read or a write needs.
     pub(crate) async fn told(&self, node: &Node) {
         let waits = self.kernel.get().and_then(|kernel| kernel.told(node.ino));
         if let Some(told) = waits {
@@ -251,7 +251,7 @@ impl Core {
             LookupCache::Positive => exists,
             LookupCache::None => false,
         };
-        // Until there is a lease, nobody would tell us that the name is no longer true.
+        // Without a lease, we would not be notified when the name is no longer true.
         if self.wants_lease(dir) {
             return Duration::ZERO;
         }
@@ -262,9 +262,9 @@ impl Core {
         state.fresh_for(self.session, self.now())
     }
 
-    /// Whether the kernel's own check of mode bits is as strict as the server's judgement. It lets
-    /// user 0 pass everywhere; a server that squashes root does not. While we do not know, or know
-    /// that it does, the kernel must ask for each name in a private directory.
+    /// Whether the kernel's own check of mode bits is as strict as the server's. It lets user 0
+    /// pass everywhere; a server that squashes root does not. While we do not know, or know that it
+    /// does, the kernel must ask for each name in a private directory.
     fn kernel_may_judge(&self) -> bool {
         self.squash.known() == RootSquash::No
     }
@@ -277,18 +277,44 @@ impl Core {
         node.state().leasing().is_wanted(self.now())
     }
 
-    /// Makes what the cache holds be of the present version, unless local changes are in it.
+    /// Makes the present version that of the cached bytes, unless they include local changes.
     pub(crate) fn prepare(&self, node: &Node, file: &CachedFile) {
-        let state = node.state();
-        let attr = &state.known().attr;
-        let version = state.version().bytes();
-        let changed_here = state.has_unsent() || !file.dirty().is_empty();
-        if attr.kind == Kind::File && !changed_here && file.version().as_ref() != Some(&version) {
-            file.reset(&version, attr.size);
+        let is_ready = |state: &State| {
+            let changed_here = state.has_unsent() || !file.dirty().is_empty();
+            let is_present = || file.version() == Some(state.version().bytes());
+            state.known().attr.kind != Kind::File || changed_here || is_present()
+        };
+        if is_ready(&node.state()) {
+            return;
         }
+        let (shown, beneath) = self.beneath(node);
+        let state = node.state();
+        if is_ready(&state) {
+            return;
+        }
+        let (version, size) = (state.version(), state.known().attr.size);
+        let is_held = shown.same(&version.validator) && beneath.is_some() && {
+            file.version() == beneath.map(|validator| Version { validator, ..version }.bytes())
+        };
+        match is_held {
+            true => file.set_version(&version.bytes(), size),
+            false => file.reset(&version.bytes(), size),
+        };
     }
 
-    /// Whether attributes may be used as they are. Own changes under way count as fresh: their
+    /// The present version of a file, and the server's version that has the same bytes if
+    /// attributes were set here that the server lacks. The cache may have recorded the bytes under
+    /// that one when the last process died.
+    fn beneath(&self, node: &Node) -> (Validator, Option<Validator>) {
+        let (shown, handle) = {
+            let state = node.state();
+            (state.version().validator, state.handle())
+        };
+        let beneath = self.remote.deferring().and_then(|here| here.beneath(&handle.ok()?, &shown));
+        (shown, beneath)
+    }
+
+    /// Whether attributes may be used as they are. Own changes in flight count as fresh: their
     /// replies will bring the next description.
     pub(crate) fn is_fresh(&self, node: &Node) -> bool {
         let state = node.state();

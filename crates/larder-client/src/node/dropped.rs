@@ -19,8 +19,8 @@ impl Dropped {
         self.0 == 0
     }
 
-    /// Somebody without privileges wrote to a file with this mode. Of a write that passes its pages
-    /// by, the kernel does not say so. Answers whether another mode is shown from now on.
+    /// A user without privileges wrote to a file with this mode. For a write that bypasses the page
+    /// cache, the kernel does not report that. Returns whether another mode is shown from now on.
     pub(crate) fn by_write(&mut self, mode: u32) -> bool {
         let is_new = self.is_next(mode);
         self.0 |= dropped_by_write(mode);
@@ -37,7 +37,7 @@ impl Dropped {
         self.0 |= bits;
     }
 
-    /// It is from now on: the bytes are sent, or somebody has set a mode.
+    /// The server's mode is shown again from now on: the bytes are sent, or a mode was set.
     pub(crate) fn end(&mut self) {
         self.0 = 0;
     }
@@ -54,7 +54,7 @@ fn dropped_by_write(mode: u32) -> u32 {
     mode & (SET_UID | set_gid)
 }
 
-/// The bits that `set` drops of a mode, if it does nothing else to mode and owner.
+/// The bits that `set` removes from a mode, if it changes nothing else of mode and owner.
 pub(super) fn dropped(mode: u32, set: &SetAttr) -> Option<u32> {
     let (now, wanted) = (mode & 0o7777, set.mode? & 0o7777);
     let dropped = now & !wanted;

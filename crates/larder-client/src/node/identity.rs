@@ -15,10 +15,10 @@ use crate::core::Core;
 use crate::write::Event;
 
 impl Core {
-    /// Takes in what a call of ours has made, which began at `asked`, after `moment`. A server may
-    /// give it the handle of a file that was removed (SMB: inode numbers come again). That file
-    /// is gone then, also if the answer to its removal is still on its way, or if somebody else
-    /// removed it.
+    /// Processes the description of what a call of ours has made, which began at `asked`, after
+    /// `moment`. A server may give it the handle of a file that was removed (SMB: inode numbers are
+    /// reused). Then that file is gone, even if the answer to its removal is still in flight, or if
+    /// another client removed it.
     pub(crate) fn learn_made(
         &self,
         made: &Made,
@@ -38,8 +38,8 @@ impl Core {
         if state.is_gone() {
             return;
         }
-        // The links that are known may be too few: others make some, and not every answer counts
-        // them.
+        // The links that are known may be too few: other clients make links, and not every answer
+        // reports them.
         let is_there = |(at, is): &(Ino, OsString)| *at == dir.ino && is == name;
         let is_hidden = state.hidden().name().is_some_and(|hidden| !is_there(hidden));
         let last = what == Removal::Directory || state.known().attr.nlink <= 1 && !is_hidden;
@@ -59,16 +59,15 @@ impl Core {
         }
     }
 
-    /// The file is gone at the server, which may give its handle to the next one that is made.
+    /// The file is gone at the server, which may give its handle to the next file that is made.
     pub(crate) fn gone(&self, child: &Node) {
         let mut state = child.state();
         state.go();
-        // Whoever removes the hidden name of an open file leaves nothing to do for its last
-        // release.
+        // If the hidden name of an open file is removed, nothing is left for its last release.
         let hidden = state.hidden_mut().take();
         let is_open = !state.opens().is_empty();
         if is_open {
-            // What is open keeps its record; `Table::get_gone` finds it for another process.
+            // An open file keeps its record; `Table::get_gone` finds it for a later process.
             self.cache.drop_key(child.no());
         } else {
             self.unsent_event(child.ino, &mut state, Event::GivenUp);

@@ -31,7 +31,7 @@ impl Core {
         self.table.persist(node.ino, &mut state);
     }
 
-    /// Has the kernel drop what it holds of a file, and waits until it has.
+    /// Has the kernel drop what it holds of a file, and waits until it has done so.
     async fn have_kernel_drop(&self, node: &Node) {
         let directory = {
             let mut state = node.state();
@@ -70,7 +70,7 @@ impl Watcher for Core {
                 let ino = node.ino.0;
                 tracing::warn!(ino, %error, "cannot write back before somebody else goes on");
             }
-            // The replies describe the file as it was before somebody else goes on.
+            // The replies describe the file as it was before the other client continues.
             node.state().withdraw(self.now());
         })
     }

@@ -6,17 +6,17 @@ use std::time::Duration;
 use larder_io::Monotonic;
 use larder_vfs::Lease;
 
-/// For so long a server that gave no lease on a file is not asked for one again.
+/// For this long a server that gave no lease on a file is not asked for one again.
 const REFUSED_FOR: Duration = Duration::from_secs(30);
 
 /// The lease on one file, and whether the server was asked for one.
 #[derive(Default)]
 pub(crate) struct Leasing {
-    /// The server's promise to tell us first, if it gave one with the attributes.
+    /// The server's promise to notify us before a change, if it gave one with the attributes.
     lease: Option<Lease>,
     /// When it was asked for one and gave none.
     refused: Option<Monotonic>,
-    /// It is being asked for one that nobody waits for.
+    /// A lease is being requested in the background.
     is_asked: bool,
 }
 
@@ -26,7 +26,8 @@ impl Leasing {
         self.lease.as_ref().filter(|lease| lease.holds())
     }
 
-    /// Whether to ask for one at `now`: there is none, and the server did not refuse one lately.
+    /// Whether to ask for a lease at `now`: there is none, and the server did not refuse one
+    /// recently.
     pub(super) fn is_wanted(&self, now: Monotonic) -> bool {
         self.held().is_none() && self.refused.is_none_or(|at| now.since(at) >= REFUSED_FOR)
     }
@@ -46,7 +47,7 @@ impl Leasing {
         self.lease = None;
     }
 
-    /// The server is to be asked for one that nobody waits for. Answers whether somebody asks
+    /// A lease is about to be requested in the background. Returns whether a request is in flight
     /// already.
     pub(super) fn begin_asking(&mut self) -> bool {
         std::mem::replace(&mut self.is_asked, true)
@@ -68,7 +69,7 @@ mod tests {
         Take,
         Refuse,
         End,
-        /// The connection was lost, and with it the lease that is held.
+        /// The connection was lost, and with it the lease.
         Lose,
         /// So long that a refusal is old.
         Wait,
@@ -76,8 +77,8 @@ mod tests {
 
     const STEPS: [Step; 5] = [Step::Take, Step::Refuse, Step::End, Step::Lose, Step::Wait];
 
-    /// Over all sequences of six steps: a lease is held from when it is given until it ends, and
-    /// one is asked for unless it is held or was refused lately.
+    /// Over all sequences of six steps: a lease is held from when it is granted until it ends, and
+    /// one is requested unless it is held or was refused recently.
     #[test]
     fn a_lease_is_wanted_unless_it_is_held_or_was_refused_lately() {
         const LENGTH: u32 = 6;

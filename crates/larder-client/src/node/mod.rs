@@ -7,7 +7,7 @@
 //! - [`attributes`]: fetches attributes when they are needed; [`lease`]: while a lease makes that
 //!   unnecessary; [`leasing`]: state of one lease.
 //! - [`rights`]: what the server allows each user, by its [`verdicts`], the valid ones of which are
-//!   [`judged`], and whether it [`squash`]es root; [`privileges`] and [`dropped`]: set-uid and
+//!   [`valid_verdicts`], and whether it [`squash`]es root; [`privileges`] and [`dropped`]: set-uid and
 //!   set-gid bits that writers drop.
 //! - [`identity`]: which file a handle means.
 
@@ -16,7 +16,6 @@ mod changes;
 mod coherence;
 mod dropped;
 mod identity;
-mod judged;
 mod lease;
 mod leasing;
 mod privileges;
@@ -25,6 +24,7 @@ mod server_times;
 mod squash;
 mod state;
 mod table;
+mod valid_verdicts;
 pub(crate) mod verdicts;
 mod xattrs;
 

@@ -14,7 +14,8 @@ use crate::core::Core;
 use crate::open::Mode;
 
 impl Core {
-    /// What is to be asked of the server of what the kernel wants to set on behalf of `cred`.
+    /// What is to be requested from the server, of what the kernel wants to set on behalf of
+    /// `cred`.
     pub(crate) fn without_dropped(&self, node: &Node, cred: &Cred, set: SetAttr) -> SetAttr {
         let bits = {
             let state = node.state();
@@ -31,8 +32,8 @@ impl Core {
         SetAttr { mode: None, ..set }
     }
 
-    /// Whether a write of `cred` drops bits of which the kernel does not say so: one that passes
-    /// its pages by.
+    /// Whether a write of `cred` drops bits without a report from the kernel: one that bypasses the
+    /// page cache.
     pub(crate) fn drops_unsaid(&self, node: &Node, mode: Mode, cred: &Cred) -> bool {
         if mode != Mode::Direct || cred.uid == 0 {
             return false;
@@ -41,8 +42,8 @@ impl Core {
         state.dropped().is_next(state.known().attr.mode)
     }
 
-    /// The kernel learns what mode the file has by such a write, which holds no pages of it:
-    /// whoever waits with pages held could wait for himself, if pages are to be dropped too.
+    /// Tells the kernel which mode the file has after such a write, which holds no pages. A caller
+    /// that waits while it holds pages could wait for itself, if pages are to be dropped too.
     pub(crate) async fn drop_by_write(&self, node: &Node) {
         {
             let mut state = node.state();

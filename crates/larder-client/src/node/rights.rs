@@ -6,23 +6,23 @@
 //! would end it.
 //!
 //! The kernel walks paths by names that it holds, and checks mode bits itself. It lets callers pass
-//! whom the server would not: because of an access control list, or because the caller is user 0
+//! that the server would refuse: because of an access control list, or because the caller is user 0
 //! and squashed. So a caller that reaches a file is checked for the directories above it that it
 //! can have walked through.
 
 use larder_vfs::{Access, Cred, Error, Ino, Result};
 
-use super::judged::Walk;
 use super::table::Node;
+use super::valid_verdicts::Walk;
 use crate::core::Core;
 
-/// Directories above a file that are judged; deeper ones than the kernel's longest path has.
+/// Directories above a file that are checked; more than the kernel's longest path has.
 const DEPTH_MAX: usize = 4096;
 
 impl Core {
-    /// Fails if the server bars the caller from a directory above that he can have walked through.
+    /// Fails if the server bars the caller from a directory above that it can have walked through.
     /// Above means where the file was last seen. Asks for what is not known, which is nothing if
-    /// the caller has lately looked names up on the way.
+    /// the caller has recently looked up names along the path.
     pub(crate) async fn demand_path(&self, node: &Node, cred: &Cred) -> Result<()> {
         let parent = |of: &Node| of.state().known().hint.as_ref().map(|(parent, _)| *parent);
         let mut above = parent(node);

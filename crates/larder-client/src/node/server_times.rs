@@ -34,14 +34,14 @@ const WHOLE_SECONDS_NS: i128 = 2 * SECOND_NS;
 const FINE_NS: i128 = 10_000;
 /// The longest tick of Linux's clock (`CONFIG_HZ=100`).
 const TICK_NS: i128 = 10_000_000;
-/// One part in so many is the most that clocks are believed to drift apart: adjtimex(2) slews by
-/// half of it.
+/// Clocks are assumed to drift apart by one part in this many at most: adjtimex(2) slews by half of
+/// it.
 const DRIFT_PARTS: i128 = 1000;
-/// File systems below one mount of which this is known. Of others it is not, so they count as
+/// File systems below one mount for which this is known. Others are unknown, so they count as
 /// coarse.
 const FILE_SYSTEMS_MAX: usize = 64;
 
-/// What is known of the clock by which a server's file systems tell times.
+/// What is known of the clock that gives a server's file systems their times.
 #[derive(Debug, Default)]
 pub(crate) struct ServerTimes(Mutex<Vec<Seen>>);
 
@@ -49,11 +49,12 @@ pub(crate) struct ServerTimes(Mutex<Vec<Seen>>);
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     fsid: u64,
-    /// Largest power of ten, of at most a second, of which all are multiples; in nanoseconds.
+    /// Largest power of ten, at most a second, of which all change times are multiples; in
+    /// nanoseconds.
     unit: i128,
     /// Two changes had the same time, although they were apart.
     ticks: bool,
-    /// Greatest difference between a change time and our clock when it was seen, which loses the
+    /// Greatest difference between a change time and our clock when it was seen, less the possible
     /// drift.
     ahead: Option<i128>,
 }
@@ -63,7 +64,8 @@ impl Seen {
         Seen { fsid, unit: SECOND_NS, ticks: false, ahead: None }
     }
 
-    /// Changes that are closer together may have the same time; `None` if no two have.
+    /// Changes that are closer together may have the same time; `None` if no two changes have the
+    /// same time.
     fn granule(&self) -> Option<i128> {
         match self.unit {
             SECOND_NS => Some(WHOLE_SECONDS_NS),
@@ -87,7 +89,7 @@ impl ServerTimes {
         });
     }
 
-    /// Takes in the reply to a change of ours that moves the change time in any case.
+    /// Processes the reply to a change of ours that always moves the change time.
     pub(crate) fn see_step(&self, change: &Change) {
         let Change { before: Some(before), after: Some(after) } = change else { return };
         if before.ctime == after.ctime {
@@ -99,14 +101,14 @@ impl ServerTimes {
         }
     }
 
-    /// Whether somebody else's change may have the time of one of ours that was just answered by
-    /// `attr`.
+    /// Whether a change by another client may have the same time as a change of ours that was just
+    /// answered with `attr`.
     pub(crate) fn is_coarse(&self, attr: &Attr) -> bool {
         attr.change.is_none() && self.of(attr.fsid).granule().is_some()
     }
 
     /// Whether a change may have the same time as the version `attr`, although it comes after a
-    /// request that was sent at `asked`. Our own clocks say `now` and `wall`.
+    /// request that was sent at `asked`. Our own clocks show `now` and `wall`.
     pub(crate) fn is_young(
         &self,
         attr: &Attr,
@@ -180,15 +182,16 @@ mod tests {
     }
 
     /// A file is changed, described, and changed again, at all moments of some granules, with
-    /// clocks that are apart in both directions and drift, after another file of any age was
-    /// seen. Whenever the second change has the time of the first, the description was called
-    /// young. With clocks that agree, it is not called so for ever.
+    /// clocks that are apart in both directions and drift, after another file of any age was seen.
+    /// Whenever the second change has the time of the first, the description was considered young.
+    /// With clocks that agree, it is not considered young for ever.
     #[test]
     fn what_a_later_change_could_hide_behind_is_young() {
         const OURS: u64 = 1_000_000;
         for granule in [2, 10, 100, 1000, 2000] {
             for (server, faster) in [(0, 0), (0, 400), (3_000_000, 0), (3_000_000, 400)] {
-                // The server's time at a moment of ours; it may be slower by one part in `faster`.
+                // The server's time at a moment of our clock; it may be slower by one part in
+                // `faster`.
                 let there = |ours: u64| {
                     5_000_000 + server + ours - ours.checked_div(faster * 5).unwrap_or(0)
                 };
@@ -246,7 +249,7 @@ mod tests {
         assert!(times.is_coarse(&fine), "it stood still");
     }
 
-    /// Versions count as young for as long as our clock says that they are of the future.
+    /// Versions count as young for as long as they are in the future by our clock.
     #[test]
     fn what_is_of_the_future_tells_nothing() {
         let times = ServerTimes::default();

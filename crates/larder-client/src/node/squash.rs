@@ -34,9 +34,9 @@ impl Squash {
         }
     }
 
-    /// Learns from the server's judgement of user 0 whether it squashes root: it does not if root
-    /// may do what only user 0 being user 0 explains. An export may begin to squash root,
-    /// so the first judgement against user 0 counts, and not the first one at all.
+    /// Learns from the server's decision on user 0 whether it squashes root: it does not if user 0
+    /// is allowed what only the superuser may do. An export may begin to squash root, so the first
+    /// decision against user 0 counts, even after decisions in its favour.
     pub(super) fn judge(&self, attr: &Attr, cred: &Cred, granted: Access) {
         if cred.uid != 0 || self.known() == RootSquash::Yes {
             return;
@@ -67,8 +67,8 @@ mod tests {
         Attr { kind, mode, uid, gid: uid, ..file_of(Time::default()) }
     }
 
-    /// Over all modes of a file and a directory of root and of another user: what everybody may do
-    /// tells nothing; what only root may do tells whether root is root.
+    /// Over all modes of a file and a directory of root and of another user: a right that every
+    /// user has proves nothing; a right that only root has proves whether root is squashed.
     #[test]
     fn only_what_root_alone_may_do_tells_of_root() {
         for kind in [Kind::File, Kind::Directory] {
@@ -92,7 +92,7 @@ mod tests {
         }
     }
 
-    /// An export may begin to squash root: over all sequences of judgements, the first one against
+    /// An export may begin to squash root: over all sequences of decisions, the first one against
     /// root counts from then on.
     #[test]
     fn the_first_judgement_against_root_stays() {

@@ -29,7 +29,7 @@ use super::dropped::Dropped;
 use super::leasing::Leasing;
 use super::verdicts::Rights;
 use crate::journal::{Known, ListingHead, Unfinished, Version};
-use crate::names::{Hidden, Listed};
+use crate::names::{Hidden, Listed, Whole};
 use crate::open::Opens;
 use crate::options::TtlRange;
 use crate::read::Shown;
@@ -39,31 +39,34 @@ use crate::write::Unsent;
 /// owner alone.
 pub(crate) struct State {
     identity: Identity,
-    /// What is kept in the index too.
+    /// What is recorded in the index too.
     known: Known,
     /// The server has confirmed what is known, and the index does not have the time of that yet.
     is_confirmed: bool,
     leasing: Leasing,
     /// When the server last withdrew a lease.
     withdrawn: Option<Monotonic>,
-    /// Our own changes that are under way.
+    /// Our own changes that are in flight.
     changes: Changes,
-    /// What the server lets whom do.
+    /// The rights that the server grants each user.
     rights: Rights,
     /// Open files, by their modes, and what the kernel shows of the file.
     opens: Opens,
-    /// What the server lacks of it.
+    /// What the server lacks of the file.
     unsent: Unsent,
     hidden: Hidden,
-    /// What is recorded of what is to be done about it.
+    /// The work that is left for the file, as last recorded.
     noted: Unfinished,
     /// The process whose lookup just brought the attributes: its open need not ask again.
     looked_up_by: Option<(u32, Monotonic)>,
-    /// Directories: what is remembered of those who list it.
+    /// Directories: what is remembered of their readers.
     listed: Listed,
+    /// Directories: their names, if all are known.
+    whole: Whole,
     /// We renamed it or changed its link count, which moves its ctime without telling us.
     ctime_may_move: bool,
-    /// When we last did so and were not told: a description from before has an old ctime.
+    /// When we last did so without a description in the reply: an older description has an old
+    /// ctime.
     ctime_moved: Option<Monotonic>,
     /// Bits of the mode that a writer drops.
     dropped: Dropped,
@@ -72,7 +75,7 @@ pub(crate) struct State {
 /// Which file of the server it is.
 #[derive(Clone, Debug, PartialEq)]
 enum Identity {
-    /// The one that the server names so.
+    /// The server knows the file by this handle.
     Server(Handle),
     /// None any more: the server may have given the name to another one.
     Gone,
@@ -104,13 +107,14 @@ impl State {
             noted: Unfinished::default(),
             looked_up_by: None,
             listed: Listed::default(),
+            whole: Whole::default(),
             ctime_may_move: false,
             ctime_moved: None,
             dropped: Dropped::default(),
         }
     }
 
-    /// What is kept in the index too.
+    /// What is recorded in the index too.
     pub(crate) fn known(&self) -> &Known {
         &self.known
     }
@@ -136,7 +140,7 @@ impl State {
         self.identity = Identity::Gone;
     }
 
-    /// The server names it so from now on.
+    /// The server knows the file by this handle from now on.
     pub(crate) fn found_again(&mut self, handle: Handle) {
         self.identity = Identity::Server(handle);
     }
@@ -157,7 +161,8 @@ impl State {
         &mut self.unsent
     }
 
-    /// The name that stands for it while it is open and removed, and those that do so in it.
+    /// The hidden name that stands for it while it is open and removed; of a directory, those in
+    /// it.
     pub(crate) fn hidden(&self) -> &Hidden {
         &self.hidden
     }
@@ -174,20 +179,20 @@ impl State {
         &mut self.listed
     }
 
+    pub(crate) fn whole(&self) -> &Whole {
+        &self.whole
+    }
+
+    pub(crate) fn whole_mut(&mut self) -> &mut Whole {
+        &mut self.whole
+    }
+
     pub(crate) fn dropped(&self) -> &Dropped {
         &self.dropped
     }
 
     pub(crate) fn dropped_mut(&mut self) -> &mut Dropped {
         &mut self.dropped
-    }
-
-    pub(super) fn leasing(&self) -> &Leasing {
-        &self.leasing
-    }
-
-    pub(super) fn leasing_mut(&mut self) -> &mut Leasing {
-        &mut self.leasing
     }
 
     pub(super) fn rights(&self) -> &Rights {
@@ -198,20 +203,19 @@ impl State {
         &mut self.rights
     }
 
-    /// Remembers what is on record of what is to be done about it. Answers whether that is new.
+    /// Remembers the work that is on record for the file. Returns whether that is new.
     pub(crate) fn note(&mut self, left: Unfinished) -> bool {
         let is_new = self.noted != left;
         self.noted = left;
         is_new
     }
 
-    /// Whether the server has confirmed what is known since that was last put into the index; from
-    /// now on it is there.
+    /// Whether the server confirmed what is known since the index was written, as it is now.
     pub(super) fn take_confirmed(&mut self) -> bool {
         std::mem::take(&mut self.is_confirmed)
     }
 
-    /// The server has told what is known already.
+    /// The server has reported what is known already.
     pub(crate) fn confirm(&mut self) {
         self.is_confirmed = true;
     }
@@ -226,7 +230,7 @@ impl State {
         self.looked_up_by.take()
     }
 
-    /// It was seen in this place. Answers whether that is another one.
+    /// It was seen in this directory under this name. Returns whether that is a new place.
     pub(crate) fn seen_at(&mut self, place: (Ino, OsString)) -> bool {
         let place = Some(place);
         let is_moved = self.known.hint != place;
@@ -239,8 +243,7 @@ impl State {
         self.known.ttl = Duration::ZERO;
     }
 
-    /// The same of what the server is just saying in answer to questions from before `now`: it has
-    /// withdrawn its word meanwhile.
+    /// The same for replies to questions from before `now`: the server withdrew its promise.
     pub(crate) fn withdraw(&mut self, now: Monotonic) {
         self.distrust();
         self.withdrawn = Some(now);
@@ -261,28 +264,28 @@ impl State {
         self.known.target = Some(target);
     }
 
-    /// What is held may lack a change of somebody else. Answers whether that is new.
+    /// What is cached may lack a change by another client. Returns whether that is new.
     pub(crate) fn doubt_what_is_held(&mut self) -> bool {
         !std::mem::replace(&mut self.known.doubtful, true)
     }
 
-    /// We have replaced all of it: nothing is left of what anybody wrote before.
+    /// We have replaced all of the contents: nothing is left of what any client wrote before.
     pub(crate) fn replaced_whole(&mut self) {
         self.known.doubtful = false;
     }
 
-    /// Directories: what is held of the listing is no longer what the server would give.
+    /// Directories: the cached listing is no longer what the server would return.
     pub(crate) fn end_listing(&mut self) {
         self.known.listing = None;
         self.listed.drop_page();
     }
 
-    /// Directories: so much of the listing is held.
+    /// Directories: this much of the listing is cached.
     pub(crate) fn set_listing(&mut self, head: ListingHead) {
         self.known.listing = Some(head);
     }
 
-    /// Directories: the server gave this verifier for positions. Answers whether it is another one.
+    /// Directories: the server gave this verifier for positions. Returns whether it is another one.
     pub(crate) fn set_cookie_verifier(&mut self, verifier: u64) -> bool {
         std::mem::replace(&mut self.known.cookie_verifier, verifier) != verifier
     }
@@ -297,9 +300,9 @@ impl State {
         self.known.attr.kind == Kind::Directory
     }
 
-    /// Whether the kernel may hold attributes or pages of it: somebody has asked about the file
-    /// since the mount began. Of directories it is told otherwise (by epochs), and their
-    /// attributes age.
+    /// Whether the kernel may hold attributes or pages of the file: it has asked about the file
+    /// since the mount began. For directories the kernel is notified in another way (by epochs),
+    /// and their attributes expire.
     pub(crate) fn is_shown(&self, session: u64) -> bool {
         self.known.session == session && self.known.attr.kind == Kind::File
     }
@@ -321,12 +324,13 @@ impl State {
         self.ctime_moved = Some(now);
     }
 
-    /// A name that was the file's is gone: its link count and ctime are to be asked for.
+    /// The file has lost a name: its link count and ctime must be requested.
     pub(crate) fn doubt(&mut self, now: Monotonic) {
         self.ctime_moved = Some(now);
     }
 
-    /// We have set its mode or owner: rights are judged anew, and writers have dropped none of it.
+    /// We set its mode or owner: rights are asked for again, and no bit of the mode counts as
+    /// dropped.
     pub(crate) fn mode_was_set(&mut self) {
         self.rights.clear();
         self.dropped.end();
@@ -337,30 +341,23 @@ impl State {
         self.unsent.may_exist(self.opens.bypassing())
     }
 
-    /// Whether somebody would tell us before the file or its name changes.
-    pub(crate) fn leased(&self) -> bool {
-        self.leasing.held().is_some_and(Lease::keeps_name)
+    /// The same; a release may also still be looking for what the kernel wrote last.
+    pub(crate) fn may_have_unsent(&self) -> bool {
+        self.has_unsent() || self.opens.is_bypassed()
     }
 
-    /// Whether what is held of the file is what the server has: leased, and not changed by us in a
-    /// way that the reply did not describe.
-    pub(crate) fn is_vouched_for(&self) -> bool {
-        self.leased() && !self.ctime_is_old()
-    }
-
-    /// Whether all that is shown of the file is what the server has said.
+    /// Whether all that is shown of the file is what the server has reported.
     pub(crate) fn is_settled(&self) -> bool {
         let as_told = self.dropped.is_none() && !self.ctime_is_old();
         as_told && !self.has_unsent()
     }
 
-    /// Whether the ctime that is held is from before a change of ours. Who does not look at it may
-    /// use the other attributes.
+    /// Whether the known ctime is from before a change of ours. The other attributes may be used.
     pub(crate) fn ctime_is_old(&self) -> bool {
         self.ctime_moved.is_some_and(|moved| self.known.asked < moved)
     }
 
-    /// Attributes as applications see them: the server's, with what it does not know yet.
+    /// Attributes as applications see them: the server's, with changes that it does not know yet.
     pub(crate) fn attr(&self) -> Attr {
         let mut attr = self.known.attr;
         attr.mode = self.dropped.shown(attr.mode);
@@ -382,17 +379,17 @@ impl State {
         attr
     }
 
-    /// What the kernel shows of the version `from` is of the present one too.
+    /// What the kernel shows of the version `from` belongs to the present one too.
     pub(crate) fn carry_shown(&mut self, from: Version) {
         self.opens.carry(from, self.version());
     }
 
-    /// What bytes that are held now are held for.
+    /// The version under which bytes that are cached now are recorded.
     pub(crate) fn version(&self) -> Version {
         Version { validator: self.known.attr.validator(), rereads: self.known.rereads }
     }
 
-    /// What who reads the file now is shown.
+    /// What a reader of the file is shown now.
     pub(crate) fn shown(&self) -> Shown {
         Shown { version: self.known.attr.validator(), epoch: Some(self.known.epoch) }
     }
@@ -402,16 +399,16 @@ impl State {
         (self.version(), self.shown())
     }
 
-    /// Gives up what is held of a file if it is doubtful: it is of no version from now on. Answers
-    /// whether it was.
+    /// Gives up what is cached of a file if it is doubtful: it belongs to no version from now on.
+    /// Returns whether it was.
     pub(crate) fn start_over(&mut self) -> bool {
         let was_doubtful = std::mem::take(&mut self.known.doubtful);
         self.known.rereads += u64::from(was_doubtful);
         was_doubtful
     }
 
-    /// Takes in a description that came with the reply to a call made at `asked`. The version that
-    /// it tells may be too young to vouch for what is read from then on.
+    /// Processes a description from the reply to a call made at `asked`. The version in it may be
+    /// too young for what is read from `asked` on to be reliable.
     pub(crate) fn observe(
         &mut self,
         attr: Attr,
@@ -435,12 +432,12 @@ impl State {
         }
         if seen == Seen::Changed {
             self.unsent.foreign_change(self.opens.is_bypassed());
-            // Times may come back to what they were (a coarse clock that is set back, replies that
-            // a server puts together from two moments): what is held of that version stays given
-            // up all the same.
+            // Times may return to an earlier value (a coarse clock that is set back, replies that a
+            // server puts together from two moments): what is cached of that version stays given
+            // up.
             let is_another = self.start_over();
             self.known.rereads += u64::from(!is_another && !self.is_directory());
-            // To who reads a file it is the same one if its bytes are.
+            // For readers of a file it is the same version if its bytes are.
             match have_same_bytes(&self.known.attr.validator(), &attr.validator()) {
                 true if !self.is_directory() => self.rights.clear(),
                 _ => self.forget_contents(),
@@ -451,8 +448,8 @@ impl State {
         seen
     }
 
-    /// Draws the conclusions from the age of a version that was `seen`, and is not taken in yet.
-    /// Bytes of a file are judged when they come.
+    /// Draws the conclusions from the age of a version that was `seen`, and is not recorded yet.
+    /// Bytes of a file are judged when they arrive.
     fn judge_age(&mut self, seen: Seen, was_fresh: bool, is_young: bool) {
         if !self.is_directory() {
             self.known.doubtful |= is_young && matches!(seen, Seen::Moved { .. });
@@ -491,9 +488,9 @@ impl State {
         self.changes.in_flight += 1;
     }
 
-    /// After it was answered, by one reply or several, or failed (by none): when the last one of a
-    /// group has ended, tells what became of the file. On a coarse clock somebody else's change
-    /// may hide behind ours.
+    /// Ends a change that was answered, by one reply or several, or failed (no reply). When the
+    /// last one of a group ends, decides what became of the file. On a coarse clock another
+    /// client's change may have the same time as ours.
     pub(crate) fn end_change(
         &mut self,
         replies: impl IntoIterator<Item = Change>,
@@ -537,6 +534,9 @@ impl State {
             }
             self.unsent.foreign_change(self.opens.bypassing());
         }
+        if proof == Proof::Untold {
+            tracing::debug!(?from, ?replies, leased, "somebody else may have changed the file");
+        }
         let nothing_held = !ours || after.is_some_and(|attr| attr.size == 0);
         self.known.doubtful &= !nothing_held;
         self.known.doubtful |= proof == Proof::Untold;
@@ -551,13 +551,13 @@ impl State {
         Some(Settled { from, ours: ours && after.is_some() })
     }
 
-    /// Whether a change of ours may have come between a question `asked` and its answer, which then
-    /// may tell what was before the change.
+    /// Whether a change of ours may have come between a question sent at `asked` and its answer,
+    /// which then may describe the state before.
     pub(crate) fn changed_since(&self, asked: Monotonic) -> bool {
         self.changes.in_flight > 0 || self.changes.ended > asked
     }
 
-    /// Whether changes of our own are under way.
+    /// Whether changes of our own are in flight.
     pub(crate) fn changing(&self) -> bool {
         self.changes.in_flight > 0
     }
@@ -573,10 +573,11 @@ impl State {
         self.known.asked = asked;
     }
 
-    /// Somebody else changed the file: names, listing and rights are no longer known.
+    /// Another client changed the file: names, listing and rights are no longer known.
     pub(crate) fn forget_contents(&mut self) {
         self.known.epoch = self.known.epoch.wrapping_add(1);
         self.end_listing();
+        self.whole.end();
         self.known.target = None;
         self.rights.clear();
     }
@@ -591,5 +592,6 @@ impl State {
     }
 }
 
+mod leased;
 #[cfg(test)]
 mod tests;

@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! - There is at most one [`Node`] per number in memory: the table gives out clones of one `Arc`
-//!   and forgets a node only when nobody else holds it.
+//!   and forgets a node only when no other clone is left.
 //! - A node's state is in the index whenever its lock is free ([`Table::persist`] follows each
 //!   change), or is queued for it ([`Departed`]), so a node can be dropped from memory without
 //!   loss. A newer confirmation by the server is written there when the node leaves memory: a
@@ -30,21 +30,20 @@ pub(crate) struct Node {
     pub(crate) ino: Ino,
     /// When it came into memory.
     since: Moment,
-    /// What is known of it.
+    /// What is known of the file.
     state: Mutex<State>,
-    /// Whoever moves data or size between cache and server: one at a time.
+    /// The turn to move data or size between cache and server: one operation at a time.
     pub(crate) transfer: Transfer,
-    /// Ranges on their way from the server.
+    /// Ranges that are being fetched from the server.
     pub(crate) flights: Flights,
-    /// What landed and is not in the cache yet.
+    /// Bytes that were fetched and are not in the cache yet.
     pub(crate) storing: Storing,
-    /// Told when nobody has the file open any more; of a directory, when a hidden name in it is
-    /// gone.
+    /// Notified when the file is no longer open; of a directory, when a hidden name in it is gone.
     pub(crate) released: tokio::sync::Notify,
 }
 
 impl Node {
-    /// Locks what is known. Never held across a wait.
+    /// Locks what is known. Never held across an `await`.
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -57,8 +56,8 @@ impl Node {
         self.state().handle()
     }
 
-    /// Waits until the state is as wanted. That is looked at now and whenever [`Node::released`]
-    /// is told.
+    /// Waits until the state satisfies `is_so`: checked now and whenever [`Node::released`] is
+    /// notified.
     pub(crate) async fn until(&self, is_so: impl Fn(&State) -> bool) {
         loop {
             let notified = self.released.notified();
@@ -85,8 +84,8 @@ impl Node {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Moment(u64);
 
-/// As many nodes stay in memory although the kernel has let them go: what the server said of the
-/// rights to a file is known nowhere else.
+/// This many nodes stay in memory although the kernel has forgotten them: the server's decisions on
+/// a file's rights are known nowhere else.
 const FORGOTTEN_KEPT: usize = 1024;
 /// More nodes than this are many, until there are only [`FEW`].
 const MANY: usize = 8 * FORGOTTEN_KEPT;
@@ -103,7 +102,7 @@ pub(crate) struct Table {
 #[derive(Default)]
 struct Nodes {
     by_ino: HashMap<Ino, Arc<Node>>,
-    /// How many came in so far.
+    /// How many nodes came into memory so far.
     inserted: u64,
     /// There were many, and not few since.
     many: bool,
@@ -124,7 +123,7 @@ impl Table {
             }
             nodes.departed.count()
         };
-        // Without the lock: the index may have to read from its disk, and everybody needs the
+        // Without the lock: the index may have to read from its disk, and every operation needs the
         // table.
         let mut state = self.read(ino)?;
         let mut nodes = self.lock();
@@ -132,15 +131,16 @@ impl Table {
             return Some(node.clone());
         }
         if nodes.departed.count() != left {
-            // It may have been in memory meanwhile, and have left more in the index than was read.
+            // It may have been in memory in the meantime, and have recorded more in the index than
+            // was read.
             state = self.read(ino)?;
         }
         Some(self.insert(&mut nodes, ino, state))
     }
 
     /// The node with this number, which an earlier process had open when it was gone at the server:
-    /// it has no handle, and only the number leads to it. Found by [`Table::get`] for as long as
-    /// somebody holds it.
+    /// it has no handle, and only the number leads to it. [`Table::get`] finds it for as long as a
+    /// clone of it is held.
     pub(crate) fn get_gone(&self, ino: Ino) -> Option<Arc<Node>> {
         let known = Known::decode(&self.cache.node(FileNo(ino.0))?)?;
         let mut nodes = self.lock();
@@ -148,7 +148,7 @@ impl Table {
         Some(found.unwrap_or_else(|| self.insert(&mut nodes, ino, State::gone(known))))
     }
 
-    /// What the index knows of a node that is not in memory.
+    /// What the index has of a node that is not in memory.
     fn read(&self, ino: Ino) -> Option<State> {
         let no = FileNo(ino.0);
         let known = Known::decode(&self.cache.node(no)?)?;
@@ -156,8 +156,8 @@ impl Table {
         Some(State::new(Handle::new(&handle), known))
     }
 
-    /// The node that the server names `handle`, and whether it is new. `describe` makes the first
-    /// description of a new one.
+    /// The node whose handle at the server is `handle`, and whether it is new. `describe` makes the
+    /// first description of a new one.
     pub(crate) fn get_or_insert(
         &self,
         handle: &Handle,
@@ -175,7 +175,7 @@ impl Table {
         }
         let record = known.encode();
         let node = self.insert(&mut nodes, ino, State::new(handle.clone(), known));
-        // Whoever finds the node from now on waits for its record, and nobody else does.
+        // Callers that find the node from now on wait for its record; no other caller does.
         let state = node.state();
         drop(nodes);
         self.cache.put_node(no, &record);
@@ -190,7 +190,7 @@ impl Table {
         self.cache.put_node(FileNo(ino.0), &state.known().encode());
     }
 
-    /// Whether a node can leave memory, with what the index still lacks put there, and into
+    /// Whether a node can leave memory; if so, puts what the index still lacks there and into
     /// `departed`.
     fn lets_go(&self, node: &Arc<Node>, departed: &mut Departed) -> bool {
         if Arc::strong_count(node) > 1 {
@@ -211,9 +211,9 @@ impl Table {
         true
     }
 
-    /// The kernel has dropped references: the node leaves memory, unless somebody uses it or few
-    /// are there. After many were there all that nobody uses leave: the last ones lie spread
-    /// over the memory of the many, and would keep it.
+    /// The kernel has dropped references: the node leaves memory, unless it is in use or there are
+    /// few. After a large walk, every unused node leaves: the few that would stay are scattered
+    /// over many pages and would keep all of them resident.
     pub(crate) fn forget(&self, ino: Ino) {
         let mut guard = self.lock();
         let nodes = &mut *guard;
@@ -223,13 +223,13 @@ impl Table {
             nodes.by_ino.retain(|_, node| !self.lets_go(node, &mut nodes.departed));
             nodes.by_ino.shrink_to_fit();
             drop(guard);
-            // Nobody else may do so: what they leave in the index may be what is there already.
+            // At most one thread does so at a time; the others find their part done by it.
             larder_io::memory::give_back();
             return;
         }
         if !nodes.many && nodes.by_ino.len() <= FORGOTTEN_KEPT {
             if let Some(node) = nodes.by_ino.get(&ino) {
-                // It is the largest part of a directory that was listed, and in the index too.
+                // The listing is the largest part of a directory's state, and is in the index too.
                 *node.state().listed_mut() = Listed::default();
             }
             return;
@@ -256,8 +256,8 @@ impl Table {
         Moment(self.lock().inserted)
     }
 
-    /// The node that bears `handle`, if it was known before `moment`. One that came into memory
-    /// since may be either; then it is known since if it has that place.
+    /// The node that has `handle`, if it was known before `moment`. A node that came into memory
+    /// since may have been known before or not; it counts as known since if it has that place.
     pub(crate) fn known_before(
         &self,
         handle: &Handle,
@@ -280,6 +280,7 @@ impl Table {
         if nodes.by_ino.len() >= self.nodes_max {
             self.forget_idle(nodes);
         }
+        debug_assert!(!nodes.by_ino.contains_key(&ino), "a number has one node in memory");
         if let Some(rights) = nodes.departed.give_back(ino) {
             *state.rights_mut() = rights;
         }
@@ -302,8 +303,8 @@ impl Table {
         self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Forgets nodes that nobody uses until half of the limit is left. Which ones is left to the
-    /// hash order: a node that is forgotten wrongly costs a look into the index.
+    /// Forgets unused nodes until half of the limit is left. The hash order decides which:
+    /// forgetting the wrong node costs one read of the index.
     fn forget_idle(&self, nodes: &mut Nodes) {
         let mut excess = nodes.by_ino.len().saturating_sub(self.nodes_max / 2);
         let departed = &mut nodes.departed;
@@ -331,8 +332,8 @@ mod tests {
     const THREADS: u64 = 4;
     const CHANGES: u64 = 2000;
 
-    /// Threads change files that leave memory all the time, since the table holds fewer: no change
-    /// is lost to somebody who read the index before it.
+    /// Threads constantly change files that leave memory, since the table holds fewer: no change is
+    /// lost to a thread that read the index before it.
     #[test]
     fn nodes_that_leave_memory_come_back_as_they_left() {
         let cache = Cache::in_memory(Arc::new(SimClock::new()), Limits::default()).unwrap();
@@ -368,7 +369,8 @@ mod tests {
         assert!(table.in_memory().len() <= FILES as usize);
     }
 
-    /// A file that is gone has no handle; its number leads to its record, for who asks for that.
+    /// A file that is gone has no handle; its number leads to its record, for callers that ask by
+    /// number.
     #[test]
     fn a_node_without_a_handle_is_found_as_one_that_is_gone() {
         let cache = Cache::in_memory(Arc::new(SimClock::new()), Limits::default()).unwrap();

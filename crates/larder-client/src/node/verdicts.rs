@@ -12,16 +12,16 @@ use larder_vfs::{Access, Attr, Cred, Ino, Kind, OpenFlags};
 pub(crate) struct Rights {
     /// Oldest user first.
     verdicts: Vec<Verdict>,
-    /// Directories: the server denies somebody what the mode bits grant him.
+    /// Directories: the server denies a user what the mode bits grant.
     stricter: bool,
 }
 
-/// What the server said of one user.
+/// What the server decided for one user.
 struct Verdict {
     who: Who,
-    /// Of all rights, when he was judged at last.
+    /// Of all rights, at the time of the last decision.
     all: Option<(Access, Monotonic)>,
-    /// Directories: when he found a name in it at last.
+    /// Directories: when the user last found a name in it.
     searched: Option<Monotonic>,
 }
 
@@ -46,7 +46,7 @@ impl Rights {
     /// Users remembered per file; the oldest is forgotten.
     const USERS_MAX: usize = 8;
 
-    /// The server has to judge anew.
+    /// The server has to be asked again.
     pub(crate) fn clear(&mut self) {
         *self = Rights::default();
     }
@@ -65,8 +65,8 @@ impl Rights {
         &mut self.verdicts[at]
     }
 
-    /// The server has judged `cred` about all rights; that `is_stricter` about searching than the
-    /// mode bits are.
+    /// The server has decided on all rights of `cred`; `is_stricter` than the mode bits where it
+    /// denies a search that they grant.
     pub(super) fn judged(
         &mut self,
         cred: &Cred,
@@ -77,12 +77,12 @@ impl Rights {
         self.verdict(cred).all = Some((granted, asked));
     }
 
-    /// The server has looked a name up in the directory for `cred`, who asked at `asked`.
+    /// The server has looked a name up in the directory for `cred`, requested at `asked`.
     pub(super) fn searched(&mut self, cred: &Cred, asked: Monotonic) {
         self.verdict(cred).searched = Some(asked);
     }
 
-    /// Forgets what was asked so long ago that it `is_old`.
+    /// Forgets decisions requested so long ago that `is_old` holds.
     pub(super) fn forget(&mut self, is_old: impl Fn(Monotonic) -> bool) {
         for verdict in &mut self.verdicts {
             verdict.all = verdict.all.filter(|(_, asked)| !is_old(*asked));
@@ -90,12 +90,13 @@ impl Rights {
         }
     }
 
-    /// Directories: whether the server denies somebody what the mode bits grant him.
+    /// Directories: whether the server denies a user what the mode bits grant.
     pub(super) fn is_stricter(&self) -> bool {
         self.stricter
     }
 
-    /// What of `wanted` was said of `cred`, by what `counts`.
+    /// Which of the rights in `wanted` were granted to `cred`, by decisions for which `counts`
+    /// holds.
     pub(super) fn of(
         &self,
         cred: &Cred,
@@ -118,10 +119,11 @@ impl Rights {
     }
 }
 
-/// Verdicts on directories that have left memory. A caller that walks a path whose names the kernel
-/// has dropped needs those of each directory on the way, and only the server could tell them anew.
+/// Decisions on directories that have left memory. A caller that walks a path whose names the
+/// kernel has dropped needs those of each directory on the path, and otherwise only the server
+/// could give them.
 ///
-/// Bounded: of two generations the older one goes when the younger one is full.
+/// Bounded: of two generations the older one is dropped when the younger one is full.
 #[derive(Default)]
 pub(crate) struct Departed {
     /// How many nodes have left, files and directories.
@@ -144,7 +146,7 @@ impl Departed {
         self.count += 1;
     }
 
-    /// Keeps what was said of a directory that leaves memory.
+    /// Keeps the decisions on a directory that leaves memory.
     pub(crate) fn keep(&mut self, ino: Ino, rights: Rights) {
         if rights.verdicts.is_empty() {
             return;
@@ -155,7 +157,7 @@ impl Departed {
         self.young.insert(ino, rights);
     }
 
-    /// Gives it back to the directory, which comes into memory again.
+    /// Gives them back to the directory, which comes into memory again.
     pub(crate) fn give_back(&mut self, ino: Ino) -> Option<Rights> {
         let young = self.young.remove(&ino);
         let old = self.old.remove(&ino);
@@ -163,8 +165,8 @@ impl Departed {
     }
 }
 
-/// What the mode bits alone allow, as an NFS server without access control lists judges (RFC 1813,
-/// 3.3.4). `superuser` says whether user 0 is above them: not if the server squashes root.
+/// What the mode bits alone allow, as an NFS server without access control lists decides (RFC 1813,
+/// 3.3.4). `superuser` says whether user 0 is exempt from them: not if the server squashes root.
 pub(crate) fn by_mode(attr: &Attr, cred: &Cred, superuser: bool) -> Access {
     let directory = attr.kind == Kind::Directory;
     let write = if directory {
@@ -189,7 +191,7 @@ pub(crate) fn by_mode(attr: &Attr, cred: &Cred, superuser: bool) -> Access {
         .fold(Access::NONE, |all, (_, right)| all | right)
 }
 
-/// The rights that opening with `flags` takes. Execution takes one of two.
+/// The rights that opening with `flags` takes. For execution, one of two rights suffices.
 pub(crate) fn suffice(flags: &OpenFlags, granted: Access) -> bool {
     let read = !flags.read
         || granted.contains(Access::READ)
@@ -200,7 +202,7 @@ pub(crate) fn suffice(flags: &OpenFlags, granted: Access) -> bool {
     read && write
 }
 
-/// Whether the mode bits let everybody search the directory.
+/// Whether the mode bits let every user search the directory.
 pub(crate) fn searchable_by_all(attr: &Attr) -> bool {
     attr.mode & 0o111 == 0o111
 }

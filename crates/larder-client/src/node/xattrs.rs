@@ -10,6 +10,9 @@ use larder_vfs::{Cred, Error, Ino, Result, SetXattr};
 use crate::core::Core;
 use crate::names::on_handle;
 
+/// The extended attribute (without `user.`) of a file whose bytes are lost; no listing has it.
+const LOST: &str = "larder.lost";
+
 impl Core {
     /// See [`larder_vfs::FileSystem::xattr`].
     pub(crate) async fn xattr(&self, cred: &Cred, ino: Ino, name: &OsStr) -> Result<Option<Bytes>> {
@@ -17,6 +20,11 @@ impl Core {
         self.demand_path(&node, cred).await?;
         if let Some(own) = self.own_xattr(&node, name) {
             return Ok(own);
+        }
+        if name == LOST {
+            let lost = on_handle!(self, cred, node, handle =>
+                self.remote.is_lost(cred, &handle, None));
+            return lost.map(|is_lost| is_lost.then_some(Bytes::from_static(b"1")));
         }
         on_handle!(self, cred, node, handle => self.remote.xattr(cred, &handle, name))
     }
@@ -56,7 +64,8 @@ impl Core {
         self.end_change(&node, answer.as_ref().ok().copied());
         match answer {
             Err(Error::Exists | Error::NoAttribute) if cred.retried => {
-                // A process that died may have been told of its success instead.
+                // An earlier process may have received the answer to its first attempt before it
+                // died; this attempt then fails although the first succeeded.
                 let held = self.xattr(cred, ino, &set.name).await?;
                 if set.is_done(held.as_ref()) { Ok(()) } else { answer.map(drop) }
             }

@@ -17,17 +17,17 @@ use crate::journal::OpenRecord;
 use crate::node::{Node, State};
 use crate::write::{Event, LocalEnd};
 
-/// So often a local file is asked for that is given up before it can be used. Then the open file
-/// does without.
+/// How often a local file is requested that is given up before it can be used. After that the open
+/// file goes without one.
 const OFFERS_MAX: u32 = 3;
 
 /// What the cache offers for a new open file.
 enum Offer {
-    /// It has no local file that is whole, or the kernel writes to it already.
+    /// There is no local file that is whole, or the kernel writes to it already.
     Nothing,
     /// A local file to be read.
     Read(Arc<BackingFile>),
-    /// A local file whose bypass has begun, and how it looked then.
+    /// A local file whose bypass has begun, and its state at that moment.
     Written(Arc<BackingFile>, LocalEnd),
 }
 
@@ -39,7 +39,7 @@ impl Offer {
         }
     }
 
-    /// Gives back what was not taken.
+    /// Gives back what was not used.
     fn withdraw(self, file: &CachedFile) {
         if matches!(self, Offer::Written(..)) && file.end_bypass().is_err() {
             tracing::warn!("cannot read back a cached file; its local copy is given up");
@@ -47,18 +47,18 @@ impl Offer {
     }
 }
 
-/// What became of an offer.
+/// The result of an offer.
 enum Accepted {
     /// It was taken.
     Offered((Mode, DataPath)),
-    /// The open file takes another way.
+    /// The open file uses another I/O mode.
     Other((Mode, DataPath)),
-    /// What was offered was given up meanwhile, with its bypass.
+    /// The offered file was given up in the meantime, with its bypass.
     Stale,
 }
 
 impl Core {
-    /// The open file that an earlier try of this request made, which nobody answered.
+    /// The open file that an earlier attempt of this request made, and that was not answered.
     fn opened_before(&self, node: &Node, cred: &Cred) -> Option<Opened> {
         if !cred.retried || cred.request == 0 {
             return None;
@@ -105,8 +105,9 @@ impl Core {
         let file = self.file(node);
         self.prepare(node, &file);
         if flags.write {
-            // What the kernel may write from now on has the time that the class gives it.
+            // What the kernel may write from now on is sent within the time of the class.
             self.promise(node, &class);
+            file.prefer_memory(class.is_in_memory());
         }
         let (mode, path) = self.take_mode(node, &file, &flags);
         if mode == Mode::Bypass {
@@ -131,7 +132,7 @@ impl Core {
         Opened { id, path }
     }
 
-    /// Counts a new open file. The kernel tells nobody how much it reads of a local file, so the
+    /// Counts a new open file. The kernel does not report how much it reads of a local file, so the
     /// hit rate is one of opens.
     fn count_open(&self, node: &Node, file: &CachedFile, flags: &OpenFlags, mode: Mode) {
         let by_kernel = mode.passes_through();
@@ -164,8 +165,8 @@ impl Core {
     }
 
     /// Gives a new open file its mode, and counts it. The local disk is waited for without the
-    /// node's lock, for which threads wait that serve the whole mount; then it is seen whether
-    /// what the disk gave still serves.
+    /// node's lock, for which threads wait that serve the whole mount; afterwards it is checked
+    /// whether the local file still suits.
     fn take_mode(&self, node: &Node, file: &CachedFile, flags: &OpenFlags) -> (Mode, DataPath) {
         let synced_here = self.synced_here(node);
         for _ in 0..OFFERS_MAX {
@@ -189,7 +190,7 @@ impl Core {
         self.take_mode_without(&mut node.state(), flags, synced_here)
     }
 
-    /// A local file for a new open file, as far as it can be had. May wait for the local disk.
+    /// A local file for a new open file, if one is available. May wait for the local disk.
     fn offer(&self, node: &Node, file: &CachedFile, flags: &OpenFlags, synced_here: bool) -> Offer {
         {
             let state = node.state();
@@ -272,8 +273,7 @@ impl Core {
     }
 
     /// Counts an fsync of a file that the kernel writes itself. It compared the whole file, and so
-    /// will those that follow through this open; new files beside it are not given to the
-    /// kernel to write any more.
+    /// will later ones through this open; new files in its directory no longer get the bypass mode.
     pub(crate) fn count_sync(&self, node: &Node) {
         let dir = {
             let mut state = node.state();

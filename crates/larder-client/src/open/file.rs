@@ -39,7 +39,7 @@ impl Core {
                 let set = SetAttr { size: Some(0), ..SetAttr::default() };
                 core.setattr(&cred, ino, None, set).await?;
             }
-            // The reply of an open describes nothing: its caller goes by the size that the kernel
+            // The reply to an open has no attributes: its caller uses the size that the kernel
             // holds.
             core.tell_what_is_left(&node);
             core.told(&node).await;
@@ -47,19 +47,19 @@ impl Core {
         })
     }
 
-    /// Refuses to cut a file that is being executed by an open for reading. Else the kernel does so
-    /// itself, but there it looks only when we have opened the file, and cut it.
+    /// Refuses an open for reading that truncates a file which is being executed. Otherwise the
+    /// kernel refuses it, but it checks only after we have opened, and truncated, the file.
     async fn refuse_executed(&self, node: &Node, flags: &OpenFlags) -> Result<()> {
         if flags.write || !self.is_executed(node) {
             return Ok(());
         }
-        // The program may have ended, and its release be on its way.
+        // The program may have ended, and its release not have arrived yet.
         self.await_release(node).await;
         if self.is_executed(node) { Err(Error::Executed) } else { Ok(()) }
     }
 
     /// Checks freshness and rights; asks the server at most once, unless the caller got here by
-    /// names that the kernel held for others. Answers the server's open, if one came along.
+    /// names that the kernel held for others. Returns the open at the server, if the reply has one.
     async fn check_open(
         &self,
         node: &Node,
@@ -78,7 +78,7 @@ impl Core {
                 return Err(Error::IsDirectory);
             }
             if state.is_gone() && state.opens().is_empty() {
-                // The kernel looks the name up again.
+                // The kernel then looks the name up again.
                 return Err(Error::Stale);
             }
         }
@@ -103,7 +103,7 @@ impl Core {
         Ok((entry, opened))
     }
 
-    /// Chooses the mode of a new open file, here unless that may wait for the local disk.
+    /// Chooses the mode of a new open file, on this thread unless that may wait for the local disk.
     async fn choose_away(
         self: Arc<Self>,
         node: Arc<Node>,
@@ -130,8 +130,8 @@ impl Core {
         Ok(opened)
     }
 
-    /// Opens an open file at the server too, if that knows opens. If it cannot, its bytes are asked
-    /// for without, and it is found as long as it keeps its name.
+    /// Opens an open file at the server too, if the server has opens. If that fails, its bytes are
+    /// requested without an open, and the server finds it as long as it keeps its name.
     pub(crate) async fn open_at_server(&self, open: &OpenFile) {
         if !self.remote.limits().opens || !self.remote.reachable() {
             return;
@@ -172,14 +172,13 @@ impl Core {
         })
     }
 
-    /// What was written is at the server when a descriptor is closed, or its caller is told why
-    /// not.
+    /// Sends what was written when a descriptor is closed; if that fails, the close reports why.
     async fn send_at_close(&self, open: &OpenFile, deadline: Option<Deadline>) -> Result<()> {
         if !open.flags.write {
             return Ok(());
         }
         let result = self.bring_to(&open.node, open.class().promised.close, deadline).await;
-        let earlier = self.take_write_error(&open.node);
+        let earlier = self.take_write_error(&open.node, Some(open));
         let told = result.and(earlier.map_or(Ok(()), Err));
         let is_late = matches!(told, Err(Error::TimedOut | Error::Shutdown | Error::Locked));
         open.set_refused(told.is_err() && !is_late);
@@ -190,7 +189,7 @@ impl Core {
         told
     }
 
-    /// The last descriptor is gone.
+    /// The last descriptor is closed.
     pub(crate) async fn release(self: &Arc<Self>, id: OpenId) -> Result<()> {
         let Some(open) = self.open_files.remove(id) else { return Ok(()) };
         let (node, deadline) = (&open.node, self.deadline());
@@ -201,7 +200,7 @@ impl Core {
         } else if open.flags.write {
             match self.upload(node, deadline).await {
                 Err(Error::TimedOut | Error::Locked) => self.leave_unsent(node, RETRY_AFTER),
-                // What is unsent is the next mount's to send.
+                // Unsent data is left to the next mount.
                 Ok(()) | Err(Error::Shutdown) => {}
                 Err(error) => refused = Some(error),
             }
@@ -217,8 +216,8 @@ impl Core {
             (state.opens().is_empty(), last_writer)
         };
         if last_writer {
-            // First: an open on record whose local file the kernel writes, and of which the cache
-            // does not know that, would look as if something was lost.
+            // First: an open on record whose local file the kernel writes, and which the cache does
+            // not know, would look like lost data.
             self.forget_open(id);
             let file = self.file(node);
             let ended = match file.try_end_bypass() {
@@ -231,14 +230,16 @@ impl Core {
             if !matches!(ended, Ok(Ok(()))) {
                 tracing::warn!(ino = node.ino.0, "cannot read back a cached file");
             }
-            // First: whoever learns of another version before this leaves the mixture to us.
+            // First: a write-back of the file waits for the end of this, to know what is unsent.
+            self.keep_unsent(node, &file);
+            // First: code that learns of another version before this leaves the mixture to this
+            // function.
             node.state().opens_mut().end_of_bypass();
             self.end_mixture(node, &file);
-            self.keep_unsent(node, &file);
             node.released.notify_waiters();
         }
-        // There is nobody to report an error to any more, unless others write the file: their
-        // closes will.
+        // No caller is left to which an error could be reported, unless others write the file:
+        // their closes will report it.
         if let Some(error) = refused.filter(|_| !self.is_written(node)) {
             if open.is_refused() && !node.state().unsent().is_late() {
                 self.give_up(node, error);
@@ -250,17 +251,17 @@ impl Core {
             node.released.notify_waiters();
         }
         if let Some(token) = token.filter(|_| self.remote.reachable()) {
-            // It ends with the connection, if the server cannot be told.
+            // The open ends with the connection, if the server cannot be told.
             let _ = self.remote.close(&self.caller(&open.cred), token).await;
         }
         let closed = if last { self.closed(node, &self.caller(&open.cred)).await } else { Ok(()) };
-        // Only now otherwise: a process that dies on the way finds the file open, and is sent the
-        // release again.
+        // Forget the open last: if the worker dies before this, its successor still finds the file
+        // open, and the kernel sends the release again.
         self.forget_open(id);
         closed
     }
 
-    /// Nobody has the file open any more.
+    /// The file is not open any more.
     async fn closed(self: &Arc<Self>, node: &Arc<Node>, cred: &Cred) -> Result<()> {
         node.flights.closed();
         let (hidden, removed) = {
@@ -274,7 +275,7 @@ impl Core {
             self.cache.drop_file(node.no());
             self.cache.drop_node(node.no());
         } else if !self.options.cache_data && !self.has_unsent(node) {
-            // Not what somebody has written who opened the file meanwhile.
+            // Not what was written by a process that has opened the file in the meantime.
             self.file(node).give_up();
         } else {
             self.offer_to_fill(node, cred);

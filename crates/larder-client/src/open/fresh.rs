@@ -13,15 +13,15 @@ use crate::node::{Node, State};
 /// lookup's reply is its freshness check, as one open(2) makes both.
 const LOOKUP_COUNTS_FOR: Duration = Duration::from_secs(1);
 
-/// Longest wait of an open for the release of a file that was written by way of the kernel and
-/// closed, where what is held of it must go: for who has duplicated its descriptor. Else the
-/// release is on its way.
+/// Longest wait of an open for the release of a file that the kernel wrote and whose writer closed
+/// it, where cached bytes must be dropped. It matters only if the writer has duplicated its
+/// descriptor; otherwise the release arrives soon.
 const BYPASS_END_WAIT_MAX: Duration = Duration::from_secs(1);
 
 impl Core {
-    /// While a change of ours is under way no description counts, so who asks then waits for its
-    /// end, and has his turn before the next one. Bytes under way are waited for by nobody: the
-    /// file is being written here.
+    /// While a change of ours is in flight no description counts, so an open that must ask the
+    /// server waits for its end, and has its turn before the next change. No open waits for bytes
+    /// in flight: the file is being written here.
     pub(super) async fn await_own_change<'a>(
         &self,
         node: &'a Node,
@@ -31,7 +31,8 @@ impl Core {
             let state = node.state();
             state.changing() && state.unsent().end().is_none() && !state.is_vouched_for()
         };
-        // If it does not end in time, the answer to what is asked then may be as late.
+        // If the change does not end in time, the wait may have used up the time for the answer,
+        // too.
         if asks { node.transfer.begin(cred.deadline).await.ok() } else { None }
     }
 
@@ -53,9 +54,9 @@ impl Core {
         })
     }
 
-    /// Whoever opens a file is shown no bytes that may lack a change of somebody else: what is held
-    /// and doubtful is fetched anew. While the file is being written here, or the server is out
-    /// of reach, it stays.
+    /// A process that opens a file is shown no bytes that may lack another client's change: what is
+    /// cached and doubtful is fetched again. While the file is being written here, or the server is
+    /// out of reach, it stays.
     pub(crate) async fn give_up_doubtful(&self, node: &Node) {
         let (is_suspect, is_bypassed) = {
             let state = node.state();
@@ -73,7 +74,7 @@ impl Core {
         }
     }
 
-    /// Gives up what is held and doubtful, unless the file is being written here. Answers whether
+    /// Gives up what is cached and doubtful, unless the file is being written here. Returns whether
     /// it did.
     pub(crate) fn start_over(&self, node: &Node) -> bool {
         let is_clean = self.file(node).dirty().is_empty();
@@ -88,9 +89,9 @@ impl Core {
         true
     }
 
-    /// Waits for the releases of those who wrote the local file by way of the kernel and have
-    /// closed it: the kernel sends them after close(2) has returned, so the next open may
-    /// overtake them.
+    /// Waits for the releases of open files by which the kernel wrote the local file, and that are
+    /// closed: the kernel sends them after close(2) has returned, so the next open may overtake
+    /// them.
     async fn await_end_of_bypass(&self, node: &Node) {
         let mut writers = self.open_files.of(node.ino);
         writers.retain(|(_, open)| open.mode == Mode::Bypass);
@@ -105,9 +106,14 @@ impl Core {
             // Their descriptors were duplicated: they write on.
             writers.iter().for_each(|(_, open)| open.set_flushed(false));
         } else {
-            // What is left to do is work for the local disk.
-            let is_over = |state: &State| !state.opens().is_bypassed() || state.opens().bypassing();
-            node.until(is_over).await;
+            self.await_search(node).await;
         }
+    }
+
+    /// Waits until the bytes that the kernel wrote last are found, unless it may continue to write.
+    /// That is work for the local disk only.
+    pub(crate) async fn await_search(&self, node: &Node) {
+        let is_over = |state: &State| !state.opens().is_bypassed() || state.opens().bypassing();
+        node.until(is_over).await;
     }
 }

@@ -4,19 +4,25 @@
 //!   [`open_files`]: all of them, with the queries of [`table`].
 //! - [`opens`]: the open files of a node, counted by mode; [`mode`]: the I/O mode of an open file,
 //!   as a pure function; [`choose`]: gives a new open file its mode and its local file.
+//! - [`lost`]: files that are made again before they are read; [`remaker`]: the interface of the
+//!   service that makes them.
 //! - [`older`]: local files of older versions that open files still read.
 
 mod choose;
 mod file;
 mod fresh;
+mod lost;
 mod mode;
 mod older;
 mod open_file;
 mod open_files;
 mod opens;
+mod remaker;
 mod table;
 
 pub(crate) use mode::Mode;
 pub(crate) use open_file::OpenFile;
 pub(crate) use open_files::OpenFiles;
 pub(crate) use opens::Opens;
+pub use remaker::Remaker;
+pub(crate) use remaker::Replaced;

@@ -7,30 +7,30 @@
 //!
 //! Facts about larder: what the kernel wrote itself is found only by comparing the whole local
 //! file, at each close and fsync. A write that passes through the daemon is known exactly, and
-//! costs a request. So the kernel writes files that are short, or written from their first byte;
-//! not files that are changed in place, as databases do. If locks are passed to the server, the
-//! kernel itself writes nothing that it need not: a process that locks a file must see what others
-//! wrote under their locks.
+//! costs a request. So the kernel itself writes files that are short, or written from their first
+//! byte; not files that are changed in place, as databases do. If locks are passed to the server,
+//! the kernel writes no file itself unless it has to: a process that locks a file must see what
+//! others wrote under their locks.
 
 use larder_vfs::OpenFlags;
 
-/// Up to this size a file that was not cut to nothing is given to the kernel to write: comparing it
-/// costs about as much as one request.
+/// Up to this size the kernel itself may write a file that was not truncated to nothing: comparing
+/// it costs about as much as one request.
 pub(crate) const BYPASSED_BYTES_MAX: u64 = 256 << 10;
 
-/// Up to this size a file is read through the pages of the kernel, if those that it has are of the
-/// present version: to hand it the local file costs more calls than to read it once more, should
-/// the pages be gone.
+/// Up to this size a file is read through the kernel's page cache, if the pages there belong to the
+/// present version: passing it the local file costs more calls than reading it again, should the
+/// pages be gone.
 pub(crate) const PAGES_BYTES_MAX: u64 = 64 << 10;
 
-/// The way that an open file's data takes.
+/// The path that an open file's data takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     /// The kernel reads the local file itself.
     Passthrough = 1,
     /// The same, and the kernel may write it.
     Bypass,
-    /// Through the kernel's page cache; what is not there, and each write, is a request.
+    /// Through the kernel's page cache; a read of what is not there, and each write, is a request.
     Cached,
     /// Each read and each write is a request.
     Direct,
@@ -55,14 +55,15 @@ pub(crate) struct Case {
     pub(crate) flags: OpenFlags,
     /// Every write through this open must be at the server when it returns.
     pub(crate) synchronous: bool,
-    /// The kernel takes local files, the cache keeps them, and nothing is known against this one.
+    /// The kernel accepts local files, the cache keeps them, and nothing prevents the use of this
+    /// one.
     pub(crate) local_file: bool,
     /// Size in bytes, with local changes.
     pub(crate) size: u64,
     /// Programs sync files of this directory again and again while they write them.
     pub(crate) synced_here: bool,
-    /// Locks are passed on to the server: who locks a file must see what others wrote into it
-    /// meanwhile, and what the kernel writes itself cannot be brought up to date.
+    /// Locks are passed on to the server: a process that locks a file must see what others wrote
+    /// into it in the meantime, and a file that the kernel writes itself cannot be updated.
     pub(crate) locks_passed: bool,
     /// Open files of this inode: some are passthrough (or bypass).
     pub(crate) passthrough: bool,
@@ -76,12 +77,12 @@ pub(crate) struct Case {
 
 /// The mode of a new open file.
 pub(crate) fn mode(case: &Case) -> Mode {
-    // The kernel appends to its pages where it believes the end to be, and only the client knows
-    // where it is.
+    // The kernel would append where it believes the end of the file to be, but only the client
+    // knows where the end is.
     let appends = case.flags.write && case.flags.append;
     let may_pass = case.local_file && !case.cached && !case.flags.direct;
     if may_pass && !case.flags.write {
-        // Nothing of the disk is to be opened for a reader who finds all in memory.
+        // No file of the disk is opened for a reader whose bytes are all in memory.
         let pages_serve = !case.other_pages && case.size <= PAGES_BYTES_MAX && !case.passthrough;
         if pages_serve { Mode::Cached } else { Mode::Passthrough }
     } else if may_pass && !case.synchronous && may_be_bypassed(case) {
@@ -97,11 +98,12 @@ pub(crate) fn mode(case: &Case) -> Mode {
 /// Whether the kernel should write the local file itself, if it can.
 fn may_be_bypassed(case: &Case) -> bool {
     let flags = &case.flags;
-    // Written from its first byte, or only appended to as long as it is short.
+    // Written from its first byte, or only appended to while it is short.
     let anew = flags.truncate || flags.exclusive || !flags.read;
     let is_short = case.size <= BYPASSED_BYTES_MAX;
     let suits = anew && is_short && !case.synced_here && !case.locks_passed;
-    // Beside a passthrough open the choice is this or direct; whoever may map the file needs this.
+    // Beside a passthrough open the choice is page-cached or direct; a process that may map the
+    // file needs page-cached.
     suits || case.bypass || (case.passthrough && flags.read)
 }
 
@@ -133,8 +135,8 @@ mod tests {
         }
     }
 
-    /// (flags, size, mode alone, beside a passthrough open, beside a bypass, beside a page-cached
-    /// open)
+    /// (flags, size, mode without other opens, beside a passthrough open, beside a bypass, beside a
+    /// page-cached open)
     #[test]
     fn the_mode_of_an_open_is_that_of_the_table() {
         for (flags, size, modes) in [
@@ -205,7 +207,7 @@ mod tests {
         assert_eq!(mode(&beside), Bypass);
     }
 
-    /// What the kernel refuses is never answered, whatever is open.
+    /// A mode that the kernel refuses is never returned, whatever else is open.
     #[test]
     fn no_mode_meets_one_that_the_kernel_refuses_beside_it() {
         for bits in 0..1u32 << 13 {

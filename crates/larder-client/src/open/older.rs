@@ -3,13 +3,13 @@
 //! The kernel is given one local file of an inode at a time. Processes that read by passthrough see
 //! that file, and so do processes that map it, however they have opened it, until no process has
 //! the file open any more (`fuse_file_mmap` and `fuse_file_io_open` in `fs/fuse` of 6.18). A newer
-//! version has another local file. So the older one follows: each change that is made here is
+//! version has another local file. So the older one is updated: each change that is made here is
 //! applied to both, and, once no process reads it by passthrough any more, what other clients have
 //! closed is copied to it when the file is opened for reading.
 //!
 //! While a process reads it by passthrough it stays at its version, because that process may be in
 //! the middle of the file; so it does if the file is being executed, or long. A mapping that is
-//! made meanwhile shows the older version.
+//! made during that time shows the older version.
 
 use std::io;
 use std::ops::Range;
@@ -22,13 +22,13 @@ use crate::core::{Core, blocking};
 use crate::journal::Version;
 use crate::node::Node;
 
-/// Longer files are not copied: that would keep each open waiting for all of the file.
+/// Longer files are not copied: each open would have to wait for all of the file.
 const FOLLOWED_BYTES_MAX: u64 = 64 << 20;
 
-/// How often it is begun, if the file changes meanwhile each time.
+/// How often the copy is begun, if the file changes each time before it ends.
 const TRIES_MAX: u32 = 4;
 
-/// An older local file, and what it is to show.
+/// An older local file, and the version that it is to show.
 struct Older {
     local: Arc<BackingFile>,
     version: Version,
@@ -43,8 +43,8 @@ impl Core {
         (!file.is_backed_by(backing)).then(|| backing.clone())
     }
 
-    /// Who is shown an older local file sees what is written here. Best effort: the change itself
-    /// is elsewhere.
+    /// Processes that are shown an older local file see what is written here. Best effort: the
+    /// change itself is stored elsewhere.
     pub(crate) fn write_older(&self, node: &Node, file: &CachedFile, at: u64, data: &[u8]) {
         self.change_older(node, file, |older| older.write_at(data, at));
     }
@@ -72,17 +72,17 @@ impl Core {
         }
     }
 
-    /// Brings an older local file up to the present version, for a caller who opens the file to
-    /// read it and may map it. Waits for the server if the version is not held. If that fails,
-    /// a mapping shows the older version.
+    /// Copies the present version to an older local file, for a caller that opens the file to read
+    /// it and may map it. Waits for the server if the version is not cached. If that fails, a
+    /// mapping shows the older version.
     pub(crate) async fn update_older(self: &Arc<Self>, node: &Arc<Node>, cred: &Cred) {
         if self.is_older_free(node).await {
             self.follow_older(node, cred).await;
         }
     }
 
-    /// The same also while somebody reads it by passthrough: for a caller who has locked the file,
-    /// and so says when it may change under its readers.
+    /// The same even while a process reads it by passthrough: for a caller that has locked the
+    /// file, and thereby decides when it may change under its readers.
     pub(crate) async fn follow_older(self: &Arc<Self>, node: &Arc<Node>, cred: &Cred) {
         for _ in 0..TRIES_MAX {
             let Some(older) = self.older_to_update(node).await else { return };
@@ -98,7 +98,7 @@ impl Core {
         }
     }
 
-    /// Whether there is an older local file to which the kernel is held, and nobody reads it by
+    /// Whether there is an older local file that the kernel still uses, but no process reads by
     /// passthrough.
     async fn is_older_free(&self, node: &Node) -> bool {
         let (shows_older, is_read) = {
@@ -109,7 +109,7 @@ impl Core {
             (shows_older, state.opens().is_read_by_kernel())
         };
         if shows_older && is_read {
-            // They may have closed it, and their releases be on their way.
+            // They may have closed it, and their releases not have arrived yet.
             self.await_release(node).await;
         }
         shows_older && !node.state().opens().is_read_by_kernel()

@@ -5,9 +5,10 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use larder_class::Level;
-use larder_vfs::{Ino, OpenId, Token};
+use larder_vfs::{Ino, OpenId, Token, Volatile};
 
 use super::open_file::OpenFile;
+use crate::class::volatile;
 
 /// All open files.
 #[derive(Default)]
@@ -16,12 +17,12 @@ pub(crate) struct OpenFiles(Mutex<Inner>);
 #[derive(Default)]
 struct Inner {
     by_id: HashMap<OpenId, Arc<OpenFile>>,
-    /// The same, so that those of one file are found without a look at all others.
+    /// The same, ordered by file, so that the open files of one file are found without a scan.
     by_ino: BTreeSet<(Ino, OpenId)>,
 }
 
 impl Inner {
-    /// Those of one file, in the order in which they were opened.
+    /// The open files of one file, in the order in which they were opened.
     fn of(&self, ino: Ino) -> impl Iterator<Item = (OpenId, &Arc<OpenFile>)> {
         let ids = self.by_ino.range((ino, OpenId(0))..=(ino, OpenId(u64::MAX)));
         ids.filter_map(|(_, id)| Some((*id, self.by_id.get(id)?)))
@@ -63,12 +64,24 @@ impl OpenFiles {
         self.lock().by_id.get(&id).cloned()
     }
 
-    /// The strongest level that an fsync waits for by the classes of those who have a file open to
-    /// write; `None`: nobody has.
+    /// The strongest level that an fsync waits for, among the classes of the open files that may
+    /// write the file; `None`: there are none.
     pub(crate) fn strongest_fsync(&self, ino: Ino) -> Option<Option<Level>> {
         let inner = self.lock();
         let writers = inner.of(ino).map(|(_, open)| open).filter(|open| open.flags.write);
         writers.map(|open| open.class().promised.fsync).max()
+    }
+
+    /// How a file's bytes are to be kept in the memory of other machines, if it is open for writing
+    /// and the classes of all these open files allow that: in as many copies, and for as short a
+    /// time, as one of them says.
+    pub(crate) fn volatile(&self, ino: Ino) -> Option<Volatile> {
+        let inner = self.lock();
+        let writers = inner.of(ino).map(|(_, open)| open).filter(|open| open.flags.write);
+        let all: Option<Vec<Volatile>> = writers.map(|open| volatile(&open.class())).collect();
+        let all = all?;
+        let copies = all.iter().map(|one| one.copies).max()?;
+        Some(Volatile { copies, due: all.iter().filter_map(|one| one.due).min() })
     }
 
     /// How many there are.
@@ -81,7 +94,7 @@ impl OpenFiles {
         self.lock().by_id.values().cloned().collect()
     }
 
-    /// Those of one file, in the order in which they were opened.
+    /// The open files of one file, in the order in which they were opened.
     pub(crate) fn of(&self, ino: Ino) -> Vec<(OpenId, Arc<OpenFile>)> {
         self.lock().of(ino).map(|(id, open)| (id, open.clone())).collect()
     }

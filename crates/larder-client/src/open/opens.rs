@@ -8,8 +8,8 @@ use super::mode::{Case, Mode};
 use crate::journal::Version;
 use crate::write::LocalEnd;
 
-/// A file that is synced more often than this while the kernel writes it is one of those that are
-/// always synced: a log. A file that is only to outlive a crash is synced once, at its end.
+/// A file that is synced more often than this while the kernel writes it is considered a log, which
+/// is always synced. A file that only has to survive a crash is synced once, at its end.
 const SYNCS_MAX: u32 = 3;
 
 /// The open files of one node.
@@ -19,27 +19,27 @@ pub(crate) struct Opens {
     bypass: u32,
     cached: u32,
     direct: u32,
-    /// The local file that the kernel has been given for passthrough opens. It holds the inode to
-    /// this one until nobody has the file open any more in any mode, and shows it to whoever
-    /// maps the file meanwhile.
+    /// The local file that the kernel was given for passthrough opens. The kernel uses this one for
+    /// the inode until the file is not open in any mode any more, and shows it to processes that
+    /// map the file during that time.
     backing: Option<Arc<BackingFile>>,
     /// The version that it shows, as far as that is known.
     backing_shows: Option<Version>,
-    /// The kernel has a local file of an earlier process that is not known here.
+    /// The kernel has a local file from an earlier process that is not known here.
     stray: bool,
     /// The version that the kernel's page cache holds pages of.
     pages: Option<Version>,
     /// How often the kernel was to drop something of the node.
     tellings: u64,
-    /// What an earlier process may have left the kernel with was looked after.
+    /// What an earlier process may have left in the kernel was dealt with.
     taken_over: bool,
-    /// Directories: programs sync files of it again and again while they write them.
+    /// Directories: programs repeatedly sync files of it while they write them.
     is_synced_inside: bool,
-    /// Releases of its last writer by way of the kernel that still look for what he wrote.
+    /// Releases of its last bypass open that are still looking for what the kernel wrote.
     ending_bypass: u32,
-    /// Size and modification time of the local file when it was last collected.
+    /// Size and modification time of the local file when it was last compared.
     collected: Option<LocalEnd>,
-    /// Size of the local file that the kernel writes, when it was last looked at.
+    /// Size of the local file that the kernel writes, when it was last inspected.
     written_size: Option<u64>,
     /// How often it was synced while the kernel wrote it, and was not short.
     syncs: u32,
@@ -55,13 +55,13 @@ impl Opens {
         self.bypass > 0
     }
 
-    /// Whether there may be bytes in the local file that the kernel wrote and nobody has looked
-    /// for.
+    /// Whether there may be bytes in the local file that the kernel wrote and that were not looked
+    /// for yet.
     pub(crate) fn is_bypassed(&self) -> bool {
         self.bypass + self.ending_bypass > 0
     }
 
-    /// Whether the kernel reads or writes a local file itself, or is held to one.
+    /// Whether the kernel reads or writes a local file itself, or is bound to one.
     pub(crate) fn binds_kernel(&self) -> bool {
         self.passthrough + self.bypass > 0 || self.backing.is_some()
     }
@@ -71,17 +71,17 @@ impl Opens {
         self.backing.is_some()
     }
 
-    /// Whether somebody reads a local file by way of the kernel.
+    /// Whether a process reads a local file through passthrough.
     pub(crate) fn is_read_by_kernel(&self) -> bool {
         self.passthrough > 0
     }
 
-    /// The local file to which the kernel is held, unless it may be writing to it.
+    /// The local file to which the kernel is bound, unless it may be writing to it.
     pub(crate) fn backing_unwritten(&self) -> Option<&Arc<BackingFile>> {
         self.backing.as_ref().filter(|_| !self.bypassing())
     }
 
-    /// The version that the local file shows to which the kernel is held.
+    /// The version that the local file shows to which the kernel is bound.
     pub(crate) fn backing_shows(&self) -> Option<Version> {
         self.backing_shows
     }
@@ -91,7 +91,8 @@ impl Opens {
         self.backing_shows = Some(version);
     }
 
-    /// Remembers how the local file looked when it was last compared with the server's version.
+    /// Remembers the size and time of the local file when it was last compared with the server's
+    /// version.
     pub(crate) fn set_collected(&mut self, end: Option<LocalEnd>) {
         self.collected = end;
         if self.bypassing() {
@@ -99,8 +100,8 @@ impl Opens {
         }
     }
 
-    /// Counts an open file of an earlier process, and takes its local file up if it is the `same`
-    /// that the kernel has. Answers `false` if the kernel writes to one that is not known.
+    /// Counts an open file of an earlier process, and adopts its local file if it is the `same`
+    /// that the kernel has. Returns `false` if the kernel writes to one that is not known.
     pub(crate) fn restore(&mut self, mode: Mode, file: &CachedFile, same: bool) -> bool {
         let is_first = self.backing.is_none();
         *self.count(mode) += 1;
@@ -115,10 +116,12 @@ impl Opens {
         known || mode == Mode::Passthrough
     }
 
-    /// An open file is gone. Answers whether it was the last one by way of which the kernel wrote;
-    /// then [`Opens::end_of_bypass`] must follow.
+    /// An open file is gone. Returns whether it was the last bypass open; then
+    /// [`Opens::end_of_bypass`] must follow.
     pub(crate) fn uncount(&mut self, mode: Mode) -> bool {
-        *self.count(mode) -= 1;
+        let count = self.count(mode);
+        assert!(*count > 0, "an open file that is gone was counted in its mode");
+        *count -= 1;
         if self.passthrough + self.bypass == 0 {
             self.collected = None;
             self.syncs = 0;
@@ -136,14 +139,16 @@ impl Opens {
         is_last_writer
     }
 
-    /// What the last writer by way of the kernel wrote has been looked for.
+    /// What the kernel wrote for the last bypass open has been found.
     pub(crate) fn end_of_bypass(&mut self) {
+        assert!(self.ending_bypass > 0, "the end of a bypass follows on its last release");
         self.ending_bypass -= 1;
     }
 
-    /// Counts an open file that the kernel reads or writes by way of the local file that it has
-    /// been given.
+    /// Counts an open file that the kernel reads or writes through the local file that it was
+    /// given.
     pub(super) fn count_passing(&mut self, mode: Mode) {
+        debug_assert!(mode.passes_through(), "who gets a local file passes through");
         *self.count(mode) += 1;
         if mode == Mode::Bypass {
             self.pages = None;
@@ -151,7 +156,7 @@ impl Opens {
     }
 
     /// The kernel is given a local file, which shows `version`, for an open file of this mode; if
-    /// the kernel may write it, it looked so when that `begun`.
+    /// the kernel may write it, `begun` is its state at that moment.
     pub(super) fn give(
         &mut self,
         mode: Mode,
@@ -159,6 +164,7 @@ impl Opens {
         version: Version,
         begun: Option<LocalEnd>,
     ) {
+        debug_assert!(!self.stray, "the kernel gets no second local file of one inode");
         self.backing = Some(backing);
         self.backing_shows = Some(version);
         self.collected = begun.or(self.collected);
@@ -167,10 +173,11 @@ impl Opens {
 
     /// Counts an open file that gets no local file.
     pub(super) fn count_other(&mut self, mode: Mode) {
+        debug_assert!(!mode.passes_through(), "who passes through gets a local file");
         *self.count(mode) += 1;
     }
 
-    /// The local file to which the kernel is held.
+    /// The local file to which the kernel is bound.
     pub(super) fn backing(&self) -> Option<&Arc<BackingFile>> {
         self.backing.as_ref()
     }
@@ -180,7 +187,7 @@ impl Opens {
         !self.stray
     }
 
-    /// What of `case` depends on the open files, for a file of this version.
+    /// Fills in the part of `case` that depends on the open files, for a file of this version.
     pub(super) fn described_in(&self, case: Case, version: Version) -> Case {
         Case {
             passthrough: self.binds_kernel(),
@@ -191,14 +198,15 @@ impl Opens {
         }
     }
 
-    /// The kernel gets pages of this version. Answers whether those that it may hold are of it too:
-    /// pages belong to the inode, and those of two versions would mix under open files.
+    /// The kernel gets pages of this version. Returns whether those that it may hold belong to it
+    /// too: pages belong to the inode, and pages of two versions would mix under open files.
     pub(crate) fn keep_pages(&mut self, version: Version) -> bool {
         self.pages.replace(version) == Some(version)
     }
 
-    /// The kernel's pages are of no version. Answers whether it may hold any: who has the file open
-    /// by way of pages reads new ones all the time, whatever was dropped before.
+    /// The kernel's pages belong to no version. Returns whether it may hold any: processes that
+    /// have the file open in page-cached mode read new ones all the time, whatever was dropped
+    /// before.
     pub(crate) fn drop_pages(&mut self) -> bool {
         self.tell();
         self.pages.take().is_some() || self.cached > 0
@@ -209,7 +217,7 @@ impl Opens {
         self.tellings += 1;
     }
 
-    /// Looks after what an earlier process may have left the kernel with. Answers whether that was
+    /// Deals with what an earlier process may have left in the kernel. Returns whether that was
     /// still to be done.
     pub(crate) fn take_over(&mut self) -> bool {
         !std::mem::replace(&mut self.taken_over, true)
@@ -220,7 +228,7 @@ impl Opens {
         self.tellings
     }
 
-    /// What the kernel shows of the version `from` is of the version `to` too.
+    /// What the kernel shows of the version `from` belongs to the version `to` too.
     pub(crate) fn carry(&mut self, from: Version, to: Version) {
         for shown in [&mut self.pages, &mut self.backing_shows] {
             if *shown == Some(from) {
@@ -229,14 +237,14 @@ impl Opens {
         }
     }
 
-    /// Counts an fsync of a file that the kernel writes. Answers whether it is one of those that
-    /// are always synced.
+    /// Counts an fsync of a file that the kernel writes. Returns whether the file is one that is
+    /// always synced.
     pub(super) fn count_sync(&mut self) -> bool {
         self.syncs += 1;
         self.syncs > SYNCS_MAX
     }
 
-    /// Directories: programs sync files of it again and again while they write them.
+    /// Directories: programs repeatedly sync files of it while they write them.
     pub(super) fn synced_inside(&mut self) {
         self.is_synced_inside = true;
     }
@@ -246,8 +254,8 @@ impl Opens {
         self.is_synced_inside
     }
 
-    /// Looks how the local file that the kernel writes ends now. Answers that if it was not
-    /// collected so.
+    /// Inspects how the local file that the kernel writes ends now. Returns that if it is not as it
+    /// was when it was last compared.
     pub(crate) fn look(&mut self) -> Option<LocalEnd> {
         let end = self.local_end();
         self.written_size = end.map(|end| end.size);
@@ -263,8 +271,8 @@ impl Opens {
         }
     }
 
-    /// How long the file is to all who have it open while the kernel writes it, whatever others
-    /// make of it.
+    /// The length of the file for all that have it open while the kernel writes it, whatever other
+    /// clients do to it.
     pub(crate) fn written_size(&self) -> Option<u64> {
         self.written_size
     }
@@ -295,8 +303,8 @@ mod tests {
 
     const MODES: [Mode; 4] = [Mode::Passthrough, Mode::Bypass, Mode::Cached, Mode::Direct];
 
-    /// Over all sequences of six opens and closes in each mode: what is said of the open files is
-    /// what a list of them says.
+    /// Over all sequences of six opens and closes in each mode: the counts agree with a list of the
+    /// open files.
     #[test]
     fn open_files_are_counted_by_mode() {
         const LENGTH: u32 = 6;
@@ -331,8 +339,8 @@ mod tests {
         }
     }
 
-    /// Over all sequences of five steps: the kernel's pages are of the version that was kept last,
-    /// or that it was carried to, and a file that it writes itself has none.
+    /// Over all sequences of five steps: the kernel's pages belong to the version that was kept
+    /// last, or to which it was carried, and a file that the kernel writes itself has none.
     #[test]
     fn pages_are_of_one_version() {
         const LENGTH: u32 = 5;
@@ -382,10 +390,10 @@ mod tests {
         assert!(opens.is_synced_inside());
     }
 
-    /// Until a release has looked for what the kernel wrote, the cache does not give the old
-    /// version up by itself.
+    /// Until a release has looked for what the kernel wrote, the cache does not drop the old
+    /// version by itself.
     #[test]
-    fn a_change_of_somebody_else_makes_a_mixture_until_a_bypass_has_ended() {
+    fn a_change_by_another_client_makes_a_mixture_until_the_bypass_ends() {
         let ttl = TtlRange { min: Duration::ZERO, max: Duration::ZERO };
         let at = Monotonic::from_nanos;
         for (steps, is_mixed) in [(0, true), (1, true), (2, false)] {

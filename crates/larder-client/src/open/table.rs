@@ -9,22 +9,23 @@ use super::open_file::OpenFile;
 use crate::core::Core;
 use crate::node::{Node, verdicts::Who};
 
-/// Longest wait for the release of a file that was closed: what an unlink of a file may take longer
-/// whose descriptor was duplicated and is still open.
+/// Longest wait for the release of a file that was closed: the additional time that an unlink may
+/// take if the file's descriptor was duplicated and is still open.
 const RELEASE_WAIT_MAX: Duration = Duration::from_millis(20);
 
 impl Core {
-    /// Waits a moment for the release of a file whose descriptors seem to be closed. close(2)
-    /// returns when it was flushed; the kernel sends the release afterwards, and whoever
-    /// unlinks a file that he has just closed is often faster.
+    /// Waits briefly for the release of a file whose descriptors seem to be closed. close(2)
+    /// returns when the file was flushed; the kernel sends the release afterwards, and a process
+    /// that unlinks a file which it has just closed is often faster.
     pub(crate) async fn await_release(&self, node: &Node) {
-        // The front door need not flush what was opened for reading.
+        // The front door need not flush a file that was opened for reading.
         let is_open = |open: &OpenFile| open.flags.write && !open.is_flushed();
         if self.open_files.any_of(node.ino, is_open) {
             return;
         }
         let released = node.until(|state| state.opens().is_empty());
-        // If it does not come in time, the file is open elsewhere: it is hidden like any open one.
+        // If the release does not come in time, the file is still open: it is hidden like any open
+        // one.
         let _ = self.clock.timeout(RELEASE_WAIT_MAX, released).await;
     }
 
@@ -34,7 +35,7 @@ impl Core {
         self.open_files.any_of(node.ino, |open| open.flags.write && who.is(&open.cred))
     }
 
-    /// Whether somebody has the file open for writing.
+    /// Whether the file is open for writing.
     pub(crate) fn is_written(&self, node: &Node) -> bool {
         self.open_files.any_of(node.ino, |open| open.flags.write)
     }
@@ -49,7 +50,8 @@ impl Core {
         self.open_files.get(id).ok_or(Error::Stale)
     }
 
-    /// On whose behalf an open file was opened: writes and ftruncate(2) through it are made so.
+    /// The credentials with which an open file was opened: writes and ftruncate(2) through it use
+    /// them.
     pub(crate) fn open_cred(&self, id: Option<OpenId>) -> Option<Cred> {
         Some(self.open_file(id?).ok()?.cred.clone())
     }

@@ -29,24 +29,24 @@ use crate::names::on_handle;
 use crate::node::Node;
 use crate::open::OpenFile;
 
-/// How often a read is begun, if the file changes meanwhile each time.
+/// How often a read is begun, if the file changes each time before it ends.
 const TRIES_MAX: u32 = 4;
-/// What the kernel keeps of a file in its memory, and asks for (fuse(4)), in bytes.
+/// The unit in which the kernel caches and requests a file's bytes (fuse(4)), in bytes.
 const PAGE_BYTES: u64 = 4096;
 
 /// Why bytes are asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Launch {
-    /// A read waits for them, and none is expected to want the rest of the request.
+    /// One read waits for them, and no other read is expected to want the rest of the request.
     Once,
     /// A read waits for them, and the reads that follow will want the rest.
     Sequence,
-    /// Nobody waits yet. Launched while the readahead budget lasts.
+    /// No read waits yet. Launched while the readahead budget lasts.
     Ahead,
 }
 
 impl Core {
-    /// Reads, from the local disk if all of it is held.
+    /// Reads, from the local disk if all of the range is cached.
     pub(crate) fn read(
         self: &Arc<Self>,
         cred: &Cred,
@@ -89,7 +89,7 @@ impl Core {
         })
     }
 
-    /// A door that opens nothing: every read is an open, a read and a close.
+    /// For a front door that opens nothing: every read is an open, a read and a close.
     async fn check_read_without_open(&self, node: &Node, cred: &Cred) -> Result<()> {
         let asks = !self.is_fresh(node);
         self.demand_bytes(node, cred, larder_vfs::Access::READ, asks).await?;
@@ -99,7 +99,7 @@ impl Core {
         Ok(())
     }
 
-    /// The answer, if every byte is held for the present version.
+    /// The answer, if every byte is cached for the present version.
     fn read_held(
         self: &Arc<Self>,
         node: &Arc<Node>,
@@ -131,7 +131,8 @@ impl Core {
         stream::advance(stream, wanted, size, self.options.readahead_bytes_max)
     }
 
-    /// What who reads this range in a stream is shown, `written` through the same open file or not.
+    /// Checks what a reader of this range in a stream is shown; `written` says whether the same
+    /// open file wrote.
     fn check(stream: &Stream, node: &Node, written: bool, wanted: &Range<u64>) -> Result<Shown> {
         let (now, ours) = {
             let state = node.state();
@@ -147,8 +148,8 @@ impl Core {
         loop {
             let end = Core::file_end(node);
             let held = file.held(wanted.start..wanted.end.min(end.size).max(wanted.start));
-            // What was just sent may not be held any more, and lies before another end of what the
-            // server has.
+            // What was just sent may not be cached any more, and comes before another end of the
+            // server's data.
             if Core::file_end(node) == end {
                 return plan(wanted, end, &held);
             }
@@ -160,8 +161,8 @@ impl Core {
         FileEnd { size: state.attr().size, zero_point: state.known().attr.size }
     }
 
-    /// Fetches a range into the cache for no open file in particular, and answers what is there,
-    /// with local changes.
+    /// Fetches a range into the cache for no open file in particular, and returns the bytes, with
+    /// local changes.
     pub(crate) async fn read_range(
         self: &Arc<Self>,
         node: &Arc<Node>,
@@ -199,8 +200,8 @@ impl Core {
             let (version, shown) = node.state().version_shown();
             let slices = self.slices(node, &file, wanted.clone());
             if let Some(open) = open {
-                // Locked while requests are launched: of two reads that come together, one finds
-                // the other's requests.
+                // Locked while requests are launched: of two reads at the same time, one finds the
+                // other's requests.
                 let mut stream = open.stream();
                 Core::check(&stream, node, open.flags.write, &wanted)?;
                 let reached = stream.reached;
@@ -217,16 +218,16 @@ impl Core {
                 Err(Lost::Failed(error)) => return Err(error),
             }
         }
-        // What is handed out ends where this version does.
+        // What is returned ends where this version does.
         let shown = node.state().shown();
         Ok((self.read_as_it_is(node, cred, wanted).await?, shown))
     }
 
-    /// Launches a flight for each part that is neither held nor under way. Granules are fetched
-    /// whole. Of a sequential read, which had `reached` an offset before, requests are: what is
-    /// left of one would be the next thing to read anyway, and what the kernel skipped comes
-    /// next (it asks out of order), so requests begin and end at the same places whoever asks
-    /// first, and are fewest.
+    /// Launches a flight for each part that is neither cached nor in flight. Granules are fetched
+    /// whole. A sequential read, which had `reached` an offset before, fetches whole requests: the
+    /// rest of a request is what the reader wants next (and the kernel may ask out of order).
+    /// Requests then begin and end at the same places, no matter which read asks first, and there
+    /// are as few of them as possible.
     fn launch_missing(
         self: &Arc<Self>,
         node: &Arc<Node>,
@@ -250,13 +251,13 @@ impl Core {
         }
     }
 
-    /// What is fetched whole: the unit of what the cache keeps, or else of what the kernel keeps.
-    /// More than that is thrown away, and asked for again.
+    /// The unit that is fetched whole: that of the cache, or else that of the kernel's page cache.
+    /// Anything more would be thrown away, and requested again.
     fn granule_bytes(&self) -> u64 {
         if self.options.cache_data { CHUNK_BYTES } else { PAGE_BYTES }
     }
 
-    /// Granules are fetched whole, but not if the first part of one is held already.
+    /// Granules are fetched whole, but not if the first part of one is cached already.
     fn widened_start(&self, node: &Node, granule_start: u64, start: u64) -> u64 {
         match self.file(node).held(granule_start..start).last() {
             Some(held) => held.end,
@@ -266,9 +267,9 @@ impl Core {
 
     /// Launches flights for what is missing of `range`.
     ///
-    /// What is held is asked for under the lock of the flights: a flight is forgotten only after
-    /// the cache has its bytes, so a range is never found neither held nor under way and
-    /// fetched twice.
+    /// The cache is queried under the lock of the flights: a flight is forgotten only after the
+    /// cache has its bytes, so a range is never found neither cached nor in flight, and fetched
+    /// twice.
     fn launch(
         self: &Arc<Self>,
         node: &Arc<Node>,
@@ -319,8 +320,8 @@ impl Core {
     ) -> Arc<Flight> {
         let (land, flight) = Flight::begin(range, *version, once, self.options.cache_data);
         let (core, node, cred) = (self.clone(), node.clone(), cred.clone());
-        // Who reads may close before the bytes land: the version that they are of would be
-        // forgotten.
+        // The reader may close the file before the bytes arrive: then the version to which they
+        // belong would be forgotten.
         let file = self.file(&node);
         let (in_air, stored) = (flight.clone(), flight.clone());
         let cache_data = self.options.cache_data;
@@ -329,7 +330,8 @@ impl Core {
             let result = core.fetch(&node, &cred, &in_air).await;
             let bytes = result.clone().ok();
             if bytes.is_none() {
-                // First: whoever learns of that begins again, and would find this one still.
+                // First: a reader that learns of that starts over, and would otherwise still find
+                // this flight.
                 node.flights.remove(&in_air);
             }
             land.send_replace(Some(result));
@@ -363,7 +365,7 @@ impl Core {
         Ok(read.data)
     }
 
-    /// One READ, within the budget for what is under way; and when it was asked.
+    /// One READ, within the budget for bytes in flight; and when it was sent.
     pub(super) async fn ask_bytes(
         &self,
         node: &Node,
@@ -392,19 +394,19 @@ impl Core {
     ) -> Result<(), Lost> {
         self.observe_bytes(node, flight.version(), attr, asked);
         if !attr.validator().same_data(&flight.version().validator) {
-            // Our own change may have been under way: then the next round sees its outcome.
+            // A change of our own may have been in flight: then the next round sees its outcome.
             return Err(Lost::Changed);
         }
         if data.len() as u64 != flight.range().end - flight.range().start {
-            // Servers describe a file and read it, one after the other, and somebody has cut it in
-            // between: the next round sees its new end.
+            // Servers describe a file and read it, one after the other, and another client has
+            // truncated it in between: the next round sees its new end.
             return Err(Lost::Changed);
         }
         Ok(())
     }
 
-    /// Gives the bytes of a flight to the cache, now or a little later, and tells `end` whether it
-    /// has them.
+    /// Gives the bytes of a flight to the cache, now or a little later, and reports to `end`
+    /// whether it has them.
     fn store(
         node: &Arc<Node>,
         file: Arc<CachedFile>,
@@ -412,7 +414,8 @@ impl Core {
         bytes: Bytes,
         end: impl FnOnce(bool) + Send + 'static,
     ) {
-        // What waits in memory to be written is stored before another thread has woken up.
+        // A file that is kept in memory until it is written takes the bytes faster than another
+        // thread wakes up.
         let is_quick = file.fills_quickly();
         let flight = flight.clone();
         let store = move || {
@@ -435,8 +438,8 @@ impl Core {
         }
     }
 
-    /// Waits for what is under way and puts the answer together; `None` if something was not there
-    /// after all.
+    /// Waits for flights and puts the answer together; `None` if some bytes turned out to be
+    /// unavailable.
     async fn gather(
         &self,
         node: &Node,
@@ -469,7 +472,7 @@ impl Core {
         Ok(Some(joined(pieces)))
     }
 
-    /// Some bytes from the start of `range`: from a flight, or from the cache where it has landed.
+    /// Some bytes from the start of `range`: from a flight, or from the cache once that has them.
     async fn piece(
         &self,
         node: &Node,
@@ -498,7 +501,7 @@ impl Core {
         Ok(Some(bytes.slice(from..to)))
     }
 
-    /// Launches readahead for what is not held of `range`.
+    /// Launches readahead for what is not cached of `range`.
     fn read_ahead(self: &Arc<Self>, node: &Arc<Node>, open: &OpenFile, range: Option<Range<u64>>) {
         let Some(range) = range else { return };
         let (version, size) = {
@@ -521,7 +524,7 @@ fn kib(range: &Range<u64>) -> u32 {
     u32::try_from((range.end - range.start).div_ceil(1024)).unwrap_or(u32::MAX)
 }
 
-/// Bytes that are held or zero; `None` if the cache cannot give them after all.
+/// Bytes that are cached or zero; `None` if the cache cannot return them after all.
 pub(super) fn read_slices(file: &CachedFile, slices: &[Slice]) -> Option<Bytes> {
     let (Some(first), Some(last)) = (slices.first(), slices.last()) else {
         return Some(Bytes::new());

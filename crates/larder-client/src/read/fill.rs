@@ -18,7 +18,7 @@ use crate::node::Node;
 /// A file that takes less than this share of its size at the server is sparse.
 const SPARSE_SHARE: u64 = 2;
 
-/// How often the link is looked at.
+/// How often the link is checked.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Starts the task that fills in; it ends with the client.
@@ -42,7 +42,7 @@ impl Core {
         self.remote.reachable() && self.now().since(self.fill.last_use()) >= quiet
     }
 
-    /// A file was closed. One that is held whole, as most are that were written here, lacks
+    /// A file was closed. One that is cached whole, as most are that were written here, lacks
     /// nothing.
     pub(crate) fn offer_to_fill(&self, node: &Arc<Node>, cred: &Cred) {
         let size = node.state().known().attr.size;
@@ -66,7 +66,7 @@ impl Core {
         self.missing_bytes(&node).is_some_and(|after| after < before)
     }
 
-    /// What idle fill-in does.
+    /// The present state of idle fill-in.
     pub(crate) fn fill_status(&self) -> Fill {
         let is_on = self.options.cache_data && self.options.fill_after.is_some();
         let bytes_max = is_on.then_some(self.options.fill_bytes_max);
@@ -76,8 +76,8 @@ impl Core {
         Fill { bytes_max, waiting, filled_bytes: self.fill.filled_bytes() }
     }
 
-    /// Bytes that a partly held file lacks; `None` if it is whole, empty, not held at all, or not
-    /// to be completed.
+    /// Bytes that a partly cached file lacks; `None` if it is whole, empty, not cached at all, or
+    /// not to be completed.
     fn missing_bytes(&self, node: &Node) -> Option<u64> {
         let (size, used) = {
             let state = node.state();

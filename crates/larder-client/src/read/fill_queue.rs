@@ -27,7 +27,7 @@ pub struct Fill {
     pub bytes_max: Option<u64>,
     /// Files that lack something.
     pub waiting: u64,
-    /// Bytes that were fetched so.
+    /// Bytes that idle fill-in has fetched.
     pub filled_bytes: u64,
 }
 
@@ -47,7 +47,7 @@ impl FillQueue {
         self.last_use_ns.store(now.as_nanos(), Ordering::Relaxed);
     }
 
-    /// When one did so last.
+    /// When an application last waited for the server.
     pub(super) fn last_use(&self) -> Monotonic {
         Monotonic::from_nanos(self.last_use_ns.load(Ordering::Relaxed))
     }
@@ -57,7 +57,7 @@ impl FillQueue {
         self.filled_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// How many were fetched so far.
+    /// How many bytes were fetched so far.
     pub(super) fn filled_bytes(&self) -> u64 {
         self.filled_bytes.load(Ordering::Relaxed)
     }
@@ -97,8 +97,8 @@ mod tests {
         queue.candidates().iter().map(|(node, _)| node.ino.0).collect()
     }
 
-    /// The one that was closed last is behind all others, and each is there once; the oldest leave,
-    /// and so do those that nobody knows any more.
+    /// The file that was closed last is behind all others, and each is queued once; the oldest are
+    /// dropped, and so are those whose nodes are gone.
     #[test]
     fn files_wait_in_the_order_of_their_last_close() {
         let (table, queue) = (table(), FillQueue::default());

@@ -17,31 +17,33 @@ use crate::journal::Version;
 #[derive(Default)]
 pub(crate) struct Flights(Mutex<Vec<Arc<Flight>>>);
 
-/// A range on its way from the server, or just landed.
+/// A range in flight from the server, or just arrived.
 pub(crate) struct Flight {
     range: Range<u64>,
     version: Version,
     landed: watch::Receiver<Option<Result<Bytes, Lost>>>,
-    /// One read takes all it will ever take; else the rest is kept for the reads that follow.
+    /// One read takes all that is ever taken; otherwise the rest is kept for the reads that follow.
     once: bool,
     /// The cache will not keep the bytes.
     declined: AtomicBool,
-    /// The reader for whom they were fetched has had them.
+    /// The reader for which they were fetched has had them.
     consumed: AtomicBool,
 }
 
-/// What a flight brought, once it has landed.
+/// What a flight brought, once it has arrived.
 pub(super) type Landed = watch::Sender<Option<Result<Bytes, Lost>>>;
 
 impl Flight {
-    /// A range that is being asked for, and how to say that it has landed. `once`: the rest of what
-    /// its reader does not take is not kept. `is_kept`: the cache may want the bytes.
+    /// Registers a range that is being requested, and returns the means to announce its arrival.
+    /// `once`: bytes that its reader does not take are not kept. `is_kept`: the cache may want the
+    /// bytes.
     pub(super) fn begin(
         range: Range<u64>,
         version: Version,
         once: bool,
         is_kept: bool,
     ) -> (Landed, Arc<Flight>) {
+        debug_assert!(!range.is_empty(), "a request asks for some bytes");
         let (land, landed) = watch::channel(None);
         let (declined, consumed) = (AtomicBool::new(!is_kept), AtomicBool::new(false));
         (land, Arc::new(Flight { range, version, landed, once, declined, consumed }))
@@ -70,7 +72,7 @@ impl Flight {
         outcome.ok().flatten().unwrap_or(Err(Lost::Failed(Error::Io)))
     }
 
-    /// A reader has had its bytes up to `end`. Answers whether nobody needs it any more.
+    /// A reader has had its bytes up to `end`. Returns whether the flight is no longer needed.
     pub(super) fn consume(&self, end: u64) -> bool {
         if !self.once && end < self.range.end {
             return false;
@@ -79,20 +81,20 @@ impl Flight {
         self.is_over()
     }
 
-    /// Whether somebody will read its bytes, and has not yet.
+    /// Whether a reader will want its bytes, and has not had them yet.
     pub(super) fn is_ahead(&self) -> bool {
         !self.once && !self.consumed.load(Ordering::SeqCst)
     }
 
-    /// It has landed, and the cache has its bytes or not; somebody has the file open or not.
-    /// Answers whether it can be forgotten.
+    /// It has arrived; the cache has its bytes or has declined them; the file is open or not.
+    /// Returns whether the flight can be forgotten.
     pub(super) fn stored(&self, is_kept: bool, is_open: impl FnOnce() -> bool) -> bool {
         self.declined.store(!is_kept, Ordering::SeqCst);
-        // The rest of one that is not kept is for who has the file open.
+        // The rest of a flight that is not kept is for processes that have the file open.
         is_kept || self.is_over() || !self.once && !is_open()
     }
 
-    /// Whether nobody needs the flight any more: read, and not to be kept.
+    /// Whether the flight is no longer needed: read, and not to be kept.
     fn is_over(&self) -> bool {
         self.declined.load(Ordering::SeqCst) && self.consumed.load(Ordering::SeqCst)
     }
@@ -112,9 +114,8 @@ impl Flights {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Nobody has the file open any more: forgets what the cache does not keep. What is on its way
-    /// there stays until it has it, so that whoever reads the file next does not ask for it
-    /// again.
+    /// The file is no longer open: forgets what the cache does not keep. What is on its way to the
+    /// cache stays until the cache has it, so that the next reader does not request it again.
     pub(crate) fn closed(&self) {
         self.lock().retain(|flight| !flight.declined.load(Ordering::SeqCst));
     }
@@ -123,7 +124,7 @@ impl Flights {
         self.lock().retain(|other| !Arc::ptr_eq(other, flight));
     }
 
-    /// Parts of `range` that are not `held` and for which no flight of this version is under way.
+    /// Parts of `range` that are not `held` and for which no flight of this version exists.
     pub(super) fn missing(
         flights: &[Arc<Flight>],
         held: Vec<Range<u64>>,
@@ -181,7 +182,7 @@ mod tests {
         ranges
     }
 
-    /// Every byte of every small case: what is missing is neither held nor on its way, in this
+    /// Every byte of every small case: what is missing is neither cached nor in flight, in this
     /// version.
     #[test]
     fn what_is_missing_agrees_with_a_model() {
@@ -212,7 +213,7 @@ mod tests {
         println!("{cases} cases");
     }
 
-    /// What happens to a flight after it has landed.
+    /// What happens to a flight after it has arrived.
     #[derive(Clone, Copy, Debug)]
     enum Step {
         /// A reader takes the first half.
@@ -221,13 +222,13 @@ mod tests {
         Rest,
         /// The cache has its bytes.
         Kept,
-        /// The cache declines, while somebody has the file open or nobody has.
+        /// The cache declines, while the file is open or not.
         Declined { is_open: bool },
     }
 
-    /// Over all orders of two reads and the cache's answer: a flight goes when the cache has its
-    /// bytes, or, if it declines, when its reader has had them or nobody is there to read on. Until
-    /// then it is found.
+    /// Over all orders of two reads and the cache's answer: a flight is forgotten when the cache
+    /// has its bytes, or, if it declines, when its reader has had them or the file is not open any
+    /// more. Until then it is found.
     #[test]
     fn a_flight_goes_when_nobody_needs_it() {
         let answers =
@@ -279,7 +280,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_waits_for_a_flight_is_told_how_it_ended() {
+    async fn waiters_for_a_flight_learn_how_it_ended() {
         let (land, flight) = Flight::begin(0..3, version(1), false, true);
         let bytes = Bytes::from_static(b"abc");
         let landing = async { land.send_replace(Some(Ok(bytes.clone()))) };

@@ -2,16 +2,15 @@
 //!
 //! - [`plan`]: which parts of a read come from where, as a pure function; [`fetch`] carries it out,
 //!   by [`flights`].
-//! - [`as_it_is`]: reads a file that changes too fast to be read in one version.
-//! - [`ends`]: reports the end of a file to the kernel.
+//! - [`unversioned`]: reads a file that changes too fast to be read in one version.
+//! - [`file_end`]: reports the end of a file to the kernel.
 //! - [`storing`]: stores fetched bytes in the cache, file by file in order.
 //! - [`stream`]: state of the reads of one open file.
 //! - [`holes`]: where a file has holes, as the server knows it.
 //! - [`fill`]: completes partly cached files when the link is quiet, by its [`fill_queue`].
 
-mod as_it_is;
-mod ends;
 mod fetch;
+mod file_end;
 mod fill;
 mod fill_queue;
 mod flights;
@@ -19,6 +18,7 @@ mod holes;
 mod plan;
 mod storing;
 mod stream;
+mod unversioned;
 
 pub(crate) use fill::start as start_filling;
 pub use fill_queue::Fill;

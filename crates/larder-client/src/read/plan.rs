@@ -17,7 +17,7 @@ pub(crate) enum Source {
     Cache,
     /// The server.
     Remote,
-    /// Nowhere: they lie past what the server holds and were never written, so they are zeros.
+    /// None: they are past what the server has and were never written, so they are zeros.
     Zero,
 }
 
@@ -35,18 +35,21 @@ pub(crate) struct Slice {
 pub(crate) struct FileEnd {
     /// End of file as applications see it, in bytes.
     pub(crate) size: u64,
-    /// Offset past which the server holds nothing of this version, in bytes (Linux's `netfs_inode`
+    /// Offset past which the server has nothing of this version, in bytes (Linux's `netfs_inode`
     /// has the same field).
     pub(crate) zero_point: u64,
 }
 
 /// Cuts `wanted` into slices.
 ///
-/// `held` is what the cache holds of the file's current version: sorted, disjoint, not empty
-/// ranges. Bytes past `end.size` are left out, so a read at the end of the file is short, as
-/// read(2) has it.
+/// `held` is what the cache has of the file's current version: sorted, disjoint, not empty ranges.
+/// Bytes past `end.size` are left out, so a read at the end of the file is short, as read(2) has
+/// it.
 pub(crate) fn plan(wanted: Range<u64>, end: FileEnd, held: &[Range<u64>]) -> Vec<Slice> {
-    debug_assert!(held.is_sorted_by(|a, b| a.start < a.end && a.end <= b.start));
+    debug_assert!(
+        held.is_sorted_by(|a, b| a.start < a.end && a.end <= b.start),
+        "what is held is sorted and disjoint"
+    );
 
     let stop = wanted.end.min(end.size);
     let mut slices = Vec::new();
@@ -61,6 +64,10 @@ pub(crate) fn plan(wanted: Range<u64>, end: FileEnd, held: &[Range<u64>]) -> Vec
         push(&mut slices, hit, Source::Cache);
     }
     push_missing(&mut slices, at..stop, end.zero_point);
+    debug_assert!(
+        slices.is_sorted_by(|a, b| a.range.end == b.range.start && a.source != b.source),
+        "slices follow on each other, and neighbours have different sources"
+    );
     slices
 }
 

@@ -1,6 +1,6 @@
 //! Stores fetched bytes: the bytes of one file go into the cache one after the other.
 //!
-//! A thread stores them that may wait for the disk. Waking one takes as long as a good part of the
+//! A thread that may wait for the disk stores them. Waking one takes as long as a good part of the
 //! copy, and two that write one file wait for each other in the kernel. So each file has at most
 //! one storing thread, and it continues while there is something to store: a stream keeps it busy.
 
@@ -10,12 +10,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// Stores the bytes of one flight.
 pub(super) type Job = Box<dyn FnOnce() + Send>;
 
-/// What waits to be stored of one file.
+/// The items of one file that wait to be stored.
 pub(crate) struct Storing<T = Job>(Mutex<Waiting<T>>);
 
 struct Waiting<T> {
     items: VecDeque<T>,
-    /// Somebody stores, and comes back for the next item.
+    /// A thread is storing, and comes back for the next item.
     is_busy: bool,
 }
 
@@ -30,8 +30,8 @@ impl<T> Storing<T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts an item behind those that wait. Answers whether nobody stores: then the caller must see
-    /// to it that somebody calls [`Storing::next`] until there is nothing left.
+    /// Appends an item. Returns whether no thread is storing: then the caller must have a thread
+    /// call [`Storing::next`] until nothing is left.
     #[must_use]
     pub(super) fn push(&self, item: T) -> bool {
         let mut waiting = self.lock();
@@ -39,7 +39,7 @@ impl<T> Storing<T> {
         !std::mem::replace(&mut waiting.is_busy, true)
     }
 
-    /// The next item for whoever stores; if there is none, nobody stores any more.
+    /// The next item for the storing thread; if there is none, no thread is storing any more.
     pub(super) fn next(&self) -> Option<T> {
         let mut waiting = self.lock();
         let item = waiting.items.pop_front();
@@ -52,8 +52,8 @@ impl<T> Storing<T> {
 mod tests {
     use super::*;
 
-    /// Over all sequences of ten pushes and steps of whoever stores: items come out once, in
-    /// order, one stores at a time, and none waits while nobody does.
+    /// Over all sequences of ten pushes and steps of the storing thread: items come out once, in
+    /// order, one thread stores at a time, and no item waits while none does.
     #[test]
     fn items_are_stored_once_and_in_order_by_one_at_a_time() {
         const STEPS: u32 = 10;

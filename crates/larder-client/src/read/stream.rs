@@ -10,26 +10,26 @@ use crate::node::have_same_bytes;
 /// First readahead window of a sequential reader, in bytes.
 const WINDOW_START_BYTES: u64 = 512 << 10;
 
-/// A first read that is as long as this, in bytes, is no look at the head of a file. The kernel
-/// asks for so much on behalf of a caller who asks for 64 KiB, and for 16 KiB if he asks for less
-/// than 4.
+/// A first read that is as long as this, in bytes, is more than a look at the head of a file. The
+/// kernel asks for this much on behalf of a caller that reads 64 KiB, and for 16 KiB if the caller
+/// reads less than 4.
 const BULK_BYTES: u64 = 128 << 10;
 
-/// How far out of order the kernel may ask for the pieces of one sequential read, in bytes.
+/// How far out of order the kernel may send the pieces of one sequential read, in bytes.
 const REORDER_BYTES: u64 = 1 << 20;
 
-/// A version of a file that somebody was shown.
+/// A version of a file that a reader was shown.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shown {
     pub(crate) version: Validator,
-    /// The file's epoch then: it is the same as long as only changes of our own make new versions.
-    /// `None` if it is not known any more.
+    /// The file's epoch then: it stays the same as long as only changes of our own make new
+    /// versions. `None` if it is not known any more.
     pub(crate) epoch: Option<u64>,
 }
 
 impl Shown {
-    /// Whether somebody has changed links, mode or owner at most: then the bytes are the same, but
-    /// for who sets times back.
+    /// Whether links, mode or owner were changed at most: then the bytes are the same, unless a
+    /// client sets times back.
     fn has_bytes_of(&self, other: &Shown) -> bool {
         have_same_bytes(&self.version, &other.version)
     }
@@ -42,15 +42,15 @@ pub(crate) struct Stream {
     pub(crate) reached: u64,
     /// Readahead window in bytes; 0 while reads are not in sequence.
     pub(crate) window: u64,
-    /// What a sequential read has been shown so far; before the first read, what the open found,
-    /// whose pages the kernel may hold.
+    /// The version that a sequential read was shown last; before the first read, the version that
+    /// the open found, of which the kernel may hold pages.
     pub(crate) shown: Option<Shown>,
     /// It was not read in sequence.
     pub(crate) jumped: bool,
 }
 
-/// Moves the stream of a file of so many bytes on. Answers what to read ahead if reads are
-/// sequential, else `None`.
+/// Advances the stream of a file of this size. Returns what to read ahead if reads are sequential,
+/// else `None`.
 pub(crate) fn advance(
     stream: &mut Stream,
     wanted: &Range<u64>,
@@ -71,7 +71,8 @@ pub(crate) fn advance(
         let is_bulk =
             wanted.end >= BULK_BYTES && size.saturating_sub(wanted.end) <= WINDOW_START_BYTES;
         // One read from the beginning may be a look at the head; the second one makes a sequence.
-        // Of a small file, a long one does: the rest of it costs no further round trip.
+        // For a small file, one long read is enough: the rest of the file costs no further round
+        // trip.
         *window = match *window {
             0 if first && !is_bulk => 0,
             0 => WINDOW_START_BYTES,
@@ -83,15 +84,16 @@ pub(crate) fn advance(
 }
 
 impl Stream {
-    /// Holds a file that is read in sequence to one version and what was changed of it here:
-    /// answers the version of `now`, to be noted when bytes of it are handed out. `ours` says
-    /// that the file is being changed here.
+    /// Holds a sequential reader to one version of the file and the changes made to it here.
+    /// Returns the version of `now`, to be recorded when bytes of it are returned to the reader.
+    /// `ours` says that the file is being changed here.
     ///
     /// # Errors
-    /// [`Error::Changed`] if bytes of an older version were handed out already and the rest of that
-    /// version is not to be had. A reader that had reached the end of the older version goes on: to
-    /// it the file has grown. So does one that wants bytes behind the end of the present one: there
-    /// are none, and it learns that the file ends here, as from any file that somebody cuts.
+    /// [`Error::Changed`] if bytes of an older version were returned already and the rest of that
+    /// version is not available. A reader that had reached the end of the older version continues:
+    /// for it the file has grown. So does a reader that wants bytes beyond the end of the present
+    /// version: there are none, and it learns that the file ends here, as with any file that is
+    /// truncated.
     pub(super) fn check(&self, now: Shown, ours: bool, wanted: &Range<u64>) -> Result<Shown> {
         let is_another = |begun: &Shown| {
             let is_same = begun.version.same(&now.version) || begun.has_bytes_of(&now);
@@ -116,8 +118,8 @@ mod tests {
     const MAX: u64 = 8 << 20;
     const MIB: u64 = 1 << 20;
 
-    /// A sequential reader is kept ahead of by a window that doubles up to its bound; the second
-    /// read makes a sequence, the first one may be a look at the head.
+    /// The readahead window of a sequential reader doubles up to its bound; the second read makes a
+    /// sequence, the first one may be a look at the head.
     #[test]
     fn the_window_of_a_sequence_doubles_up_to_its_bound() {
         let mut stream = Stream::default();
@@ -149,9 +151,9 @@ mod tests {
         assert_eq!(advance(&mut Stream::default(), &inside, inside.end + 1, MAX), None);
     }
 
-    /// Over all sequences of five reads at six places: the window is none, or the first one doubled
-    /// some times, and never above its bound; what is read ahead begins where reading has got to;
-    /// reading gets further, unless it jumped, which is remembered.
+    /// Over all sequences of five reads at six places: the window is zero, or the first one doubled
+    /// some times, and never above its bound; readahead begins at the reader's position; that
+    /// position advances, unless the reader jumped, which is remembered.
     #[test]
     fn every_sequence_of_reads_keeps_the_stream_in_order() {
         let reads: [Range<u64>; 6] = [
@@ -195,7 +197,7 @@ mod tests {
         Shown { version, epoch }
     }
 
-    /// Who reads in sequence never gets bytes of two versions, but goes on where that does no harm.
+    /// A sequential reader never gets bytes of two versions, but continues where that does no harm.
     #[test]
     fn a_sequence_is_held_to_one_version() {
         let old = shown(100, 1, Some(7));

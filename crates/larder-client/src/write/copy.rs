@@ -1,12 +1,12 @@
 //! Copies within the server (copy_file_range(2)), where that costs less than reading and writing.
 //!
-//! What is unsent of the target goes first, so that the copy lies over it. What is held of the
-//! target follows, as after a truncation: it gets the bytes of the source that are held here, or
-//! forgets the range. A local file that the kernel has shows no holes, so for that the bytes are
-//! fetched, if they are not here; they are not sent all the same.
+//! What is unsent of the target is sent first, so that the copy overwrites it. What is cached of
+//! the target is updated, as after a truncation: it gets the bytes of the source that are cached
+//! here, or forgets the range. A local file that the kernel has must have no missing ranges, so for
+//! that the bytes are fetched, if they are not cached; even then they are not sent.
 //!
-//! Bytes of the source that are held are those that the server has copied if the source is in the
-//! same version before and after. Under a lease nobody needs to be asked for that.
+//! Cached bytes of the source are those that the server has copied if the source is in the same
+//! version before and after. Under a lease this takes no request.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,14 +21,15 @@ use crate::names::on_handle;
 use crate::node::Node;
 use crate::open::OpenFile;
 
-/// Less is read and written by the kernel: opens of both files at the server, the copy and its
-/// flush are more round trips than a READ and a WRITE.
+/// Shorter ranges are read and written by the kernel: opens of both files at the server, the copy
+/// and its flush are more round trips than a READ and a WRITE.
 const COPIED_BYTES_MIN: u64 = 256 << 10;
 
-/// No more at once into a local file that the kernel has: its bytes are waited for, too.
+/// Most bytes that are copied at once into a local file that the kernel has: its bytes must be
+/// fetched, and the caller waits.
 const SHOWN_BYTES_MAX: u64 = 16 << 20;
 
-/// The bytes that are in memory at once on their way to a local file.
+/// Bytes that are in memory at once while they are copied to a local file.
 const PIECE_BYTES: u64 = 1 << 20;
 
 /// A copy that the server is asked for.
@@ -44,7 +45,7 @@ struct Copy {
 /// What is known of a source before it is copied.
 struct Source {
     version: Version,
-    /// What is held of it is of this version, and somebody would tell us of another one.
+    /// What is cached of it belongs to this version, and the server would notify us of another one.
     is_vouched_for: bool,
 }
 
@@ -74,8 +75,8 @@ impl Core {
         self.copy_at_server(copy, len).await
     }
 
-    /// Whether the server is to be asked. If not, the kernel reads and writes: what is unsent of
-    /// the source is held here, and what the class of the target keeps from the server stays here.
+    /// Whether to ask the server. If not, the kernel reads and writes: what is unsent of the source
+    /// is cached here, and what the target's class keeps from the server stays here.
     fn copies_at_server(
         &self,
         copy: &Copy,
@@ -83,7 +84,7 @@ impl Core {
         writer: &OpenFile,
         len: u64,
     ) -> bool {
-        // One caller is told to the server, who judges both files by him.
+        // The server learns of one caller only, and checks the rights on both files for it.
         let ids = |cred: &Cred| (cred.uid, cred.gid, cred.groups.clone());
         len >= COPIED_BYTES_MIN
             && self.remote.reachable()
@@ -101,13 +102,12 @@ impl Core {
     async fn copy_at_server(self: &Arc<Self>, mut copy: Copy, len: u64) -> Result<u64> {
         let node = &copy.target.clone();
         let transfer = node.transfer.begin(copy.cred.deadline).await?;
-        // A local file that is compared with each piece of a long copy would be read again and
-        // again.
+        // Otherwise a local file would be read again for each piece of a long copy, to compare it.
         let unsent = self.file(node).unsent();
         if unsent.is_bound || unsent.bytes > 0 {
             self.upload_locked(node, &transfer, copy.cred.deadline).await?;
         }
-        // A server that gives leases does not tell what it saw before a copy.
+        // A server that grants leases does not report the attributes from before a copy.
         self.lease_before_change(node, &copy.cred).await;
         copy.cred = copy.cred.until(transfer.extend(copy.cred.deadline));
         let shows = node.state().opens().has_local_file();
@@ -128,8 +128,8 @@ impl Core {
             self.lose_track(node);
         }
         let copied = answer?;
-        // What the cache has no room for is read from the server; a local file that the kernel has
-        // would show other bytes.
+        // What the cache has no room for is read from the server; but a local file that the kernel
+        // has would then show other bytes.
         followed.or_else(|error| if shows { Err(error) } else { Ok(()) })?;
         Ok(copied.len)
     }
@@ -148,14 +148,14 @@ impl Core {
         })
     }
 
-    /// A part of the range may have been copied: nothing that is held is believed.
+    /// A part of the range may have been copied: what is cached is not trusted.
     fn lose_track(&self, node: &Node) {
         {
             let mut state = node.state();
             state.distrust();
             state.doubt_what_is_held();
         }
-        // What is being written here stays, and goes once it is sent.
+        // What is being written here stays, and is dropped once it is sent.
         if !self.start_over(node) {
             node.state().unsent_mut().mix();
         }
@@ -166,8 +166,8 @@ impl Core {
         Source { version: state.version(), is_vouched_for: state.is_vouched_for() }
     }
 
-    /// What is held of the target, and what the kernel shows of it, follows a copy of `len` bytes
-    /// that the server has made.
+    /// Updates what is cached of the target, and what the kernel shows of it, after the server has
+    /// copied `len` bytes.
     async fn follow_copy(
         self: &Arc<Self>,
         copy: &Copy,
@@ -210,7 +210,7 @@ impl Core {
         Ok(())
     }
 
-    /// Whether all that was copied is held here, as the server has copied it.
+    /// Whether all that was copied is cached here, as the server copied it.
     async fn is_source_here(&self, copy: &Copy, source: &Source, len: u64) -> bool {
         let (node, file) = (&copy.source, self.file(&copy.source));
         let range = copy.from..copy.from + len;
@@ -221,7 +221,7 @@ impl Core {
             return false;
         }
         if node.ino == copy.target.ino {
-            // Its replies tell whether this was the only change.
+            // The replies show whether this was the only change.
             return true;
         }
         let is_told = source.is_vouched_for && node.state().is_vouched_for();
@@ -234,7 +234,7 @@ impl Core {
             && (is_told || self.remote.reachable())
     }
 
-    /// Bytes of the source for a piece of the target, if they are held.
+    /// Bytes of the source for a piece of the target, if they are cached.
     async fn held_of_source(
         &self,
         copy: &Copy,
@@ -269,7 +269,7 @@ impl Core {
                 self.remote.read(cred, &handle, open.as_ref(), at, len))?;
             transfer.progress();
             if read.data.is_empty() {
-                // Somebody else has cut the file: his change is seen by what the copy told.
+                // Another client has truncated the file: the reply to the copy will show that.
                 bytes.resize(piece_len(piece), 0);
             }
             bytes.extend_from_slice(&read.data);
@@ -277,8 +277,7 @@ impl Core {
         Ok(bytes)
     }
 
-    /// Puts bytes that were copied where the kernel and the cache find them, or forgets what was
-    /// there.
+    /// Stores copied bytes where the kernel and the cache find them, or forgets what was there.
     async fn take_copied(
         &self,
         node: &Arc<Node>,

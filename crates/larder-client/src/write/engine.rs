@@ -2,7 +2,7 @@
 //!
 //! Bytes that become unsent are at the server within [`crate::Options::unsent_age_max`], whether
 //! their writer closes the file or not, and whether the daemon or the kernel wrote them. One task
-//! waits for the due times of all files ([`super::unsent`]); tasks of their own send what is due,
+//! waits for the due times of all files ([`super::unsent`]); separate tasks send what is due,
 //! several files at once, first come, first served.
 
 use std::sync::{Arc, Weak};
@@ -50,7 +50,7 @@ fn send_due(core: &Weak<Core>, due: Vec<Ino>) -> Option<()> {
 }
 
 impl Core {
-    /// So much of a file is unsent that it goes while it is still being written.
+    /// Once this much of a file is unsent, it is sent while the file is still being written.
     pub(crate) fn send_early(self: &Arc<Self>, node: &Arc<Node>) {
         let actions = self.apply(node.ino, &mut node.state(), Event::TooMuch);
         if actions.send {
@@ -58,7 +58,8 @@ impl Core {
         }
     }
 
-    /// Sends without anybody waiting, once there is a place. Begins what [`Event::Ended`] ends.
+    /// Sends in the background, once there is a place in the queue. Begins what [`Event::Ended`]
+    /// ends.
     fn send_later(self: &Arc<Self>, node: &Arc<Node>) {
         let (core, node) = (self.clone(), node.clone());
         self.runtime.spawn(async move {
@@ -69,7 +70,7 @@ impl Core {
         });
     }
 
-    /// Draws the conclusions of a write-back for which nobody waited.
+    /// Processes the result of a write-back in the background.
     async fn sent_later(&self, node: &Node, sent: Result<()>) {
         let is_written = self.is_written(node);
         if sent == Err(Error::Changed) && is_written {

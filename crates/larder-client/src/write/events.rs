@@ -10,9 +10,9 @@ use crate::core::Core;
 use crate::node::{Node, State};
 
 impl Core {
-    /// Tells what happened to the unsent data of a file, under the node's lock, and does what
-    /// follows at once: the engine learns the time to go, the session log what the next process
-    /// is to know, the kernel that its pages are of no version.
+    /// Reports what happened to the unsent data of a file, under the node's lock, and does at once
+    /// what follows: the engine gets the due time, the session log what the next process has to
+    /// know, and the kernel is told to drop pages that belong to no version.
     pub(crate) fn unsent_event(&self, ino: Ino, state: &mut State, event: Event<'_>) {
         let actions = self.apply(ino, state, event);
         debug_assert!(!actions.send && !actions.set_aside, "{event:?} is not the engine's");
@@ -38,14 +38,14 @@ impl Core {
         actions
     }
 
-    /// Nobody will send what is unsent of a file: the engine does, after `wait`, again and again
-    /// for as long as the server is out of reach. What it refuses then is set aside.
+    /// No caller will send what is unsent of a file: the engine does, after `wait`, repeatedly for
+    /// as long as the server is out of reach. What the server refuses then is set aside.
     pub(crate) fn leave_unsent(&self, node: &Node, wait: Duration) {
         self.unsent_event(node.ino, &mut node.state(), Event::Left { wait });
     }
 
-    /// Somebody opens the file whose class lets bytes be unsent for `age`, or for as long as the
-    /// mount says.
+    /// A file is opened whose class lets bytes be unsent for `age`, or for as long as the mount
+    /// allows.
     pub(crate) fn unsent_promise(&self, node: &Node, age: Option<Duration>) {
         let (usual, mut state) = (self.options.unsent_age_max, node.state());
         let others = self.open_files.any_of(node.ino, |open| open.flags.write);
@@ -55,7 +55,7 @@ impl Core {
         }
     }
 
-    /// Brings size and time of a file that the kernel writes itself up to date.
+    /// Updates size and time of a file that the kernel writes itself.
     pub(crate) fn refresh_local_end(&self, node: &Node) {
         let mut state = node.state();
         if !state.opens().bypassing() {

@@ -3,10 +3,10 @@
 //!
 //! Kept data may be sent long after it was written, so another client may have changed the file at
 //! the server meanwhile. Before the first request that sends it the server is asked for the file's
-//! version. If that is not the one below our changes, ours are *set aside*, and nothing of the
-//! other one is overwritten; unless the server has our bytes already: then a crash came between its
-//! answer and our record of it. From the first request on what is kept is being sent, and each
-//! later try goes on with it: that is on record as well.
+//! version. If that is not the version on which our changes are based, ours are *set aside*, and
+//! nothing of the other one is overwritten; unless the server has our bytes already: then a crash
+//! came between its answer and our record of it. From the first request on the kept data counts as
+//! being sent, and each later attempt continues that: this is recorded as well.
 
 use std::sync::Arc;
 
@@ -20,23 +20,26 @@ use crate::names::on_handle;
 use crate::node::Node;
 
 impl Core {
-    /// Brings what is unsent to `level`, or to a stronger one, for a caller who waits until
-    /// `deadline`.
+    /// Brings what is unsent to `level`, or to a stronger one, by the caller's `deadline`.
     pub(crate) async fn bring_to(
         &self,
         node: &Arc<Node>,
         level: Option<Level>,
         deadline: Option<Deadline>,
     ) -> Result<()> {
-        let is_kept_here = level <= Some(Level::Local) && !self.options.sync;
-        if is_kept_here && self.keep(node, deadline).await? {
-            return self.bring_names_to(node, level).await;
+        if level <= Some(Level::Memory) && !self.options.sync {
+            // The local file and the journal of names, where it is now, outlive the daemon.
+            return Ok(());
+        }
+        let is_enough = level <= Some(Level::Local) || self.is_away();
+        if is_enough && !self.options.sync && self.keep(node, deadline).await? {
+            return self.bring_names_to(node, level.min(Some(Level::Local))).await;
         }
         self.upload(node, deadline).await?;
         self.bring_names_to(node, Some(Level::Durable)).await
     }
 
-    /// The names of a file are as durable as its bytes: at `level`, or at a stronger one.
+    /// Makes the names of a file as durable as its bytes: at `level`, or at a stronger one.
     async fn bring_names_to(&self, node: &Node, level: Option<Level>) -> Result<()> {
         let Some(here) = self.remote.deferring() else { return Ok(()) };
         match level {
@@ -47,19 +50,19 @@ impl Core {
         here.settle(Some(&node.handle()?)).await
     }
 
-    /// Whether the file was made here and is removed. Its bytes may outlive that by a crash of the
-    /// machine: they go after its name.
+    /// Whether the file was made here and is removed. Its bytes must survive a crash of the machine
+    /// until the removal does: they are deleted after the name.
     pub(super) fn is_removed_here(&self, node: &Node) -> bool {
         let removed = || Some(self.remote.deferring()?.is_removed(&node.handle().ok()?));
         removed().unwrap_or(false)
     }
 
-    /// Keeps what is unsent on this machine's disk. Answers `false` if that cannot be had.
+    /// Keeps what is unsent on this machine's disk. Returns `false` if that is not possible.
     async fn keep(&self, node: &Arc<Node>, deadline: Option<Deadline>) -> Result<bool> {
         if !self.has_unsent(node) {
             return Ok(true);
         }
-        // Nobody sends meanwhile what is put on record as unsent.
+        // No task may send what is being recorded as unsent.
         let _transfer = node.transfer.begin(deadline).await?;
         if node.state().is_gone() {
             return Ok(false);
@@ -74,23 +77,24 @@ impl Core {
         Ok(kept.is_ok())
     }
 
-    /// Sends what is kept of a file that is to have another name: whoever finds it by that may rely
+    /// Sends what is kept of a file before a rename: callers that find it by the new name may rely
     /// on more.
     ///
     /// # Errors
-    /// What the server says.
+    /// The server's error.
     pub(crate) async fn send_kept(&self, node: &Arc<Node>) -> Result<()> {
-        match self.file(node).keeping() {
-            Keeping::Nothing => Ok(()),
-            Keeping::Kept | Keeping::Sending => self.upload(node, self.deadline()).await,
+        let file = self.file(node);
+        match file.keeping() {
+            Keeping::Nothing if !file.is_in_memory() => Ok(()),
+            _ => self.upload(node, self.deadline()).await,
         }
     }
 
-    /// Before what was kept is sent for the first time: whether it may be.
+    /// Decides whether what was kept may be sent, before it is sent for the first time.
     ///
     /// # Errors
-    /// [`Error::Changed`] if somebody else has changed the file: ours is set aside. What the server
-    /// says if it cannot be asked.
+    /// [`Error::Changed`] if another client has changed the file: our data is set aside. The
+    /// server's error if it cannot be asked.
     pub(super) async fn begin_sending_kept(&self, node: &Arc<Node>, cred: &Cred) -> Result<()> {
         let file = self.file(node);
         if file.keeping() != Keeping::Kept {
@@ -111,7 +115,7 @@ impl Core {
         })
     }
 
-    /// Whether the server's file has our bytes, wherever ours are unsent, and ends where ours does.
+    /// Whether the server's file has our bytes in every unsent range, and ends where ours does.
     async fn is_sent_already(&self, node: &Arc<Node>, cred: &Cred, size: u64) -> Result<bool> {
         let file = self.file(node);
         if size != file.size() {
@@ -130,8 +134,8 @@ impl Core {
         Ok(true)
     }
 
-    /// What was sent long after it was written has the time at which it was written: programs that
-    /// compare times go by that. Who may not set it does without.
+    /// A file that is sent long after it was written gets the time at which it was written:
+    /// programs compare times. A caller that may not set the time does without.
     pub(super) async fn set_time_of_writing(&self, node: &Arc<Node>, cred: &Cred, mtime: Time) {
         let set = SetAttr { mtime: Some(SetTime::To(mtime)), ..SetAttr::default() };
         self.begin_change(node);
@@ -143,7 +147,8 @@ impl Core {
         }
     }
 
-    /// Nobody is told any more of what was written since it was kept last: it goes with that.
+    /// No caller is told any more of data that was written since the file was last kept: it is sent
+    /// with that.
     pub(crate) fn leave_kept(&self, node: &Node) {
         let wait = node.state().unsent().age(self.options.unsent_age_max);
         self.unsent_event(node.ino, &mut node.state(), Event::Left { wait });

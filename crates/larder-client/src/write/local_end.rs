@@ -17,18 +17,18 @@ impl LocalEnd {
     }
 }
 
-/// The time that is so many nanoseconds after 1970 began.
+/// The time that is this many nanoseconds after the start of 1970.
 pub(crate) fn time_of(ns: i64) -> Time {
     let second = 1_000_000_000;
     let nsec = u32::try_from(ns.rem_euclid(second)).expect("less than a second");
     Time { sec: ns.div_euclid(second), nsec }
 }
 
-/// A modification time that somebody has given the file.
+/// A modification time that a caller has set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Given {
     pub(super) time: Time,
-    /// That of the local file then: with a later one, somebody has written since.
+    /// That of the local file when it was set: if it is later now, the file has been written since.
     pub(super) over: Time,
 }
 
@@ -42,8 +42,8 @@ mod tests {
     use super::super::unsent::{Context, Event, Unsent};
     use super::*;
 
-    /// Over each order of three looks at the local file, a write and the giving: the file has the
-    /// time that was given if nobody has written since, and sends it after the bytes.
+    /// Over each order of three inspections of the local file, a write and a utimes: the file has
+    /// the time that was set if it was not written since, and that time is sent after the bytes.
     #[test]
     fn a_time_that_was_given_counts_until_the_next_write() {
         let (old, time) = (Time { sec: -5, nsec: 3 }, |sec| Time { sec, nsec: 0 });

@@ -10,10 +10,10 @@ use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
 use super::schedule::Schedule;
 
-/// Files that are sent at once without anybody waiting.
+/// Files that are sent at the same time in the background.
 const FILES_AT_ONCE: usize = 8;
 
-/// The queue, and how the engine is told of it.
+/// The queue, and how the engine is notified of it.
 pub(crate) struct Queue {
     times: Mutex<Times>,
     /// There is a new first one.
@@ -38,7 +38,7 @@ impl Queue {
         self.earlier.notified().await;
     }
 
-    /// Waits for a place among the files that are sent at once.
+    /// Waits for a place among the files that are sent at the same time.
     pub(super) async fn place(&self) -> Option<SemaphorePermit<'_>> {
         self.places.acquire().await.ok()
     }
@@ -50,7 +50,7 @@ impl Queue {
         }
     }
 
-    /// Takes the files whose time has come, and tells the next time.
+    /// Takes the files that are due, and returns the next due time.
     pub(super) fn take_due(&self, now: Instant) -> (Vec<Ino>, Option<Instant>) {
         self.times().take_due(now)
     }
@@ -61,7 +61,7 @@ impl Queue {
 struct Times(BTreeSet<(Instant, Ino)>);
 
 impl Times {
-    /// Follows a file's schedule. Answers whether its time is the first one now.
+    /// Updates the queue with a file's schedule. Returns whether its due time is now the earliest.
     fn replan(&mut self, ino: Ino, before: Schedule, after: Schedule) -> bool {
         if let Schedule::Dirty { due } = before {
             self.0.remove(&(due, ino));
@@ -71,7 +71,7 @@ impl Times {
         self.0.first() == Some(&(due, ino))
     }
 
-    /// Takes the files whose time has come, and tells the next time.
+    /// Takes the files that are due, and returns the next due time.
     fn take_due(&mut self, now: Instant) -> (Vec<Ino>, Option<Instant>) {
         let mut due = Vec::new();
         while let Some((at, ino)) = self.0.first().copied().filter(|(at, _)| *at <= now) {
@@ -97,16 +97,16 @@ mod tests {
     const END: LocalEnd = LocalEnd { size: 7, mtime: Time { sec: 1, nsec: 0 } };
 
     /// Two files, and what each thread does under one lock as one step: callers and write-backs
-    /// have a node's lock, under which the queue's is taken; the engine's task has the queue's
+    /// hold a node's lock, under which they take the queue's; the engine's task takes the queue's
     /// alone when it takes what is due, and a node's later.
     #[derive(Clone)]
     struct World {
         files: [Unsent; 2],
         times: Times,
-        /// Taken from the queue; their nodes have not been told yet.
+        /// Taken from the queue; their nodes have not been notified yet.
         taken: Vec<Ino>,
-        /// The engine sleeps until then if nobody wakes it; `None`: it has not looked yet, or
-        /// there was nothing.
+        /// The engine sleeps until then if nothing wakes it; `None`: it has not looked yet, or the
+        /// queue was empty.
         sleeps_until: Option<Instant>,
         /// It was woken, and has not looked yet.
         is_woken: bool,
@@ -207,8 +207,8 @@ mod tests {
             }
         }
 
-        /// All that may happen next: a step of a caller or a write-back for either file, the engine
-        /// wakes, or it tells a node that its time has come.
+        /// All possible next states: a step of a caller or a write-back for either file, the engine
+        /// wakes, or it notifies a node that its data is due.
         fn nexts(&self) -> Vec<World> {
             let steps = STEPS.iter().flat_map(|step| [(0, *step), (1, *step)]);
             let mut nexts: Vec<World> = steps
@@ -235,8 +235,8 @@ mod tests {
         }
     }
 
-    /// However callers, write-backs and the engine's task come between each other, each time of a
-    /// file is in the queue, or the engine is about to tell the file; and the engine wakes by
+    /// However the steps of callers, write-backs and the engine's task interleave, each due time of
+    /// a file is in the queue, or the engine is about to notify the file; and the engine wakes by
     /// the first of them.
     #[test]
     fn no_time_is_lost_between_threads() {

@@ -1,17 +1,21 @@
 //! When unsent bytes of one file are sent without a waiting caller: a pure state machine.
 //!
 //! Each file has a [`Schedule`]. The file's [`super::unsent::Unsent`] reports by an [`Event`] when
-//! bytes become unsent, when none are any more, and when a write-back of the engine has ended; the
-//! [`super::engine`] carries out the resulting [`Action`]. Callers that wait (fsync, close, a lease
-//! that is taken back) send their data themselves.
+//! bytes become unsent, when none are left, and when a write-back of the engine has ended; the
+//! [`super::engine`] carries out the resulting [`Action`]. Callers that wait (fsync, close, a
+//! recalled lease) send their data themselves.
 
 use std::time::{Duration, Instant};
 
-/// Time between attempts to send what the server did not take.
+/// Time between attempts to send what the server did not accept.
 pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(5);
 
+/// For how long bytes may be unsent if they never need to be at the server: longer than any mount
+/// lasts (its end sends everything).
+pub(crate) const UNLIMITED: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
 /// What the kernel writes itself is found by comparing the local file, which must not take more
-/// than this share of the time: one part in so many.
+/// than this share of the time: one part in this many.
 const COMPARING_SHARE: u32 = 20;
 
 /// How the unsent bytes of one file stand with the engine.
@@ -31,15 +35,25 @@ pub(crate) enum Schedule {
     Kept,
 }
 
-/// When what is unsent goes to the server; the sooner, the smaller.
+/// When unsent bytes are sent; the earlier, the smaller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Due {
-    /// It is on its way.
+    /// They are being sent.
     Now,
-    /// At the latest in so long.
+    /// After this time at the latest.
     In(Duration),
+    /// When the mount ends.
+    Unmount,
     /// The next mount sends it.
     NextMount,
+}
+
+impl Due {
+    /// After this time at the latest.
+    pub(crate) fn in_time(time: Duration) -> Due {
+        // Some of it may be over.
+        if time > UNLIMITED / 2 { Due::Unmount } else { Due::In(time) }
+    }
 }
 
 impl std::fmt::Display for Due {
@@ -47,6 +61,7 @@ impl std::fmt::Display for Due {
         match self {
             Due::In(time) => write!(f, "{}s", time.as_secs_f64().ceil()),
             Due::Now => f.write_str("now"),
+            Due::Unmount => f.write_str("unmount"),
             Due::NextMount => f.write_str("next-mount"),
         }
     }
@@ -63,7 +78,7 @@ pub(crate) enum Event {
     Due,
     /// Nothing is unsent any more.
     Settled,
-    /// Nobody who has the file open will send what is unsent.
+    /// No process that has the file open will send what is unsent.
     Left {
         /// For how long it may wait.
         wait: Duration,
@@ -79,42 +94,42 @@ pub(crate) enum Outcome {
     Sent,
     /// More was written meanwhile.
     More,
-    /// The kernel writes on; finding what it had written took so long.
+    /// The kernel continues to write; finding what it had written took this long.
     KernelWrites(Duration),
     /// The server did not answer in time.
     Late,
-    /// The server refuses it, and somebody has the file open for writing, who will be told.
+    /// The server refuses it, and the file is open for writing: these processes will be told.
     RefusedToWriters,
-    /// The server refuses it, and nobody is there to be told.
+    /// The server refuses it, and no process is left to be told.
     Refused,
     /// The mount ends.
     Ending,
 }
 
-/// What is to be done after an event.
+/// What the caller must do after an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     /// Nothing, until the schedule is due.
     Nothing,
     /// The engine begins a write-back, whose end is told by [`Event::Ended`].
     Send,
-    /// What is unsent is kept for people, outside the file.
+    /// Put what is unsent where people find it, outside the file.
     SetAside,
 }
 
 impl Schedule {
-    /// When what is unsent goes, for people; `None`: nothing is.
+    /// When what is unsent is sent, for people; `None`: there is nothing.
     pub(super) fn due_at(self, now: Instant) -> Option<Due> {
         match self {
             Schedule::Clean => None,
-            Schedule::Dirty { due } => Some(Due::In(due.saturating_duration_since(now))),
+            Schedule::Dirty { due } => Some(Due::in_time(due.saturating_duration_since(now))),
             Schedule::Sending => Some(Due::Now),
             Schedule::Kept => Some(Due::NextMount),
         }
     }
 
-    /// The schedule after `event` at `now`, where bytes may stay unsent for `age`, and what
-    /// follows.
+    /// The schedule after `event` at `now`, if bytes may stay unsent for `age`, and the resulting
+    /// action.
     pub(crate) fn apply(self, event: Event, now: Instant, age: Duration) -> (Schedule, Action) {
         let within = |wait: Duration| (Schedule::Dirty { due: now + wait }, Action::Nothing);
         match (self, event) {
@@ -123,7 +138,8 @@ impl Schedule {
                 Outcome::More => within(age),
                 Outcome::KernelWrites(took) => within(age.max(took * COMPARING_SHARE)),
                 Outcome::Late => within(RETRY_AFTER),
-                // They may make room, or get the right to; and their closes try too.
+                // These processes may make room, or get the right to write; and their closes try
+                // again.
                 Outcome::RefusedToWriters => within(age),
                 Outcome::Refused => (Schedule::Kept, Action::SetAside),
                 Outcome::Ending => (Schedule::Kept, Action::Nothing),
@@ -157,7 +173,7 @@ mod tests {
         now: Instant,
         /// Since when something is unsent.
         unsent: Option<Instant>,
-        /// Since when something is that the write-back under way does not take.
+        /// Since when there has been unsent data that the present write-back does not include.
         missed: Option<Instant>,
         sending: bool,
         given_up: bool,
@@ -250,8 +266,8 @@ mod tests {
         }
     }
 
-    /// After each sequence of up to six events, what is unsent is being sent or has a time to go,
-    /// and nothing is sent twice at once.
+    /// After each sequence of up to six events, what is unsent is being sent or has a due time, and
+    /// nothing is sent twice at once.
     #[test]
     fn unsent_bytes_always_have_a_time_to_go() {
         fn walk(world: &World, depth: u32, past: &mut Vec<&'static str>) -> u64 {

@@ -2,10 +2,11 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use larder_cache::CachedFile;
-use larder_vfs::{Change, Cred, Error, Intent, Result, Stability, Token, Verifier};
+use larder_vfs::{Change, Cred, Error, Intent, Result, Stability, Token, Verifier, Volatile};
 use tokio::task::JoinSet;
 
 use crate::core::Core;
@@ -13,13 +14,13 @@ use crate::limits::Transferring;
 use crate::names::on_handle;
 use crate::node::{Node, unchanged};
 
-/// Write requests of one file under way at once.
+/// Write requests of one file in flight at the same time.
 const REQUESTS_MAX: usize = 8;
 
 /// How often everything is sent again because the server restarted in between.
 const RESENDS_MAX: u32 = 8;
 
-/// What a round of requests brought.
+/// The result of a round of requests.
 pub(crate) struct Sent {
     changes: Vec<Change>,
     verifiers: Vec<Verifier>,
@@ -40,14 +41,15 @@ impl Core {
         let (open, is_own) = self.open_to_send(node, cred, dirty).await;
         let sent = self.send_by(node, transfer, file, (cred, open.as_ref()), dirty).await;
         if let Some(own) = open.filter(|_| is_own) {
-            // What is durable was committed; the open ends at some time, if not now.
+            // What is durable was committed; the server closes the open by itself at some time, if
+            // not now.
             let _ = self.remote.close(cred, own).await;
         }
         sent
     }
 
-    /// An open at the server to send by: that of somebody who has the file open to write, or, if
-    /// one request is not enough, one of our own, which is to be closed.
+    /// An open at the server through which to send: that of an open file that may write, or, if one
+    /// request is not enough, a new one, which must be closed.
     async fn open_to_send(
         &self,
         node: &Node,
@@ -125,7 +127,11 @@ impl Core {
         dirty: &[Range<u64>],
     ) -> Sent {
         let pieces = self.pieces(dirty);
-        let stability = if pieces.len() == 1 { Stability::FileSync } else { Stability::Unstable };
+        let stability = match (self.in_memory(node), pieces.len()) {
+            (Some(volatile), _) => Stability::Shared(volatile),
+            (None, 1) => Stability::FileSync,
+            (None, _) => Stability::Unstable,
+        };
         let mut sent = Sent { changes: vec![], verifiers: vec![], stable: true, result: Ok(()) };
         let mut under_way = JoinSet::new();
         for piece in pieces {
@@ -151,6 +157,23 @@ impl Core {
         sent
     }
 
+    /// How unsent bytes are kept if they need not be on the server's disk: by the classes of all
+    /// open files that may have written them, provided that no caller was told that some are late.
+    fn in_memory(&self, node: &Node) -> Option<Volatile> {
+        let (is_late, since) = {
+            let state = node.state();
+            let unsent = state.unsent();
+            (unsent.is_late() || unsent.failure().is_some(), unsent.since())
+        };
+        let content = (!self.options.sync && !is_late).then(|| self.open_files.volatile(node.ino));
+        let mut volatile = content.flatten()?;
+        // The time of the oldest bytes counts, and has begun when they were written.
+        let age = since
+            .map_or(Duration::ZERO, |since| self.clock.instant().saturating_duration_since(since));
+        volatile.due = volatile.due.map(|due| due.saturating_sub(age));
+        (volatile.due != Some(Duration::ZERO)).then_some(volatile)
+    }
+
     fn write_request(
         &self,
         node: &Arc<Node>,
@@ -174,7 +197,7 @@ impl Core {
 }
 
 impl Sent {
-    /// What the server told of changes, and whether it has all.
+    /// The changes that the server reported, and whether it has everything.
     pub(super) fn into_parts(self) -> (Vec<Change>, Result<()>) {
         (self.changes, self.result)
     }

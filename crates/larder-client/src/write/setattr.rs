@@ -4,18 +4,18 @@
 use std::sync::Arc;
 
 use larder_cache::NoSpace;
-use larder_vfs::{Cred, Error, Fresh, Ino, OpenId, Result, SetAttr};
+use larder_vfs::{Change, Cred, Deferring, Error, Fresh, Ino, OpenId, Result, SetAttr};
 
 use super::local_end::{LocalEnd, time_of};
 use super::unsent::Event;
 use crate::core::{Core, blocking};
 use crate::limits::Transferring;
 use crate::names::on_handle;
-use crate::node::Node;
+use crate::node::{Node, replacing};
 
 impl Core {
-    /// Sets attributes. What goes to the server goes after unsent data, so that a time that is set
-    /// stays.
+    /// Sets attributes. What is set at the server is set after unsent data was sent, so that a time
+    /// that is set stays.
     pub(crate) async fn setattr(
         self: &Arc<Self>,
         cred: &Cred,
@@ -52,7 +52,7 @@ impl Core {
         Ok(self.fresh(&node))
     }
 
-    /// Sets attributes at the server, after what is unsent.
+    /// Sets attributes at the server, after sending what is unsent.
     async fn set_there(
         &self,
         node: &Arc<Node>,
@@ -71,7 +71,7 @@ impl Core {
             (Ok(_), Some(size)) => self.truncate_held(node, size).await,
             _ => Ok(()),
         };
-        // What is held may not be what the server has now, so it cannot go on under the new
+        // What is cached may not be what the server has now, so it cannot stay valid under the new
         // version.
         let told = answer.as_ref().ok().filter(|_| followed.is_ok());
         self.end_change(node, told.copied());
@@ -84,14 +84,21 @@ impl Core {
         Ok(())
     }
 
-    /// Sets attributes of a file that only this machine has. What is unsent of it stays so. `None`
-    /// if that cannot be answered here: then nothing has happened.
+    /// Sets attributes of a file on this machine. Its unsent bytes stay unsent, except those that a
+    /// new size cuts off. `None` if that cannot be answered here: then nothing has happened.
     async fn set_here(&self, node: &Arc<Node>, cred: &Cred, set: SetAttr) -> Option<Result<()>> {
-        self.deferring_attributes(cred, node)?;
+        let here = self.deferring_attributes(cred, node)?;
         let Some(size) = set.size else { return self.set_but_size(node, cred, set) };
-        // What the kernel wrote of it is to be known.
+        let is_servers = !here.lacks_bytes(&node.handle().ok()?);
+        if is_servers && size > 0 {
+            return None;
+        }
+        // What the kernel wrote must be known first.
         if let Err(error) = self.collect(node, &self.file(node)).await {
             return Some(Err(error));
+        }
+        if is_servers {
+            return self.empty_here(node, cred, set).await;
         }
         let others = SetAttr { size: None, mtime: None, ..set };
         if let Err(error) = self.set_but_size(node, cred, others)? {
@@ -100,13 +107,48 @@ impl Core {
         if let Err(error) = self.cut_here(node, cred, size).await {
             return Some(Err(error));
         }
-        // Recorded after what was cut is not kept any more: who keeps names keeps that too. If the
-        // server is asked for the file just now, it has the time of that.
+        // Recorded after the bytes that were cut off are no longer kept: where names are kept,
+        // those are too. If a write-back is about to ask the server for the file, the time is set
+        // there.
         let time = SetAttr { size: set.size, mtime: set.mtime, ..SetAttr::default() };
         self.set_but_size(node, cred, time).or(Some(Ok(())))
     }
 
-    /// The same, but for a size, which is the caller's to bring about.
+    /// Empties a file of the server's on this machine. That is on record before its bytes go: if
+    /// the process dies in between, the next one goes on with it ([`Core::empty_recorded`]).
+    async fn empty_here(&self, node: &Arc<Node>, cred: &Cred, set: SetAttr) -> Option<Result<()>> {
+        if let Err(error) = self.set_but_size(node, cred, set)? {
+            return Some(Err(error));
+        }
+        Some(self.cut_here(node, cred, 0).await)
+    }
+
+    /// An earlier process may have died after it had recorded that a file of the server's is empty
+    /// now, and before its bytes were gone: they go. May read the local disk.
+    pub(crate) fn empty_recorded(&self) {
+        let emptied = self.remote.deferring().map_or_else(Vec::new, Deferring::emptied);
+        for (handle, attr) in emptied {
+            let Some(node) = self.held_node(&handle) else { continue };
+            let known = node.state().known().attr.validator();
+            if !known.same_data(&attr.validator()) {
+                self.begin_change(&node);
+                let change = Change { before: None, after: Some(attr) };
+                self.end_change(&node, Some(replacing(&known, change)));
+            }
+            let version = node.state().version();
+            if !version.validator.same_data(&attr.validator()) {
+                continue;
+            }
+            let (file, version) = (self.file(&node), version.bytes());
+            // What was written after it was emptied is over this version.
+            let is_older = file.version().is_some_and(|held| held != version);
+            if is_older && file.empty(&version).is_err() {
+                tracing::warn!(ino = node.ino.0, "no room to truncate the cached copy");
+            }
+        }
+    }
+
+    /// The same, except for a size, which the caller must change.
     fn set_but_size(&self, node: &Node, cred: &Cred, set: SetAttr) -> Option<Result<()>> {
         let (here, handle) = (self.deferring_attributes(cred, node)?, node.handle().ok()?);
         let written_ns = self.has_unsent(node).then(|| self.file(node).local_mtime_ns()).flatten();
@@ -126,14 +168,17 @@ impl Core {
         Some(Ok(()))
     }
 
-    /// Cuts or extends a file of which the server has no byte. Bytes that are new are zeros; the
-    /// last one is sent, and with it the size.
+    /// Truncates or extends a file of which the server has no byte. New bytes are zeros; the last
+    /// one is sent, and with it the size.
     async fn cut_here(&self, node: &Arc<Node>, cred: &Cred, size: u64) -> Result<()> {
         let file = self.file(node);
         self.prepare(node, &file);
-        let cut = file.clone();
+        let (cut, version) = (file.clone(), node.state().version().bytes());
         let done = blocking(move || -> Result<(), NoSpace> {
-            cut.truncate(size)?;
+            match size {
+                0 => cut.empty(&version)?,
+                _ => cut.truncate(size)?,
+            }
             let last = size.checked_sub(1);
             let is_sent =
                 |last| cut.dirty().iter().any(|range: &std::ops::Range<u64>| range.contains(&last));
@@ -146,7 +191,7 @@ impl Core {
         self.cut_older(node, &file, size);
         let end = LocalEnd { size, mtime: self.wall() };
         let will_close = self.is_written(node);
-        // Nothing of it is kept any more.
+        // None of its bytes are kept any more.
         if size == 0 && !node.state().opens().bypassing() {
             self.settle_clean(node, &file);
         }
@@ -167,15 +212,15 @@ impl Core {
         Ok(())
     }
 
-    /// The local file follows a truncation that the server has made. What was written meanwhile
+    /// Updates the local file after a truncation at the server. What was written in the meantime
     /// stays unsent.
     pub(crate) async fn truncate_held(&self, node: &Node, size: u64) -> Result<()> {
         let file = self.file(node);
         let version = node.state().version().bytes();
-        // Who writes the local file by way of the kernel sees that one, whatever version the server
-        // has.
+        // A process for which the kernel writes the local file sees that file, whatever version the
+        // server has.
         let held = file.version() == Some(version) || node.state().opens().bypassing();
-        // What lies behind the end of another version is not known.
+        // What is beyond the end of another version is not known.
         if held || (size < file.size() && !file.dirty().is_empty()) {
             let cut = file.clone();
             let truncated = blocking(move || cut.truncate(size)).await?;

@@ -24,7 +24,7 @@ impl Core {
         change.check(self.remote.limits().file_size_max)?;
         let deadline = self.deadline();
         let transfer = node.transfer.begin(deadline).await?;
-        // What the kernel wrote itself is among it.
+        // This includes what the kernel wrote itself.
         self.upload_locked(&node, &transfer, deadline).await?;
         let cred = &opened.cred.until(transfer.extend(deadline));
         self.begin_change(&node);
@@ -35,14 +35,14 @@ impl Core {
             Ok(_) => self.follow_space(&node, &change).await,
             Err(_) => Ok(()),
         };
-        // As of a truncation: what is held without it is of no version.
+        // As after a truncation: what was cached without it belongs to no version.
         let told = answer.as_ref().ok().filter(|_| followed.is_ok());
         self.end_change(&node, told.copied());
         answer?;
         followed
     }
 
-    /// What is held, and what the kernel shows of it, follows a change that the server has made.
+    /// Updates what is cached, and what the kernel shows of it, after the server made a change.
     async fn follow_space(&self, node: &Node, change: &SpaceChange) -> Result<()> {
         if change.kind != SpaceKind::Allocate {
             self.zero_held(node, change).await?;

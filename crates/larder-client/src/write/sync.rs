@@ -23,8 +23,11 @@ pub struct UnsentTotal {
     pub files: u64,
     /// Bytes of them.
     pub bytes: u64,
-    /// There may be fewer: of files that the kernel writes itself the size is counted.
+    /// There may be fewer: for files that the kernel writes itself the whole size is counted.
     pub is_bound: bool,
+    /// For how long the oldest byte has been unsent; for what an earlier process left, since this
+    /// one started.
+    pub oldest: Option<Duration>,
 }
 
 /// A file of which the server lacks something.
@@ -34,23 +37,28 @@ pub struct Unsaved {
     pub ino: Ino,
     /// What the server lacks of it.
     pub total: UnsentTotal,
-    /// How durable it is, and when the rest goes.
+    /// How durable it is, and when the rest is sent.
     pub durability: Durability,
-    /// What the last try met that nobody was told of yet.
+    /// The failure of the last attempt, if no caller was told of it yet.
     pub failure: Option<Error>,
-    /// If somebody else had made the name that it was to have: that, and the one that it has.
+    /// If another client had made the name that it was to have: that name, and the one that it has.
     pub kept_beside: Option<(OsString, OsString)>,
 }
 
 impl Client {
-    /// Each file of which the server lacks something, as [`Client::unsent`] counts it, those that
-    /// go first first. Asks nobody.
+    /// Each file of which the server lacks something, as [`Client::unsent`] counts it, in the order
+    /// in which they will be sent. Sends no request.
     pub fn unsaved(&self) -> Vec<Unsaved> {
         let one = |node: Arc<Node>| {
             let unsent = self.core.file(&node).unsent();
             Unsaved {
                 ino: node.ino,
-                total: UnsentTotal { files: 1, bytes: unsent.bytes, is_bound: unsent.is_bound },
+                total: UnsentTotal {
+                    files: 1,
+                    bytes: unsent.bytes,
+                    is_bound: unsent.is_bound,
+                    oldest: self.core.unsent_for(&node),
+                },
                 durability: self.core.durability(&node),
                 failure: node.state().unsent().failure(),
                 kept_beside: None,
@@ -70,8 +78,8 @@ impl Client {
         unsaved
     }
 
-    /// What the server lacks of the files that are `wanted`, also of those that are open, or that
-    /// the kernel writes itself. Asks nobody.
+    /// What the server lacks of the files that are `wanted`, including files that are open, or that
+    /// the kernel writes itself. Sends no request.
     pub fn unsent(&self, wanted: &(dyn Fn(Ino) -> bool + Sync)) -> UnsentTotal {
         let mut total = UnsentTotal::default();
         let mut counted = HashSet::new();
@@ -81,14 +89,17 @@ impl Client {
             total.files += u64::from(unsent.bytes > 0);
             total.bytes += unsent.bytes;
             total.is_bound |= unsent.is_bound;
+            if unsent.bytes > 0 {
+                total.oldest = total.oldest.max(self.core.unsent_for(&node));
+            }
         }
         let names = self.core.names_to_tell(&|ino| wanted(ino) && !counted.contains(&ino));
         total.files += names.iter().filter(|(_, name)| name.due.is_some()).count() as u64;
         total
     }
 
-    /// Brings to the server's disk what is unsent of the files that are `wanted`, some files at
-    /// once. What is written meanwhile may be left. Waits as long as the server takes, within
+    /// Sends what is unsent of the files that are `wanted` to the server's disk, several files at
+    /// once. Data written in the meantime may be left. Waits as long as the server takes, within
     /// its limits.
     ///
     /// # Errors
@@ -140,9 +151,15 @@ impl Core {
         all.into_iter().filter_map(node).collect()
     }
 
+    /// For how long the oldest byte of a file has been unsent.
+    fn unsent_for(&self, node: &Node) -> Option<Duration> {
+        let since = node.state().unsent().since();
+        since.map(|since| self.clock.instant().saturating_duration_since(since))
+    }
+
     fn with_unsent(&self, wanted: &dyn Fn(Ino) -> bool) -> Vec<Arc<Node>> {
         let mut nodes = self.table.in_memory();
-        nodes.retain(|node| self.has_unsent(node) && wanted(node.ino));
+        nodes.retain(|node| node.state().may_have_unsent() && wanted(node.ino));
         nodes
     }
 }

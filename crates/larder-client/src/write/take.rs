@@ -8,16 +8,16 @@ use larder_vfs::{
     Answer, Change, Cred, Deadline, Error, Ino, OpenId, Result, Stability, Verifier, Written,
 };
 
-use super::RETRY_AFTER;
 use super::local_end::LocalEnd;
 use super::unsent::Event;
+use super::{RETRY_AFTER, UNLIMITED};
 use crate::core::{Core, blocking_unless};
 use crate::names::on_handle;
 use crate::node::Node;
 use crate::open::OpenFile;
 
 impl Core {
-    /// Takes a write: into the local file, and on to the server if it must be there at once.
+    /// Accepts a write: into the local file, and on to the server if it must be there at once.
     pub(crate) fn write(
         self: &Arc<Self>,
         cred: &Cred,
@@ -110,12 +110,16 @@ impl Core {
         offset: u64,
         data: &[u8],
     ) -> Option<Written> {
+        if data.is_empty() {
+            // Nothing is unsent, and the file's time stays.
+            return Some(self.taken(0, Stability::Unstable));
+        }
         let file = self.file(node);
         self.prepare(node, &file);
         let at = match open {
-            // The kernel says where it believes the end to be: it may remember one from before
-            // somebody else cut the file. A request that comes once more goes where the
-            // first try went.
+            // The kernel passes the end that it knows: it may remember one from before another
+            // client truncated the file. A request that is sent again goes where the first attempt
+            // went.
             Some(open) if open.flags.append => {
                 self.refresh_local_end(node);
                 let end = node.state().attr().size;
@@ -128,7 +132,7 @@ impl Core {
         let end = at + data.len() as u64;
         let mut state = node.state();
         let size = state.attr().size.max(end);
-        // The server may have told of another version since we looked.
+        // The server may have reported another version in the meantime.
         let is_over_another =
             !state.has_unsent() && file.version() != Some(state.version().bytes());
         let end = LocalEnd { size, mtime: self.wall() };
@@ -136,7 +140,7 @@ impl Core {
         self.unsent_event(node.ino, &mut state, written);
         drop(state);
         // Long writes go to the server while they are still being made.
-        if file.dirty_bytes() > self.options.dirty_bytes_max {
+        if file.dirty_bytes() > self.options.dirty_bytes_max && !self.may_stay_unsent(node) {
             self.send_early(node);
         }
         let len = u32::try_from(data.len()).expect("a write request is short");
@@ -147,7 +151,7 @@ impl Core {
         Written { len, stability, verifier: self.verifier(), change: Change::default() }
     }
 
-    /// Our own verifier, for doors that pass commits on: a restart of ours loses what was not
+    /// Our own verifier, for front doors that pass commits on: a restart of ours loses what was not
     /// synced.
     pub(crate) fn verifier(&self) -> Verifier {
         Verifier(self.session)
@@ -155,13 +159,19 @@ impl Core {
 
     fn too_dirty(&self, node: &Node) -> bool {
         self.file(node).dirty_bytes() > 4 * self.options.dirty_bytes_max
+            && !self.may_stay_unsent(node)
     }
 
-    /// The cache cannot take the write: what is dirty goes first, then this write, straight to the
-    /// server's disk. What the cache held of the file is given up.
+    /// Whether nothing of the file need be at the server.
+    fn may_stay_unsent(&self, node: &Node) -> bool {
+        node.state().unsent().age(self.options.unsent_age_max) == UNLIMITED
+    }
+
+    /// The cache cannot take the write: dirty data is sent first, then this write is sent straight
+    /// to the server's disk. What the cache held of the file is given up.
     ///
     /// # Errors
-    /// What the server answers; [`Error::NoSpace`] if the kernel writes the same file locally.
+    /// The server's error; [`Error::NoSpace`] if the kernel writes the same file locally.
     async fn write_through(
         &self,
         node: &Arc<Node>,
@@ -181,8 +191,9 @@ impl Core {
         let answer = on_handle!(self, cred, node, handle =>
             self.remote.write(cred, &handle, open.as_ref(), offset, data.clone(), Stability::FileSync));
         let changes = answer.as_ref().ok().map(|written| written.change);
-        // Without a version, so that the change cannot carry it on. What was written meanwhile,
-        // and did find room, stays; what is held beside it goes once that is sent.
+        // Without a version, so that the change cannot make the cached bytes valid under a new one.
+        // What was written in the meantime, and found room, stays; other cached bytes are dropped
+        // once that is sent.
         if !self.file(node).give_up() {
             node.state().unsent_mut().mix();
         }
@@ -192,14 +203,20 @@ impl Core {
         Ok(self.taken(len, Stability::FileSync))
     }
 
-    /// Everything written so far is on return where the classes of those who have the file open
-    /// want it: on the server's disk, if nobody has.
-    pub(crate) async fn fsync(&self, ino: Ino, deadline: Option<Deadline>) -> Result<Verifier> {
+    /// On return, everything written so far is where the classes of the open files require it: on
+    /// the server's disk, if the file is not open.
+    pub(crate) async fn fsync(
+        &self,
+        ino: Ino,
+        open: Option<OpenId>,
+        deadline: Option<Deadline>,
+    ) -> Result<Verifier> {
         let node = self.node(ino)?;
         let class = self.open_files.strongest_fsync(ino).unwrap_or(Some(Level::Durable));
         let result = self.bring_to(&node, class, deadline).await;
         self.count_sync(&node);
-        let earlier = self.take_write_error(&node);
+        let open = open.and_then(|open| self.open_file(open).ok());
+        let earlier = self.take_write_error(&node, open.as_deref());
         result.and(earlier.map_or(Ok(self.verifier()), Err))
     }
 }

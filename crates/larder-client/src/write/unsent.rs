@@ -16,106 +16,46 @@
 
 use std::time::{Duration, Instant};
 
-use larder_vfs::{Cred, Error, Result, Time};
+use larder_vfs::{Cred, Error, Time};
 
 use super::local_end::{Given, LocalEnd};
 use super::schedule::{self, Due, Outcome, Schedule};
 
+mod event;
+
+pub(crate) use event::Event;
+
 /// How the unsent data of one file stands.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Unsent {
-    /// There are changes that the server lacks, and the file ends so.
+    /// The end of the file, if it has changes that the server lacks.
     end: Option<LocalEnd>,
+    /// Since when there may be some.
+    since: Option<Instant>,
     /// On whose behalf they are sent.
     writer: Option<Cred>,
-    /// A time that was given over what is unsent. The server gets it after the bytes.
+    /// A modification time that a caller set after writing unsent bytes. It is sent to the server
+    /// after them.
     given: Option<Given>,
-    /// The time that the server gets after bytes that are on their way to it.
+    /// The time that is set at the server after bytes that are in flight to it.
     time_on_way: Option<Time>,
     /// A failed write-back that no fsync or close has reported yet.
     failure: Option<Error>,
-    /// Somebody else changed the file while it had changes of ours: once those are sent, what is
-    /// held mixes two versions and must go.
+    /// Another client changed the file while it had changes of ours: once those are sent, the
+    /// cached bytes mix two versions and must be dropped.
     is_mixed: bool,
-    /// A close told somebody that they are late, and nobody was told that they are refused.
+    /// A close has returned ETIMEDOUT for this data; no caller has yet been told that the server
+    /// refused it.
     is_late: bool,
     /// How long the last comparing of the local file took.
     comparing_took: Duration,
     /// For how long they may be unsent, if that is not for the mount to say.
     age: Option<Duration>,
-    /// When they go if nobody asks for it.
+    /// When they are sent if no caller asks for it.
     schedule: Schedule,
 }
 
-/// What happened to a file.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Event<'a> {
-    /// A caller's bytes are in the local file.
-    Written {
-        /// The end of the file now.
-        end: LocalEnd,
-        /// Who wrote.
-        writer: &'a Cred,
-        /// They are the first ones, and what lies below is not of the version that the server last
-        /// told.
-        is_over_another: bool,
-    },
-    /// The kernel has changed the local file, as its stamp shows.
-    KernelWrote(LocalEnd),
-    /// The local file, which the kernel may write, was compared.
-    Compared {
-        /// How long it took.
-        took: Duration,
-        /// If bytes are unsent: how the file ended, as far as that could be told.
-        found: Option<Option<LocalEnd>>,
-    },
-    /// The kernel writes the file no more; what it wrote last is unsent if there is an end.
-    KernelEnded(Option<LocalEnd>),
-    /// The server has cut or extended the file; what is still unsent ends so.
-    Cut(Option<LocalEnd>),
-    /// Somebody has given the file a time, which counts until it is written again.
-    TimeGiven {
-        /// Which.
-        time: Time,
-        /// The local file has this one.
-        over: Time,
-    },
-    /// A file was opened or released: perhaps the kernel writes it now, or does not any more.
-    OpensChanged,
-    /// Everything is at the server.
-    Sent,
-    /// Nothing is to be sent: the data was discarded or set aside, or the file is gone.
-    GivenUp,
-    /// An earlier process left changes, over the version that the server last told or another one.
-    Recovered {
-        /// The end of the file.
-        end: LocalEnd,
-        /// They are over another version.
-        is_over_another: bool,
-    },
-    /// A close returned that the data is late.
-    ToldLate,
-    /// The server did not take data, and a close or fsync that comes is to say so.
-    Failed(Error),
-    /// So much is unsent that it goes at once.
-    TooMuch,
-    /// The time may have come.
-    Due,
-    /// Nobody who has the file open will send it.
-    Left {
-        /// For how long it may wait.
-        wait: Duration,
-    },
-    /// The engine's write-back has ended.
-    Ended {
-        /// How.
-        sent: Result<()>,
-        /// Whether somebody has the file open for writing, who will be told.
-        is_written: bool,
-    },
-}
-
-/// What stands around an event.
+/// The facts on which the effect of an event depends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Context {
     /// The kernel may be writing the local file.
@@ -125,17 +65,17 @@ pub(crate) struct Context {
     pub(crate) age: Duration,
 }
 
-/// What is to be done after an event.
+/// What the caller must do after an event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use]
 pub(crate) struct Actions {
     /// The engine begins a write-back, whose end is told by [`Event::Ended`].
     pub(crate) send: bool,
-    /// What is unsent is kept for people, outside the file.
+    /// Put what is unsent where people find it, outside the file.
     pub(crate) set_aside: bool,
-    /// What was held mixed two versions and is gone: the kernel is to drop its pages.
+    /// The cached bytes mixed two versions and are gone: have the kernel drop its pages.
     pub(crate) drop_pages: bool,
-    /// What the next process is to know has changed.
+    /// What the next process must know has changed.
     pub(crate) record: bool,
 }
 
@@ -146,13 +86,14 @@ impl Unsent {
         self.end
     }
 
-    /// The time that the file was given over what is unsent, if that is the one that it has.
+    /// The modification time that a caller set over unsent bytes, if the file still has that time.
     pub(crate) fn given_time(&self) -> Option<Time> {
         let time = self.given?.time;
         (self.end?.mtime == time).then_some(time)
     }
 
-    /// The modification time of what is being sent: the server's is that of the WRITE until then.
+    /// The modification time that is set after the bytes in flight: until then the server's is that
+    /// of the WRITE.
     pub(crate) fn time_on_way(&self) -> Option<Time> {
         self.time_on_way
     }
@@ -167,32 +108,37 @@ impl Unsent {
         self.end.is_some() || kernel_writes
     }
 
+    /// Since when there may be bytes that the server lacks; `None` if there are none.
+    pub(crate) fn since(&self) -> Option<Instant> {
+        self.since
+    }
+
     /// On whose behalf bytes are sent; `None` if there are none.
     pub(crate) fn writer(&self) -> Option<&Cred> {
         self.writer.as_ref()
     }
 
-    /// A failed write-back that nobody was told of.
+    /// A failed write-back that was reported to no caller.
     pub(crate) fn failure(&self) -> Option<Error> {
         self.failure
     }
 
-    /// The failure, for a caller who is told of it now.
+    /// The failure, for a caller to which it is reported now.
     pub(crate) fn take_failure(&mut self) -> Option<Error> {
         self.failure.take()
     }
 
-    /// Whether what is held mixes two versions.
+    /// Whether the cached bytes mix two versions.
     pub(crate) fn is_mixed(&self) -> bool {
         self.is_mixed
     }
 
-    /// Whether somebody was told that the data is late, and nobody that it is refused.
+    /// Whether a caller was told that the data is late, and no caller that it was refused.
     pub(crate) fn is_late(&self) -> bool {
         self.is_late
     }
 
-    /// When it goes, for people; `None`: nothing is unsent.
+    /// When it is sent, for people; `None`: nothing is unsent.
     pub(crate) fn due(&self, now: Instant) -> Option<Due> {
         self.schedule.due_at(now)
     }
@@ -202,9 +148,9 @@ impl Unsent {
         self.age.unwrap_or(usual)
     }
 
-    /// Somebody opens the file whose class lets bytes be unsent for `age`, or for as long as the
-    /// mount says: `usual`. The shortest of all who have it open counts, `others` included. Answers
-    /// whether it is shorter than it was.
+    /// A file is opened whose class lets bytes be unsent for `age`, or for as long as the mount
+    /// allows: `usual`. The shortest age among all its open files counts, including `others`.
+    /// Returns whether it is shorter than it was.
     pub(super) fn promise(&mut self, age: Option<Duration>, usual: Duration, others: bool) -> bool {
         let before = self.age(usual);
         self.age = match (age, others) {
@@ -215,19 +161,19 @@ impl Unsent {
         self.age(usual) < before
     }
 
-    /// When it goes.
+    /// When it is sent.
     pub(super) fn schedule(&self) -> Schedule {
         self.schedule
     }
 
-    /// Somebody else has changed the file. `is_bypassed` says that bytes which the kernel wrote may
-    /// not have been looked for.
+    /// Another client has changed the file. `is_bypassed` says that the kernel may have written
+    /// bytes that were not looked for yet.
     pub(crate) fn foreign_change(&mut self, is_bypassed: bool) {
         self.is_mixed |= self.end.is_some() || is_bypassed;
     }
 
-    /// What is held mixes two versions also if nothing is known to be unsent: a request of ours
-    /// went past it, or crossed one of somebody else.
+    /// The cached bytes also mix two versions if nothing is known to be unsent: a request of ours
+    /// bypassed the cache, or crossed another client's request.
     pub(crate) fn mix(&mut self) {
         self.is_mixed = true;
     }
@@ -237,8 +183,8 @@ impl Unsent {
         (self.writer, self.failure) = (writer, failure);
     }
 
-    /// The kernel may write on behalf of `writer`, or an earlier process did: for him is sent what
-    /// nobody wrote through the daemon.
+    /// The kernel may write on behalf of `writer`, or did so under an earlier process: bytes that
+    /// were not written through the daemon are sent on its behalf.
     pub(crate) fn may_be_of(&mut self, writer: &Cred) {
         self.writer.get_or_insert_with(|| writer.first_time());
     }
@@ -254,7 +200,10 @@ impl Unsent {
         let mut actions = self.take_in(event, context);
         actions.record |= was_known != self.end.is_some();
         if !self.may_exist(context.kernel_writes) {
-            (self.is_late, self.writer) = (false, None);
+            (self.is_late, self.writer, self.since) = (false, None, None);
+        } else if self.since.is_none() || matches!(event, Event::Sent) {
+            // What the kernel writes from now on is younger than what was sent.
+            self.since = Some(context.now);
         }
         let timing = self.timing(event, context);
         let (schedule, action) = self.schedule.apply(timing, context.now, context.age);
@@ -295,7 +244,7 @@ impl Unsent {
             Event::GivenUp => (self.end, self.given) = (None, None),
             Event::Recovered { end, is_over_another } => {
                 (self.end, self.is_mixed) = (Some(end), is_over_another);
-                // Nobody knows what was said of it.
+                // It is not known what callers were told.
                 self.is_late = true;
             }
             Event::ToldLate => self.is_late = true,
@@ -311,14 +260,14 @@ impl Unsent {
         Actions { record, drop_pages, ..Actions::default() }
     }
 
-    /// How the local file ends, with the time that it was given if it was not written since.
+    /// How the local file ends, with the time that was set if it was not written since.
     fn with_given(&mut self, end: LocalEnd) -> LocalEnd {
         self.given = self.given.filter(|given| end.mtime <= given.over);
         let mtime = self.given.map_or(end.mtime, |given| given.time);
         LocalEnd { mtime, ..end }
     }
 
-    /// The part of an event that is about when data goes.
+    /// The part of an event that concerns when data is sent.
     fn timing(&self, event: Event<'_>, context: Context) -> schedule::Event {
         let exists = self.may_exist(context.kernel_writes);
         match event {
@@ -340,9 +289,9 @@ impl Unsent {
             Ok(()) if context.kernel_writes => Outcome::KernelWrites(self.comparing_took),
             Ok(()) if self.end.is_some() => Outcome::More,
             Ok(()) => Outcome::Sent,
-            // Somebody else has sent it, or cut it away, meanwhile.
+            // Another task has sent it, or a truncation has removed it, in the meantime.
             Err(_) if !self.may_exist(context.kernel_writes) => Outcome::Sent,
-            // What somebody else has locked is sent once he has unlocked it.
+            // Bytes that another holder has locked are sent once it has unlocked them.
             Err(Error::TimedOut | Error::Locked) => Outcome::Late,
             Err(Error::Shutdown) => Outcome::Ending,
             Err(_) if is_written => Outcome::RefusedToWriters,
@@ -353,7 +302,7 @@ impl Unsent {
 
 #[cfg(test)]
 impl Unsent {
-    /// Of a file that was written here, for tests of what else knows of it.
+    /// A file that was written here, for tests of code that depends on that.
     pub(crate) fn of_size(size: u64) -> Unsent {
         let end = LocalEnd { size, mtime: Time::default() };
         Unsent { end: Some(end), ..Unsent::default() }
@@ -363,13 +312,15 @@ impl Unsent {
 #[cfg(test)]
 mod tests {
     use larder_io::{Clock, SimClock};
+    use larder_vfs::Result;
 
     use super::*;
 
     const AGE: Duration = Duration::from_secs(30);
     const END: LocalEnd = LocalEnd { size: 7, mtime: Time { sec: 1, nsec: 0 } };
 
-    /// A file with its writers, its kernel and its server, as the callers of the machine see them.
+    /// A file with its writers, its kernel and its server, as the callers of the state machine see
+    /// them.
     #[derive(Clone)]
     struct World {
         unsent: Unsent,
@@ -378,13 +329,13 @@ mod tests {
         kernel_writes: bool,
         /// The server lacks bytes that the cache knows.
         is_dirty: bool,
-        /// The kernel may have written bytes that nobody has looked for.
+        /// The kernel may have written bytes that were not looked for yet.
         is_bypassed: bool,
-        /// Somebody else's change lies beside ours.
+        /// Another client's change is mixed with ours.
         is_mixed: bool,
-        /// Of ours, a close said that they are late.
+        /// A close has reported that our data is late.
         is_late: bool,
-        /// A failure that somebody is to be told.
+        /// A failure that is still to be reported to a caller.
         owed: Option<Error>,
         sending: bool,
         /// The engine has left it to the next mount, or set it aside.
@@ -540,6 +491,8 @@ mod tests {
             assert_eq!(self.unsent.is_late(), self.is_late);
             assert_eq!(self.unsent.failure(), self.owed);
             assert_eq!(self.unsent.writer(), exists.then_some(&self.writer));
+            assert_eq!(self.unsent.since().is_some(), exists);
+            assert!(self.unsent.since().is_none_or(|since| since <= self.now));
             assert_eq!(self.sending, self.unsent.schedule == Schedule::Sending);
             match self.unsent.schedule {
                 Schedule::Clean => assert!(!exists, "bytes that nobody will send"),
@@ -552,9 +505,9 @@ mod tests {
         }
     }
 
-    /// After each sequence of up to five events the machine says what the world knows.
+    /// After each sequence of up to five events the machine reports what the world knows.
     #[test]
-    fn unsent_data_has_one_owner_who_forgets_nothing() {
+    fn unsent_data_has_one_owner_that_forgets_nothing() {
         fn walk(world: &World, depth: u32) -> u64 {
             let mut count = 0;
             for (_, step) in STEPS {
@@ -573,7 +526,7 @@ mod tests {
         assert_eq!(count, (1..=5).map(|len| 18_u64.pow(len)).sum());
     }
 
-    /// What the next process is to know changes with the writer, with a failure, and when all is
+    /// What the next process must know changes with the writer, with a failure, and when all is
     /// sent.
     #[test]
     fn what_outlives_the_process_is_recorded_when_it_changes() {

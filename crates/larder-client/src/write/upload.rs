@@ -10,8 +10,9 @@
 //! The [`super::engine`] sends files that are not closed or synced, when their [`super::schedule`]
 //! says so.
 //!
-//! A failed write-back is reported once, by the close or fsync that waited for it, or the next one.
-//! The bytes stay dirty and are tried again while the file is open or the server is out of reach.
+//! A failed write-back is reported by the close or fsync that waited for it, or by the next one;
+//! and once by each other file that is open then. The bytes stay dirty and are tried again while
+//! the file is open or the server is out of reach.
 
 use std::ops::Range;
 use std::path::Path;
@@ -29,39 +30,49 @@ use crate::journal::Version;
 use crate::limits::Transferring;
 use crate::names::last_path;
 use crate::node::{Node, replacing};
+use crate::open::OpenFile;
 
-/// More than this is read and sent by the runtime: whoever received the request has others to
-/// receive.
+/// More than this is read and sent by the runtime: the thread that received the request has to
+/// receive others.
 const SENT_IN_PLACE_BYTES: u64 = 256 << 10;
 
 impl Core {
-    /// The failure of a write-back that nobody was told of yet.
-    pub(crate) fn take_write_error(&self, node: &Node) -> Option<Error> {
-        let mut state = node.state();
-        let earlier = state.unsent_mut().take_failure();
-        if earlier.is_some() {
-            self.note_unfinished(node.ino, &mut state);
+    /// The failure of a write-back that was not reported yet: to `open`, if the caller has one.
+    /// Each file that is open at the first report gets it once.
+    pub(crate) fn take_write_error(&self, node: &Node, open: Option<&OpenFile>) -> Option<Error> {
+        let earlier = {
+            let mut state = node.state();
+            let earlier = state.unsent_mut().take_failure();
+            if earlier.is_some() {
+                self.note_unfinished(node.ino, &mut state);
+            }
+            earlier
+        };
+        if let Some(error) = earlier {
+            self.open_files.of(node.ino).iter().for_each(|(_, other)| other.owe(error));
         }
-        earlier
+        let owed = open.and_then(OpenFile::take_owed);
+        earlier.or(owed)
     }
 
-    /// Carries dirty bytes to the server's disk, for a caller who waits until `deadline`, or longer
-    /// while they move.
+    /// Sends dirty bytes to the server's disk, until the caller's `deadline`, or longer while they
+    /// move.
     pub(crate) async fn upload(&self, node: &Arc<Node>, deadline: Option<Deadline>) -> Result<()> {
-        if !self.has_unsent(node) {
+        if !node.state().may_have_unsent() {
             return Ok(());
         }
         let transfer = node.transfer.begin(deadline).await?;
         self.upload_locked(node, &transfer, deadline).await
     }
 
-    /// The same, for who holds [`Node::transfer`].
+    /// The same, for a caller that holds [`Node::transfer`].
     pub(crate) async fn upload_locked(
         &self,
         node: &Arc<Node>,
         transfer: &Transferring<'_>,
         deadline: Option<Deadline>,
     ) -> Result<()> {
+        self.await_search(node).await;
         if !self.has_unsent(node) {
             return Ok(());
         }
@@ -99,8 +110,8 @@ impl Core {
         Ok(())
     }
 
-    /// [`Core::upload`] for nobody who waits: a file that the kernel has to write, and has not
-    /// written since it was last compared, is not compared again.
+    /// [`Core::upload`] in the background: a file that the kernel may write, but has not written
+    /// since it was last compared, is not compared again.
     pub(super) async fn upload_later(&self, node: &Arc<Node>) -> Result<()> {
         let file = self.file(node);
         let is_quiet = {
@@ -116,9 +127,9 @@ impl Core {
         self.upload(node, self.deadline()).await
     }
 
-    /// A server that gives leases does not tell what it saw before a WRITE: only a lease proves
-    /// that nobody else wrote between several of them. One costs a request, and reading the
-    /// file again would cost many.
+    /// A server that grants leases does not report the attributes from before a WRITE: only a lease
+    /// proves that no other client wrote between several of them. A lease costs one request, and
+    /// reading the file again would cost many.
     async fn lease_many_requests(&self, node: &Node, cred: &Cred, dirty: &[Range<u64>]) {
         if self.pieces(dirty).len() > 1 {
             self.lease_before_change(node, cred).await;
@@ -134,7 +145,7 @@ impl Core {
         }
     }
 
-    /// Finds what the kernel wrote past us; answers how long that took.
+    /// Finds what the kernel wrote itself; returns how long that took.
     pub(super) async fn collect(&self, node: &Node, file: &Arc<CachedFile>) -> Result<Duration> {
         if !node.state().opens().bypassing() {
             return Ok(Duration::ZERO);
@@ -162,7 +173,7 @@ impl Core {
     }
 
     fn writer(&self, node: &Node) -> Cred {
-        // Who left it before there was a record of him is not known.
+        // The writer of what was left before writers were recorded is not known.
         node.state().unsent().writer().cloned().unwrap_or_else(Cred::root)
     }
 
@@ -180,7 +191,7 @@ impl Core {
         if let ([whole], [Change { after: Some(after), .. }]) = (dirty, &mut *changes)
             && *whole == (0..after.size)
         {
-            // Nothing is left of what anybody wrote before.
+            // Nothing is left of what any client wrote before.
             changes[0] = replacing(&held.validator, changes[0]);
             state.replaced_whole();
         }
@@ -193,15 +204,16 @@ impl Core {
         }
         self.table.persist(node.ino, &mut state);
         drop(state);
-        // After the server's new size was recorded: what is clean and not held is asked for up to
-        // there.
+        // After the server's new size was recorded: clean bytes that are not cached are requested
+        // up to there.
         result?;
         dirty.iter().for_each(|range| file.mark_clean(range.clone()));
         self.settle_clean(node, file);
         Ok(())
     }
 
-    /// If nothing is dirty any more, what is held is the server's present version, or goes.
+    /// If nothing is dirty any more, the cached bytes belong to the server's present version, or
+    /// are dropped.
     pub(super) fn settle_clean(&self, node: &Node, file: &CachedFile) {
         let mut state = node.state();
         let attr = state.known().attr;
@@ -217,17 +229,17 @@ impl Core {
         }
     }
 
-    /// Nobody writes the local file past us any more: if all is sent, and what is held mixes two
-    /// versions, it goes.
+    /// The kernel no longer writes the local file itself: if all is sent, and the cached bytes mix
+    /// two versions, they are dropped.
     pub(crate) fn end_mixture(&self, node: &Node, file: &CachedFile) {
-        // Whoever is just sending does so himself.
+        // A write-back in progress does so itself.
         let transfer = node.transfer.try_begin();
         if transfer.is_some() && node.state().unsent().is_mixed() {
             self.settle_clean(node, file);
         }
     }
 
-    /// The kernel writes the file no more: what it wrote last is unsent until the server has it.
+    /// The kernel no longer writes the file: what it wrote last is unsent until the server has it.
     pub(crate) fn keep_unsent(&self, node: &Node, file: &CachedFile) {
         let is_dirty = !file.dirty().is_empty();
         let mut state = node.state();
@@ -243,7 +255,7 @@ impl Core {
         self.forget_changes(node);
     }
 
-    /// The server refuses bytes for good whose writer knows only that they are late.
+    /// The server refuses bytes for good whose writer was told only that they are late.
     pub(crate) async fn set_aside(&self, node: &Node, error: Error) {
         let path = last_path(&self.cache, node.no()).unwrap_or_default();
         let file = self.file(node);
@@ -252,7 +264,7 @@ impl Core {
         }
     }
 
-    /// What was changed here is gone, also from the kernel's memory.
+    /// What was changed here is dropped, also from the kernel's memory.
     fn forget_changes(&self, node: &Node) {
         let mut state = node.state();
         self.unsent_event(node.ino, &mut state, Event::GivenUp);
@@ -260,8 +272,8 @@ impl Core {
     }
 }
 
-/// Keeps for people what cannot be sent because of `error`, and says so. Answers whether nothing is
-/// to be sent any more. Waits for the disk.
+/// Sets aside for people what cannot be sent because of `error`, and logs that. Returns whether
+/// nothing is to be sent any more. Waits for the disk.
 pub(crate) fn set_aside(file: &CachedFile, path: &Path, error: Error) -> bool {
     let path = path.to_string_lossy();
     match file.set_aside(&path) {
@@ -277,8 +289,8 @@ pub(crate) fn set_aside(file: &CachedFile, path: &Path, error: Error) -> bool {
     true
 }
 
-/// As long as this lives, applications see the time that the server gets after the bytes, and not
-/// that of the WRITE.
+/// While this lives, applications see the modification time that the server gets after the bytes,
+/// and not that of the WRITE.
 struct TimeOnWay<'a>(&'a Node);
 
 impl TimeOnWay<'_> {

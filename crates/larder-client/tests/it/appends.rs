@@ -5,7 +5,8 @@ use larder_vfs::OpenFlags;
 
 use crate::rig::{Rig, WRITE, root};
 
-/// The kernel remembers an end from before somebody else cut the file; we know better.
+/// The kernel remembers an end from before another client truncated the file; the client knows the
+/// new one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_append_goes_to_the_end_wherever_the_kernel_believes_it_to_be() {
     let rig = Rig::new(Options::default()).await;
@@ -21,8 +22,8 @@ async fn an_append_goes_to_the_end_wherever_the_kernel_believes_it_to_be() {
     assert_eq!(other.cat("file").await, b"cut onetwo");
 }
 
-/// A descriptor that was open before the file was cut knows that when its timeout is over, and asks
-/// once.
+/// A descriptor that was open before the file was truncated learns of that when its timeout is
+/// over, with one request.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_append_asks_where_the_file_ends_when_that_is_old() {
     let rig = Rig::new(Options::default()).await;

@@ -1,5 +1,5 @@
-//! Attributes, rights, links and space: what is asked for, what is held, and what counts while the
-//! server is out of reach.
+//! Attributes, rights, links and space: what is requested, what is cached, and what counts while
+//! the server is out of reach.
 
 use std::ffi::OsStr;
 
@@ -87,8 +87,8 @@ async fn a_symbolic_link_is_read_once_per_version() {
     assert_eq!(rig.server.calls_total(), 0);
 }
 
-/// While the server is away its last word counts, and where there is none the mode bits do; user 0
-/// gets no more than those unless the server is known to let him pass.
+/// While the server is away its last decision counts, and the mode bits where there is none; user 0
+/// gets no more than those unless the server is known not to squash root.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rights_are_judged_by_what_is_known_while_the_server_is_away() {
     let all = Access::READ | Access::MODIFY | Access::EXTEND;
@@ -124,7 +124,7 @@ async fn rights_are_judged_by_what_is_known_while_the_server_is_away() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_directory_above_is_found_whoever_moved_this_one() {
+async fn the_directory_above_is_found_whichever_client_moved_this_one() {
     let rig = Rig::new(Options::default()).await;
     let (one, two) =
         (directory(&rig, Ino::ROOT, "one").await, directory(&rig, Ino::ROOT, "two").await);
@@ -141,7 +141,7 @@ async fn the_directory_above_is_found_whoever_moved_this_one() {
     let (from, to) = ((one, OsStr::new("inner")), (two, OsStr::new("moved")));
     rig.client.rename(&root(), from, to, RenameFlags::default()).wait().await.unwrap();
     assert_eq!(above(&rig, inner).await, Ok(two), "we moved it");
-    // A door that has the handle alone, and a client that has never seen the place.
+    // A front door that has only the handle, and a client that has never seen the directory.
     let handle = rig.client.handle(inner).wait().await.unwrap();
     let stranger = rig.foreigner().await;
     let inner = stranger.client.resolve(&handle).wait().await.unwrap();
@@ -169,9 +169,10 @@ async fn a_handle_means_its_file_for_as_long_as_that_is_there() {
     assert_eq!(rig.client.handle(ino).wait().await, Err(Error::Stale));
 }
 
-/// ftruncate(2) is judged by who opened the file, and truncate(2) by who calls it.
+/// ftruncate(2) is judged by the credentials of the open file, and truncate(2) by those of the
+/// caller.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_file_is_cut_on_behalf_of_who_opened_it() {
+async fn a_file_is_cut_with_the_identity_that_opened_it() {
     let rig = Rig::new(Options::default()).await;
     rig.put("file", b"0123456789").await;
     rig.set("file", SetAttr { uid: Some(0), mode: Some(0o600), ..SetAttr::default() }).await;
@@ -192,7 +193,7 @@ async fn a_file_is_cut_on_behalf_of_who_opened_it() {
     assert_eq!(rig.foreigner().await.cat("file").await, b"0123\0\0!\0");
 }
 
-/// A time that is set stays, whatever was written before and is sent late.
+/// A time that is set stays, even if what was written before is sent later.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_time_that_is_set_is_not_moved_by_bytes_that_were_written_before() {
     let rig = Rig::new(Options::default()).await;
@@ -211,7 +212,7 @@ async fn a_time_that_is_set_is_not_moved_by_bytes_that_were_written_before() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_change_of_nothing_asks_nobody() {
+async fn a_change_of_nothing_asks_no_server() {
     let rig = Rig::new(Options::default()).await;
     rig.put("file", b"x").await;
     let ino = rig.find("file").await.unwrap();
@@ -221,8 +222,8 @@ async fn a_change_of_nothing_asks_nobody() {
     assert_eq!(rig.server.calls_total(), 0);
 }
 
-/// Both names show the second link, its number and its bytes at once, and so does the other one
-/// when one is gone.
+/// Both names show the second link, its number and its bytes at once, and so does the remaining one
+/// when one is removed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn names_of_one_file_are_one_file() {
     let rig = Rig::new(Options::default()).await;
@@ -251,8 +252,7 @@ async fn names_of_one_file_are_one_file() {
     assert_eq!(rig.stat("dir/two").await.attr.nlink, 1, "nothing was linked");
 }
 
-/// The server cannot be asked for them (RFC 1813 has no such call), so they are refused, and
-/// nothing is renamed.
+/// The server has no call for them (RFC 1813), so they are refused, and nothing is renamed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn renames_that_no_server_knows_are_refused() {
     let rig = Rig::new(Options::default()).await;

@@ -1,5 +1,5 @@
-//! Somebody else changes a leased file, whatever is under way with it here: each change in each
-//! state is seen at once, by name and through descriptors, and takes no byte that was written here.
+//! Another client changes a leased file, whatever is in progress with it here: each change in each
+//! state is seen at once, by name and through descriptors, and loses no byte that was written here.
 
 use std::ffi::OsStr;
 
@@ -11,7 +11,7 @@ use crate::rig::{Open, READ, Rig, WRITE, root};
 const OLD: &[u8] = b"0123456789";
 const OURS: &[u8] = b"ours456789";
 
-/// What is under way here.
+/// What is in progress here.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum State {
     Cached,
@@ -22,7 +22,7 @@ enum State {
     Sent,
 }
 
-/// What somebody else does.
+/// What the other client does.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Deed {
     Write,
@@ -75,7 +75,7 @@ impl State {
         }
     }
 
-    /// What the file has when somebody else comes.
+    /// What the file contains when the other client changes it.
     fn content(self) -> &'static [u8] {
         if matches!(self, State::Unsent | State::Sent) { OURS } else { OLD }
     }
@@ -104,7 +104,7 @@ impl Deed {
         }
     }
 
-    /// What becomes of `content`, if the file is still there.
+    /// What the change makes of `content`, if the file still exists.
     fn of(self, content: &[u8]) -> Option<Vec<u8>> {
         let mut content = content.to_vec();
         match self {
@@ -118,7 +118,7 @@ impl Deed {
     }
 }
 
-/// Both see the same, and what it should be.
+/// Both clients see the same, and what it should be.
 async fn check(rig: &Rig, other: &Rig, state: State, deed: Deed) {
     let case = format!("{state:?}, {deed:?}");
     assert_eq!(rig.names().await, other.names().await, "{case}");
@@ -141,7 +141,7 @@ async fn check(rig: &Rig, other: &Rig, state: State, deed: Deed) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whatever_somebody_else_does_is_seen_at_once_in_every_state() {
+async fn whatever_another_client_does_is_seen_at_once_in_every_state() {
     for state in STATES {
         for deed in DEEDS {
             println!("{state:?}, {deed:?}");
@@ -157,12 +157,12 @@ async fn whatever_somebody_else_does_is_seen_at_once_in_every_state() {
             let Some(open) = open else { continue };
             let read = open.read(0, 100).await;
             match deed.of(state.content()) {
-                // Who reads in sequence is told that it goes on in another version.
+                // A sequential reader is told that the file continues in another version.
                 Some(content) => assert!(
                     read.as_ref() == Ok(&content) || read == Err(Error::Changed),
                     "{state:?}, {deed:?}: {read:?}"
                 ),
-                // The server has no such file any more; what is held of it may be read.
+                // The server no longer has this file; what is cached of it may be read.
                 None => assert!(
                     read.as_deref() == Ok(state.content()) || read == Err(Error::Stale),
                     "{state:?}, {deed:?}: {read:?}"

@@ -1,5 +1,5 @@
-//! Two callers of one client in one directory, as an export has them: a kernel makes one change of
-//! a directory at a time, and looks nothing up in it meanwhile.
+//! Two callers of one client in one directory, as an export has them. (A kernel makes one change of
+//! a directory at a time, and looks nothing up in it at the same time.)
 
 use std::ffi::OsStr;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::rig::{Rig, root};
 
 const NAME: &str = "name";
 
-/// Under a lease what is held needs no asking.
+/// Under a lease what is cached needs no request.
 async fn rig() -> Rig {
     let rig = Rig::new(Options::default()).await;
     rig.server.give_leases();
@@ -43,13 +43,13 @@ async fn is_listed(rig: &Rig) -> bool {
     rig.names().await.iter().any(|name| name == NAME)
 }
 
-/// What one caller was shown, the next one is: by a listing, and by a lookup after it, while the
-/// answer to a third one is on its way.
+/// What one caller was shown is also shown to the next one: by a listing, and by a lookup after it,
+/// while the answer to a third caller is in flight.
 #[tokio::test]
 async fn a_name_that_was_shown_gone_is_not_shown_again() {
     let rig = rig().await;
     for is_removed in [false, true] {
-        // Both are held.
+        // Both names are cached.
         assert_eq!(
             (rig.find(NAME).await.is_some(), is_listed(&rig).await),
             (is_removed, is_removed)
@@ -72,7 +72,7 @@ async fn a_name_that_was_shown_gone_is_not_shown_again() {
     }
 }
 
-/// The server has made and removed it; the answers come the other way round.
+/// The server has made and removed it; the answers arrive in the other order.
 #[tokio::test]
 async fn answers_in_the_other_order_leave_no_removed_name() {
     let rig = rig().await;
@@ -87,8 +87,8 @@ async fn answers_in_the_other_order_leave_no_removed_name() {
     assert!(!is_listed(&rig).await);
 }
 
-/// A listing from before a removal is answered after it, and whoever asked for it reads it to its
-/// end. The file has another name still.
+/// A listing from before a removal is answered after it, and its caller reads it to its end. The
+/// file has another name still.
 #[tokio::test]
 async fn a_late_listing_does_not_bring_a_name_back() {
     let rig = rig().await;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use larder_class::{Classes, Level, Sources, Why, load};
-use larder_client::{Due, Durability, Options, offer};
+use larder_client::{Due, Durability, Here, Options, offer};
 use larder_vfs::{
     Cred, Error, FileSystem, Ino, New, OpenId, Remote, Result, SetAttr, SetXattr, XattrOnly,
 };
@@ -20,7 +20,9 @@ fn with(toml: &str) -> Options {
     std::fs::write(&path, toml).unwrap();
     let sources = Sources { files: vec![path], ..Sources::default() };
     Options {
-        classes: Arc::new(load(&sources, &offer("a mount", false)).unwrap()),
+        classes: Arc::new(
+            load(&sources, &offer("a mount", Here::default(), Duration::from_secs(30))).unwrap(),
+        ),
         ..Options::default()
     }
 }
@@ -57,7 +59,7 @@ async fn a_write_of_class_critical_is_at_the_server_when_it_is_answered() {
         other.write(0, text.as_bytes()).await.unwrap();
         assert_eq!(rig.server.calls("write"), 1, "nobody waits for the other one");
     }
-    // What the server refuses is the answer of that write.
+    // The error of the server is the answer to that write.
     rig.server.set_full(true);
     assert_eq!(db.write(1, b"x").await, Err(Error::NoSpace));
     rig.server.set_full(false);
@@ -66,7 +68,7 @@ async fn a_write_of_class_critical_is_at_the_server_when_it_is_answered() {
     assert_eq!(at_server(&rig, "other").await, b"c");
 }
 
-/// A hint is for one open file, and what is nearer decides against it.
+/// A hint applies to one open file, and a more specific class has priority.
 #[tokio::test]
 async fn a_hint_gives_one_open_file_a_class() {
     let rig = Rig::new(with(RULES)).await;
@@ -82,7 +84,7 @@ async fn a_hint_gives_one_open_file_a_class() {
     other.write(9, b" three").await.unwrap();
     assert_eq!(at_server(&rig, "file").await, b"early two", "nobody gave that open file a hint");
     assert_eq!(name_of(&rig, one.ino), "edited", "the file has no other class");
-    // What the server refuses of what was written before leaves the class as it was.
+    // If the server refuses what was written before, the class stays as it was.
     rig.server.set_full(true);
     assert_eq!(hint(root(), other.id, "critical").await, Err(Error::NoSpace));
     rig.server.set_full(false);
@@ -101,7 +103,7 @@ async fn a_hint_gives_one_open_file_a_class() {
     assert_eq!(at_server(&rig, "file").await, b"late! two three four");
 }
 
-/// A door that opens nothing has the class of the file at each write.
+/// A front door that opens nothing: each write uses the class of the file.
 #[tokio::test]
 async fn a_write_without_an_open_file_has_the_class_of_its_file() {
     let rig = Rig::new(with(RULES)).await;
@@ -115,6 +117,23 @@ async fn a_write_without_an_open_file_has_the_class_of_its_file() {
         assert_eq!(stability == larder_vfs::Stability::FileSync, is_critical);
         assert_eq!(at_server(&rig, name).await == b"bytes", is_critical);
     }
+}
+
+/// Sizes are known here, what is unsent included; where bytes are is for the server to say.
+#[tokio::test]
+async fn where_bytes_are_is_for_the_server_to_say() {
+    let rig = Rig::new(with(RULES)).await;
+    let file = rig.create("file").await;
+    file.write(0, b"12345").await.unwrap();
+    rig.server.reset_calls();
+    assert_eq!(rig.client.size(file.ino), Ok(Some(5)));
+    assert_eq!(rig.client.size(Ino::ROOT), Ok(None), "a directory has no bytes");
+    assert_eq!(rig.client.size(Ino(4711)), Err(Error::Stale));
+    let stored = rig.client.stored(&root(), file.ino, Duration::from_secs(60)).await;
+    assert_eq!(stored, Err(Error::NotSupported), "this one does not");
+    let stored = rig.client.stored(&root(), Ino(4711), Duration::from_secs(60)).await;
+    assert_eq!(stored, Err(Error::Stale));
+    assert_eq!(at_server(&rig, "file").await, b"", "asking sends nothing");
 }
 
 #[tokio::test(start_paused = true)]
@@ -133,7 +152,7 @@ async fn a_class_with_a_deadline_has_its_bytes_at_the_server_by_then() {
     assert_eq!(at_server(&rig, "other").await, b"", "that is for the mount to say");
     let reached = rig.client.durability(log.ino).unwrap();
     assert_eq!(reached.to_string(), "level=durable promised=durable");
-    // Who opens the other one with that class has its bytes go as soon, too.
+    // A process that opens the other file with that class makes its bytes be sent as soon, too.
     set(&rig, &root(), other.ino, Some("log")).await.unwrap();
     assert_eq!(at_server(&rig, "other").await, b"line", "more durable: it is sent first");
     other.write(4, b" two").await.unwrap();
@@ -141,7 +160,7 @@ async fn a_class_with_a_deadline_has_its_bytes_at_the_server_by_then() {
     assert_eq!(at_server(&rig, "other").await, b"line two");
 }
 
-/// The shortest deadline of those who have a file open to write counts for all of it.
+/// The shortest deadline among the open files that may write counts for all of the file.
 #[tokio::test(start_paused = true)]
 async fn the_shortest_deadline_of_a_file_counts() {
     let rules =
@@ -231,7 +250,7 @@ async fn only_the_owner_weakens_a_class() {
     set(&rig, &owner, ino, Some("edited")).await.unwrap();
     set(&rig, &root(), ino, Some("critical")).await.unwrap();
     set(&rig, &owner, ino, None).await.unwrap();
-    // Who may not write it does nothing at all.
+    // A caller that may not write the file changes nothing at all.
     rig.set("file", SetAttr { mode: Some(0o644), ..SetAttr::default() }).await;
     assert_eq!(set(&rig, &other, ino, Some("critical")).await, Err(Error::AccessDenied));
 }
@@ -258,7 +277,7 @@ async fn a_class_that_was_set_outlives_unmounts_and_boots_and_goes_with_its_file
 
 const START: larder_client::Start = larder_client::Start::NewMount;
 
-/// An open file keeps its class over the death of the daemon, whatever the rules say then.
+/// An open file keeps its class when the daemon dies, whatever the rules say then.
 #[tokio::test]
 async fn an_open_file_keeps_its_class_when_the_daemon_dies() {
     let rig = Rig::new(with(RULES)).await;
@@ -289,7 +308,7 @@ async fn a_class_that_is_not_known_any_more_is_the_strongest() {
     assert_eq!(at_server(&rig, "file").await, b"x");
 }
 
-/// Editors write a file beside and rename it over the one that they edit.
+/// Editors write a new file and rename it over the one that they edit.
 #[tokio::test]
 async fn a_file_that_replaces_another_one_has_its_class() {
     let rig = Rig::new(Options::default()).await;
@@ -393,5 +412,5 @@ async fn a_read_only_mount_sets_no_class() {
     let ino = rig.find("file").await.unwrap();
     assert_eq!(set(&rig, &root(), ino, Some("critical")).await, Err(Error::ReadOnly));
     assert_eq!(rig.client.classes().mount().name, "edited");
-    assert!(Classes::shipped(&offer("a mount", false)).is_ok());
+    assert!(Classes::shipped(&offer("a mount", Here::default(), Duration::from_secs(30))).is_ok());
 }

@@ -1,5 +1,5 @@
-//! Servers whose clock is coarse: what is changed within a granule has the same validator after
-//! each change.
+//! Servers whose clock is coarse: a file that is changed twice within a granule has the same
+//! validator after each change.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -27,11 +27,11 @@ impl Coarse {
     async fn new(granule_ms: u64, options: Options) -> Coarse {
         let rig = Rig::new(Options { fill_after: None, ..options }).await;
         let other = rig.foreigner().await;
-        // The other one's clock is far behind.
+        // The other machine's clock is far behind.
         rig.clock.advance(Duration::from_millis(Coarse::NOON_MS - 1_000_000));
         let mut coarse = Coarse { rig, other, granule_ms, now_ms: Coarse::NOON_MS };
         coarse.pass(0);
-        // What is known of the time before is of another clock.
+        // What is known of the server's time comes from another clock.
         coarse.rig = coarse.rig.remount().await;
         coarse.other = coarse.other.remount().await;
         coarse
@@ -66,7 +66,7 @@ async fn make(rig: &Rig, name: &str) {
     made.wait().await.unwrap();
 }
 
-/// An edit of the same size, as soon as the file was read here, or written: the next open sees it,
+/// An edit of the same size, just after the file was read or written here: the next open sees it,
 /// at once and after a remount.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_edit_of_the_same_size_within_a_granule_is_seen() {
@@ -98,8 +98,8 @@ async fn an_edit_of_the_same_size_within_a_granule_is_seen() {
     }
 }
 
-/// A file that is made or removed as soon as its directory was looked at: names are asked for anew
-/// when they are due.
+/// A file that is made or removed just after its directory was listed: names are requested again
+/// when they expire.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_name_made_within_the_granule_of_a_listing_is_seen() {
     for granule_ms in [SECOND_MS, 2 * SECOND_MS, 10] {
@@ -132,8 +132,8 @@ async fn a_name_made_within_the_granule_of_a_listing_is_seen() {
     }
 }
 
-/// Both change files and names at random moments. Whoever opens a file sees the last change of it;
-/// with `noac` names too.
+/// Both machines change files and names at random moments. An open sees the last change of the
+/// file; with `noac` names too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn random_work_on_a_coarse_clock_is_seen() {
     let first = std::env::var("LARDER_SEED").ok().map(|seed| seed.parse().unwrap());

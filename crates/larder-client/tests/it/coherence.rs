@@ -1,4 +1,4 @@
-//! What is asked of the server, and when: by counting calls.
+//! What is requested from the server, and when: by counting calls.
 
 use std::ffi::OsStr;
 
@@ -33,8 +33,8 @@ async fn foreign_changes_are_seen_after_the_timeout() {
     assert_eq!(rig.cat("file").await, b"one");
     other.put("file", b"three").await;
     other.put("new", b"").await;
-    // Bytes that the cache could not keep are read anew, so only attributes are sure not to be
-    // asked for.
+    // Bytes that the cache could not keep are read again, so only attributes are sure not to be
+    // requested.
     assert_eq!(rig.stat("file").await.attr.size, 3, "within the timeout, without close-to-open");
     rig.advance(6);
     assert_eq!(rig.cat("file").await, b"three");
@@ -56,8 +56,8 @@ async fn every_open_sees_what_was_closed_before() {
     assert_eq!(rig.cat("file").await, b"three", "close-to-open");
 }
 
-/// Who has read a file may be faster than the cache, and another one may read it before the cache
-/// has it.
+/// A reader may be faster than the cache: another process may read the file before the cache has
+/// it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_on_its_way_to_the_cache_is_not_asked_for_again() {
     let rig = Rig::new(Options::default()).await;
@@ -97,7 +97,7 @@ async fn own_writes_are_read_from_the_cache_and_foreign_ones_are_not() {
     assert_eq!(rig.cat("renamed").await, bytes);
     assert_eq!(rig.server.calls("read"), 0, "written, changed and renamed by us alone");
 
-    // Both write; ours comes second, so what we hold lacks the other's bytes.
+    // Both write; ours comes second, so what is cached lacks the other's bytes.
     let open = rig.open(&root(), "renamed", WRITE).await.unwrap();
     open.write(0, b"ours").await.unwrap();
     let foreign = other.open(&root(), "renamed", WRITE).await.unwrap();
@@ -110,8 +110,8 @@ async fn own_writes_are_read_from_the_cache_and_foreign_ones_are_not() {
     assert_eq!(rig.cat("renamed").await, both);
 }
 
-/// All ways to merge two sequences of so many steps, keeping the order of each: `true` is a step of
-/// the first.
+/// All ways to merge two sequences with these numbers of steps, keeping the order of each: `true`
+/// is a step of the first.
 fn merges(first: usize, second: usize) -> Vec<Vec<bool>> {
     let mut all = Vec::new();
     for (is_first, left) in [(true, first), (false, second)] {
@@ -125,8 +125,8 @@ fn merges(first: usize, second: usize) -> Vec<Vec<bool>> {
     if all.is_empty() { vec![vec![]] } else { all }
 }
 
-/// A file that two machines write to at the same time, in every order of their opens, writes and
-/// closes: whoever opens it afterwards sees what the server has. `hides_before` as some servers do.
+/// Two machines write to a file at the same time, in every order of their opens, writes and closes:
+/// an open afterwards sees what the server has. `hides_before` as with some servers.
 async fn check_two_writers(hides_before: bool) {
     for (offset, len) in [(0, 4), (150_000, 4), (0, 300_000), (299_999, 1), (300_000, 4)] {
         for order in merges(3, 3) {
@@ -168,7 +168,7 @@ async fn two_writers_at_once_both_see_what_the_server_has() {
     check_two_writers(true).await;
 }
 
-/// Somebody else writes before the first, second ... of the requests that carry our bytes, and
+/// Another client writes before the first, second ... of the requests that carry our bytes, and
 /// after the last.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_foreign_write_between_our_requests_is_seen() {
@@ -197,8 +197,8 @@ async fn a_foreign_write_between_our_requests_is_seen() {
     }
 }
 
-/// Whether what was written is in the cache afterwards, on servers that tell of the time before and
-/// on those that do not: there only if nothing of an older version can be left.
+/// Whether what was written is in the cache afterwards, on servers that report attributes from
+/// before and on those that do not: only if nothing of an older version can be left.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn own_writes_are_kept_as_far_as_the_server_proves_them() {
     for (hides_before, offset, len, is_kept) in [
@@ -280,7 +280,7 @@ async fn unlink_of_a_file_just_closed_waits_for_its_release() {
     assert_eq!(rig.server.calls("rename"), 0, "it was hidden first");
     assert_eq!(rig.names().await, [""; 0]);
 
-    // One that stays open is hidden, and goes with its last release.
+    // A file that stays open is hidden, and removed at its last release.
     let open = rig.create("file").await;
     open.flush().await.unwrap();
     rig.in_vain(rig.remove("file")).await.unwrap();
@@ -291,8 +291,8 @@ async fn unlink_of_a_file_just_closed_waits_for_its_release() {
     assert_eq!(rig.names().await, [""; 0]);
 }
 
-/// POSIX: the links of an open file that has lost its last name are none, whatever stands for it at
-/// the server.
+/// POSIX: an open file that has lost its last name has no links, whatever name it has at the
+/// server.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn open_file_without_a_name_has_no_links() {
     let rig = Rig::new(Options::default()).await;
@@ -307,7 +307,8 @@ async fn open_file_without_a_name_has_no_links() {
     open.close().await.unwrap();
 }
 
-/// What others do in a directory makes its names uncertain, but not which files are open here.
+/// Changes by other clients in a directory make its names uncertain, but not which files are open
+/// here.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn open_file_is_hidden_though_others_changed_its_directory() {
     let rig = Rig::new(Options::default()).await;
@@ -315,8 +316,8 @@ async fn open_file_is_hidden_though_others_changed_its_directory() {
     for (name, replace) in [("removed", false), ("replaced", true)] {
         let open = rig.create(name).await;
         open.write(0, b"still here").await.unwrap();
-        // Sent now, and not when its time has come, beside the look at its name: on a clock that
-        // stands still the one cannot be told to be before the other.
+        // Sent now, and not when it is due, at the same time as the lookup of its name: on a clock
+        // that stands still their order cannot be determined.
         open.flush().await.unwrap();
         rig.put("new", b"new").await;
         other.put(&format!("noise beside {name}"), b"").await;
@@ -333,8 +334,8 @@ async fn open_file_is_hidden_though_others_changed_its_directory() {
     }
 }
 
-/// Whoever removes a file, closes it and removes its directory finds it empty, though the kernel
-/// tells of the last close later: the hidden name goes first.
+/// A process that removes a file, closes it and removes its directory finds the directory empty,
+/// although the kernel reports the last close later: the hidden name is removed first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn directory_of_a_removed_file_just_closed_can_be_removed() {
     let rig = Rig::new(Options::default()).await;
@@ -353,7 +354,7 @@ async fn directory_of_a_removed_file_just_closed_can_be_removed() {
 }
 
 /// A rename, and an unlink of one name of several, move the file's ctime, and their replies do not
-/// tell it. Only who looks at it pays for it.
+/// report it. Only a caller that needs the ctime causes a request.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ctime_is_asked_for_after_a_rename_and_an_unlink() {
     let rig = Rig::new(Options::default()).await;
@@ -393,8 +394,8 @@ async fn ctime_is_asked_for_after_a_rename_and_an_unlink() {
     moved("two", before, 1).await;
 }
 
-/// Others have changed the directory, so it is not known what the name stood for; the kernel knows,
-/// and asks.
+/// Other clients have changed the directory, so it is not known what the name stood for; the kernel
+/// knows, and asks.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn links_and_ctime_are_asked_for_after_an_unlink_in_a_directory_that_others_changed() {
     let rig = Rig::new(Options::default()).await;
@@ -422,8 +423,8 @@ async fn links_and_ctime_are_asked_for_after_an_unlink_in_a_directory_that_other
     }
 }
 
-/// The kernel sends the pieces of a sequential read in any order, and takes its time over them:
-/// bytes are asked for once all the same, with and without a cache to keep them.
+/// The kernel sends the pieces of a sequential read in any order, with pauses: bytes are requested
+/// only once, with and without a cache to keep them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pieces_of_a_sequential_read_cost_no_more_than_whole_requests() {
     const PIECE: u32 = 128 << 10;
@@ -438,14 +439,14 @@ async fn pieces_of_a_sequential_read_cost_no_more_than_whole_requests() {
             let read = open.read(start as u64, PIECE).await.unwrap();
             assert!(read == bytes[start..start + PIECE as usize], "piece {piece}");
         }
-        // One look at the head, then what is left of each MiB.
+        // One read of the head, then the rest of each MiB.
         assert_eq!(rig.server.calls("read"), 4, "cache_data {cache_data}");
         open.close().await.unwrap();
     }
 }
 
-/// Of a file of up to 640 KiB a caller who asks for 64 KiB or more at first gets all by one
-/// request; who asks for less may be looking at its head.
+/// For a file of up to 640 KiB, a caller whose first read is of 64 KiB or more gets all of it by
+/// one request; a shorter first read may be a look at its head.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_small_file_that_is_read_in_large_pieces_costs_one_request() {
     for cache_data in [true, false] {
@@ -469,7 +470,7 @@ async fn a_small_file_that_is_read_in_large_pieces_costs_one_request() {
     }
 }
 
-/// What the kernel asks for at random is whole pages. Without a cache to keep it, nothing more is
+/// What the kernel requests at random is whole pages. Without a cache to keep them, no more is
 /// fetched: the reference client would pay for bytes that it throws away.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn plain_client_fetches_the_pages_that_are_read_and_no_more() {
@@ -488,7 +489,7 @@ async fn plain_client_fetches_the_pages_that_are_read_and_no_more() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn cached_data_is_denied_to_whom_the_server_denies_it() {
+async fn cached_data_is_denied_to_users_whom_the_server_denies() {
     let rig = Rig::new(Options::default()).await;
     rig.put("secret", b"of root").await;
     rig.set("secret", SetAttr { mode: Some(0o600), ..SetAttr::default() }).await;
@@ -518,8 +519,8 @@ async fn read_follows_a_foreign_truncation_in_between() {
     assert_eq!(rig.cat("file").await, b"short");
 }
 
-/// Attributes that are wanted again are asked for with the names. Who goes on with a listing is not
-/// sent back for that.
+/// Expired attributes are requested together with the names. A reader that continues a listing is
+/// not sent back to its beginning for that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_listing_goes_on_after_the_name_that_was_told_last_is_removed() {
     let rig = Rig::new(Options::default().no_attribute_cache()).await;

@@ -62,7 +62,7 @@ async fn a_copy_of_what_is_held_is_held() {
     to.close().await.unwrap();
     assert!(rig.cat("to").await == content);
     assert_eq!(["write", "read"].map(|call| rig.server.calls(call)), [0, 0]);
-    // Within one file, too.
+    // The same within one file.
     let file = rig.open(&root(), "to", WRITE).await.unwrap();
     let end = LONG as u64;
     assert_eq!(copy(&rig, place(&file, 100), place(&file, end), 300_000).await, Ok(300_000));
@@ -72,9 +72,9 @@ async fn a_copy_of_what_is_held_is_held() {
     assert!(rig.foreigner().await.cat("to").await == rig.cat("to").await);
 }
 
-/// What is held of the source is of an older version than what the server copies.
+/// What is cached of the source belongs to an older version than the one that the server copies.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_source_that_somebody_else_changed_is_not_copied_from_the_cache() {
+async fn a_source_that_another_client_changed_is_not_copied_from_the_cache() {
     let rig = Rig::new(Options::default()).await;
     let (old, new) = (pattern(3, LONG), pattern(4, LONG));
     rig.put("from", &old).await;
@@ -88,7 +88,7 @@ async fn a_source_that_somebody_else_changed_is_not_copied_from_the_cache() {
     assert!(rig.cat("to").await == new);
 }
 
-/// The kernel reads and writes where that costs less, and where bytes are not to be at the server.
+/// The kernel reads and writes where that costs less, and where bytes need not be at the server.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_not_copied_is_said_before_anything_is_done() {
     let rig = Rig::new(Options::default()).await;
@@ -106,7 +106,7 @@ async fn what_is_not_copied_is_said_before_anything_is_done() {
     assert_eq!(unsent, Err(Error::NotSupported), "it is held here");
     let calls = ["copy_range", "write", "getattr"].map(|call| rig.server.calls(call));
     assert_eq!(calls, [0; 3]);
-    // Within one file, what is unsent goes first.
+    // Within one file, what is unsent is sent first.
     let within = copy(&rig, place(&from, 0), place(&from, LONG as u64), LONG as u64).await;
     assert_eq!(within, Ok(LONG as u64));
     let mut wanted = content.clone();
@@ -115,7 +115,7 @@ async fn what_is_not_copied_is_said_before_anything_is_done() {
     assert_eq!(to.read(0, 10).await.unwrap(), b"");
 }
 
-/// A copy that fails may have been made in part: nothing that was held there is believed.
+/// A copy that fails may have been made in part: nothing that was cached there is trusted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_a_copy_without_an_answer_the_target_is_what_the_server_has() {
     let rig = Rig::new(Options::default()).await;
@@ -139,8 +139,8 @@ async fn after_a_copy_without_an_answer_the_target_is_what_the_server_has() {
     assert!(rig.cat("to").await == source);
 }
 
-/// Random changes of two files that are open here, and now and then by somebody else: everybody
-/// sees the same bytes.
+/// Random changes of two files that are open here, and now and then by another client: all see the
+/// same bytes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn random_copies_agree_with_a_model() {
     const END: u64 = 1_000_000;
@@ -213,8 +213,8 @@ async fn random_copies_agree_with_a_model() {
     assert!(copied_by_server > 20, "{copied_by_server}");
 }
 
-/// The server copies into a file that the kernel writes itself: the kernel sees it, also if the
-/// source is not held, and what it writes over it is found.
+/// The server copies into a file that the kernel writes itself: the kernel sees the copy, even if
+/// the source is not cached, and what it writes over the copy is found.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_copy_is_in_the_local_file_that_the_kernel_writes() {
     const LEN: usize = 700_000;
@@ -225,7 +225,7 @@ async fn a_copy_is_in_the_local_file_that_the_kernel_writes() {
     let source = pattern(1, LEN);
     for (name, is_held) in [("held", true), ("fetched", false)] {
         if !is_held {
-            // Somebody else makes the same file anew.
+            // Another client replaces the file by a new one.
             let (other, handle) = another_client_at(&server, "from").await;
             let (anew, who) = (source.clone().into(), root());
             other.write(&who, &handle, None, 0, anew, Stability::FileSync).await.unwrap();

@@ -1,6 +1,5 @@
-//! What an earlier process has left on record is damaged, or of a format that nobody knows: it
-//! counts as not there. Nothing wrong is shown, unsent bytes are sent or set aside, and the mount
-//! works.
+//! A record of an earlier process is damaged, or of an unknown format: it counts as missing.
+//! Nothing wrong is shown, unsent bytes are sent or set aside, and the mount works.
 
 use larder_cache::{Cache, FileNo};
 use larder_client::{Options, Start};
@@ -94,7 +93,7 @@ impl Kind {
 const SENT: &[u8] = b"bytes that the server has";
 const UNSENT: &[u8] = b"BYTES that the server has";
 
-/// A mount with a bit of everything, whose process dies after its records were damaged.
+/// A mount with files in many states, whose process dies after its records were damaged.
 async fn damaged(
     kind: Kind,
     damage: Damage,
@@ -124,7 +123,7 @@ async fn damaged(
     (rig.kill(start).await, opens)
 }
 
-/// Everything that one who knows nothing sees is seen.
+/// A fresh client sees everything that it should.
 async fn check(rig: &Rig, case: &str) {
     let other = rig.foreigner().await;
     let names = rig.names().await;
@@ -166,9 +165,9 @@ async fn damaged_records_cost_the_next_mount_no_byte() {
     }
 }
 
-/// An open file that is not known any more answers ESTALE, and one that is has its bytes.
+/// An open file that is not known any more answers ESTALE, and one that is known has its bytes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn damaged_records_cost_who_goes_on_no_byte() {
+async fn damaged_records_cost_the_next_worker_no_byte() {
     for kind in KINDS {
         for damage in DAMAGES {
             let case = format!("{kind:?}, {damage:?}");

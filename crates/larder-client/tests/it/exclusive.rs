@@ -2,8 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::sync::Arc;
+use std::time::Duration;
 
-use larder_client::Start;
+use larder_class::{Level, Sources, load};
+use larder_client::{Due, Here, Options, Start, offer};
 use larder_io::Image;
 use larder_vfs::{FileSystem, Ino, Lookup, Remote, SetAttr, SetTime, Time};
 
@@ -22,7 +25,7 @@ struct Seen {
     given: Option<i64>,
 }
 
-/// Times that are given are so old: older than those of the clock, and of the local disk of these
+/// Times that are set are this old: older than those of the clock, and of the local disk of these
 /// tests, which counts from 1970 on.
 const GIVEN: std::ops::Range<i64> = -600..-500;
 
@@ -34,7 +37,7 @@ fn set_time(sec: i64) -> SetAttr {
     SetAttr { mtime: Some(SetTime::To(Time { sec, nsec: 0 })), ..SetAttr::default() }
 }
 
-/// What was there after each step, by how long the disk's log was then. After a close it is kept.
+/// The files after each step, and how long the disk's log was then. After a close they are kept.
 struct Moment {
     logged: usize,
     is_kept: bool,
@@ -43,7 +46,7 @@ struct Moment {
 
 const NAMES: [&str; 6] = ["n0", "n1", "n2", "n3", "n4", "n5"];
 
-/// What a mount has under these names while its server does not answer.
+/// What a mount shows under these names while its server does not answer.
 async fn found(rig: &Rig) -> Files {
     let mut files = Files::new();
     for name in NAMES {
@@ -58,8 +61,8 @@ async fn found(rig: &Rig) -> Files {
     files
 }
 
-/// Makes, renames and removes files; closes each with its bytes, after a part of them got a mode
-/// and a time; gives closed ones a mode and a time.
+/// Makes, renames and removes files; closes each with its bytes, after some of them got a mode and
+/// a time; sets mode and time of closed ones.
 async fn history(rig: &Rig) -> Vec<Moment> {
     let (mut files, mut moments) = (Files::new(), Vec::new());
     for step in 0..24_u64 {
@@ -121,7 +124,7 @@ async fn history(rig: &Rig) -> Vec<Moment> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whenever_the_machine_crashes_closed_files_have_their_names_and_bytes() {
     let rig = Rig::exclusive(generated()).await;
-    // The server tells whom it takes root for.
+    // The server reveals whether it squashes root.
     rig.put("first", b"").await;
     rig.checkpoint();
     let (begin, calls) = (rig.disk.logged(), rig.server.calls("make"));
@@ -152,7 +155,7 @@ async fn whenever_the_machine_crashes_closed_files_have_their_names_and_bytes() 
     }
     println!("{images} crashes");
     assert!(images > 50);
-    // The last of them goes to the server, names and bytes.
+    // The last of them are sent to the server, names and bytes.
     let files = found(&rig).await;
     let rig = rig.crash().await;
     rig.client.sync(&|_| true).await.unwrap();
@@ -186,8 +189,8 @@ async fn seen(rig: &Rig, name: &str) -> Seen {
     Seen { bytes, mode: attr.mode, given: given(attr.mtime.sec) }
 }
 
-/// Gives each of some new files, whose bytes are only here, other attributes. Answers what each is
-/// then, by its name.
+/// Sets other attributes of some new files, whose bytes are only here. Returns the resulting
+/// attributes, by name.
 async fn set_beside_bytes(rig: &Rig) -> BTreeMap<&'static str, Seen> {
     let size = |size| SetAttr { size: Some(size), ..SetAttr::default() };
     let mode = SetAttr { mode: Some(0o600), ..SetAttr::default() };
@@ -217,7 +220,7 @@ async fn set_beside_bytes(rig: &Rig) -> BTreeMap<&'static str, Seen> {
     });
     rig.set("emptied", size(0)).await;
     change("emptied", &|seen| seen.bytes.clear());
-    // Nobody looks at this one since.
+    // No call has looked at this one since.
     rig.rename("renamed", "other").await.unwrap();
     wanted.remove("renamed");
     wanted.insert("other", Seen { mode: 0o644, ..plain.clone() });
@@ -229,21 +232,21 @@ async fn set_beside_bytes(rig: &Rig) -> BTreeMap<&'static str, Seen> {
 }
 
 /// Mode, size and times of files whose bytes are only here are set without a request; the server
-/// gets them, whatever dies in between.
+/// gets them, at whatever step the process dies.
 #[tokio::test]
 async fn attributes_are_set_beside_unsent_bytes() {
     for die in ["nothing", "resume", "mount anew", "crash"] {
         let mut rig = Rig::exclusive(generated()).await;
-        // The server tells whom it takes root for, and what is there.
+        // The server reveals whether it squashes root, and what exists.
         rig.put("first", b"").await;
         rig.put("second", b"").await;
         let calls = rig.server.calls_total();
         let wanted = set_beside_bytes(&rig).await;
         for (name, wants) in wanted.iter().filter(|(name, _)| **name != "other") {
             assert_eq!(seen(&rig, name).await, *wants, "{name}");
-            // What was not closed since is kept by this.
+            // This keeps what was not closed since.
             let open = rig.open(&root(), name, WRITE).await.unwrap();
-            rig.client.fsync(&root(), open.ino).wait().await.unwrap();
+            rig.client.fsync(&root(), open.ino, None).wait().await.unwrap();
             open.close().await.unwrap();
         }
         assert_eq!(rig.server.calls_total(), calls, "{die}");
@@ -262,5 +265,42 @@ async fn attributes_are_set_beside_unsent_bytes() {
             assert_eq!(seen(&rig, name).await, *wants, "{name} after {die}");
         }
         assert_eq!((rig.client.unsaved(), rig.set_aside().len()), (vec![], 0));
+    }
+}
+
+/// Files of class `scratch` are in memory: a reboot loses them, and with them their names. No name
+/// is left that shows as an empty file, here or at the server; what was put on the disk is still
+/// there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_in_memory_is_gone_after_a_boot_with_its_name() {
+    let sources = Sources { class: Some("scratch".into()), ..Sources::default() };
+    let here = Here { disk: true, memory: true, names: true };
+    let classes = load(&sources, &offer("a mount", here, Duration::from_secs(30))).unwrap();
+    assert!(classes.mount().raised.is_empty());
+    let rig = Rig::exclusive(Options { classes: Arc::new(classes), ..Options::default() }).await;
+    rig.put("first", b"").await;
+    let calls = |method| rig.server.calls(method);
+    let made = calls("make");
+    for name in ["n0", "n1", "n2"] {
+        rig.put(name, &pattern(1, 5_000)).await;
+    }
+    rig.rename("n1", "n3").await.unwrap();
+    rig.remove("n2").await.unwrap();
+    let ino = rig.find("n0").await.unwrap();
+    let told = rig.client.durability(ino).unwrap();
+    assert_eq!((told.reached, told.promised), (Level::Memory, Some(Level::Memory)));
+    assert_eq!(told.due, Some(Due::Unmount));
+    rig.client.set_class(&root(), ino, Some("generated")).await.unwrap();
+    assert_eq!(calls("write"), 1, "what is to be more durable is sent");
+    rig.put("n4", b"more").await;
+    assert_eq!((calls("make"), calls("write")), (made + 1, 1), "all else is here");
+    rig.checkpoint();
+    for image in [Image::Synced, Image::Written] {
+        let next = rig.boot(rig.disk.crash(image), rig.server.another_client()).await;
+        let files: Vec<_> = found(&next).await.into_keys().collect();
+        assert_eq!(files, ["n0"], "{image:?}");
+        assert_eq!(next.cat("n0").await, pattern(1, 5_000));
+        next.client.write_back_all().await.unwrap();
+        assert!(!next.names().await.iter().any(|name| name == "n3" || name == "n4"));
     }
 }

@@ -90,8 +90,8 @@ async fn failed_operations_leave_names_as_they_were() {
     assert_eq!(rig.cat("file").await, b"x");
 }
 
-/// A server that was restored, or one that names files by path and was connected to anew. Files are
-/// found by where they were; what was written and not sent gets there.
+/// A server that was restored, or a server that names files by path and was reconnected. Files are
+/// found by their last path; what was written and not sent gets there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn files_with_new_handles_are_found_by_their_paths() {
     let rig = Rig::new(Options::default()).await;
@@ -127,7 +127,7 @@ async fn file_that_was_replaced_behind_a_new_handle_is_another() {
     assert_eq!(rig.foreigner().await.cat("file").await, b"another");
 }
 
-/// A log on the server, for one, that grows while it is read over a slow link.
+/// For example a log on the server that grows while it is read over a slow link.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn file_that_others_change_all_the_time_is_read() {
     let rig = Rig::new(Options::default()).await;
@@ -142,7 +142,7 @@ async fn file_that_others_change_all_the_time_is_read() {
     assert!(found[..bytes.len()] == bytes);
     assert!(found[bytes.len()..].iter().all(|byte| *byte == b'+'));
 
-    // What is not sent yet belongs to it.
+    // What is not sent yet is part of it.
     let ours = rig.open(&root(), "log", WRITE).await.unwrap();
     ours.write(1000, b"ours").await.unwrap();
     let mut both = bytes;
@@ -150,7 +150,7 @@ async fn file_that_others_change_all_the_time_is_read() {
     assert!(ours.read(500, 2000).await.unwrap() == both[500..2500]);
 }
 
-/// A server describes the file, somebody cuts it, and the server reads what is left.
+/// A server describes the file, another client truncates it, and the server reads what is left.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_read_of_a_file_that_is_cut_ends_where_the_file_does() {
     let bytes = pattern(1, 300_000);
@@ -161,7 +161,7 @@ async fn a_read_of_a_file_that_is_cut_ends_where_the_file_does() {
         rig.server.cut_when_read(size as u64);
         assert!(open.read(0, 300_000).await.unwrap() == bytes[..size], "{size}");
 
-        // One that has read on meanwhile finds the end, too.
+        // A reader that has continued in the meantime finds the end, too.
         rig.foreigner().await.put("file", &bytes).await;
         let other = rig.open(&root(), "file", READ).await.unwrap();
         assert!(other.read(0, 20_000).await.unwrap() == bytes[..20_000]);
@@ -170,8 +170,8 @@ async fn a_read_of_a_file_that_is_cut_ends_where_the_file_does() {
     }
 }
 
-/// What an application was told is late, and the server then refuses, is kept in the cache
-/// directory.
+/// Data that an application was told is late, and that the server then refuses, is kept in the
+/// cache directory.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn late_data_that_the_server_refuses_is_set_aside() {
     let rig = Rig::new(Options::default()).await;
@@ -190,7 +190,7 @@ async fn late_data_that_the_server_refuses_is_set_aside() {
     assert_eq!(rig.find("file").await, None);
 }
 
-/// The server comes back after the close that told of its absence, and before the release.
+/// The server is back after the close that reported its absence, and before the release.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn data_refused_at_the_release_is_set_aside_unless_the_close_said_so() {
     let rig = Rig::new(Options::default()).await;
@@ -219,7 +219,7 @@ async fn data_refused_at_the_release_is_set_aside_unless_the_close_said_so() {
     assert!(kept.iter().all(|(_, content)| content == b"new content"), "{kept:?}");
 }
 
-/// Of what an earlier process said, the next one knows nothing.
+/// The next process does not know what the earlier one reported.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn late_data_that_is_refused_after_a_resume_is_set_aside() {
     let rig = Rig::new(Options::default()).await;
@@ -236,7 +236,7 @@ async fn late_data_that_is_refused_after_a_resume_is_set_aside() {
     assert_eq!(kept.iter().map(|(_, content)| &content[..]).collect::<Vec<_>>(), [b"new content"]);
 }
 
-/// What waits for the server when the mount ends is the next one's to send.
+/// Data that waits for the server when the mount ends is sent by the next mount.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn data_under_way_at_the_end_of_the_mount_stays_unsent() {
     let rig = Rig::new(Options::default()).await;
@@ -274,8 +274,8 @@ async fn discarded_data_leaves_the_kernel() {
     assert!(matches!(opened.path, DataPath::Cached { keep: false }));
 }
 
-/// Whether its cookies lead back to the beginning, into a page that is held, or to the end of one:
-/// each reader is told soon.
+/// Whether the server's cookies lead back to the beginning, into a page that is cached, or to the
+/// end of one: each reader soon gets an error.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_listing_that_goes_round_over_several_pages_ends() {
     const NAMES: usize = 600;
@@ -292,7 +292,7 @@ async fn a_listing_that_goes_round_over_several_pages_ends() {
     }
 }
 
-/// A server with so many names.
+/// A server with this many names.
 async fn many(names: usize) -> Rig {
     let rig = Rig::new(Options::default()).await;
     let at = rig.server.root().await.unwrap().handle;
@@ -304,7 +304,7 @@ async fn many(names: usize) -> Rig {
     rig
 }
 
-/// Lists the root by readers who take turns; the positions that each was given.
+/// Lists the root by readers that take turns; returns the positions that each was given.
 async fn list(rig: &Rig, begin: impl IntoIterator<Item = u64>) -> Vec<Result<Vec<u64>, Error>> {
     const CALLS_MAX: usize = 500;
     rig.client.opendir(&root(), Ino::ROOT).wait().await.unwrap();

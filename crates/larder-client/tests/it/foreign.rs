@@ -1,4 +1,4 @@
-//! Whose change it was: what readers, renames and links make of changes of our own and of others.
+//! Who made a change: how readers, renames and links treat changes of our own and of other clients.
 
 use std::ffi::OsStr;
 
@@ -7,8 +7,8 @@ use larder_vfs::{Error, FileSystem, Ino, New, SetAttr, Time};
 
 use crate::rig::{READ, Rig, WRITE, pattern, root};
 
-/// A change of our own is no other version to who reads the file meanwhile, once it is at the
-/// server and settled, too.
+/// For a reader, a change of our own makes no other version of the file, even once it is at the
+/// server.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reader_goes_on_after_changes_of_our_own() {
     let rig = Rig::new(Options { cache_data: false, ..Options::default() }).await;
@@ -35,8 +35,8 @@ async fn a_reader_goes_on_after_changes_of_our_own() {
     reader.close().await.unwrap();
 }
 
-/// An open file that is to be replaced is hidden first. If there is nothing any more to replace it
-/// with, it has its name back.
+/// An open file that is to be replaced is hidden first. If the file that was to replace it is gone,
+/// it gets its name back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_rename_that_fails_leaves_the_open_file_that_it_was_to_replace() {
     let rig = Rig::new(Options::default()).await;
@@ -57,8 +57,8 @@ async fn a_rename_that_fails_leaves_the_open_file_that_it_was_to_replace() {
     assert_eq!(other.names().await, [""; 0]);
 }
 
-/// Which names a file has is known also after others have changed the directory: as long as it is
-/// open here, its last one is replaced by a hidden one.
+/// The names of a file are known even after other clients have changed the directory: as long as it
+/// is open here, its last one is replaced by a hidden one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_open_file_is_hidden_by_whatever_name_it_is_removed() {
     for is_renamed in [true, false] {
@@ -92,8 +92,8 @@ async fn an_open_file_is_hidden_by_whatever_name_it_is_removed() {
     }
 }
 
-/// The same while the file is changed here: a name that it gets, here or elsewhere, moves its
-/// change time and no byte.
+/// The same while the file is changed here: a new link, made here or elsewhere, moves its change
+/// time and changes no byte.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reader_goes_on_after_a_change_of_our_own_during_which_a_name_was_given() {
     for (is_ours, is_seen) in [(true, false), (false, false), (false, true)] {
@@ -131,7 +131,7 @@ async fn a_reader_goes_on_after_a_change_of_our_own_during_which_a_name_was_give
     }
 }
 
-/// The kernel asks once more for the name by which it came to a file that is gone.
+/// The kernel looks up again the name by which it got a file that is gone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_name_of_a_file_that_is_gone_is_asked_for_again() {
     let rig = Rig::new(Options::default()).await;
@@ -148,13 +148,13 @@ async fn each_name_of_a_file_that_is_gone_is_asked_for_again() {
     assert_eq!((rig.find("first").await, rig.find("second").await), (None, None));
 }
 
-/// Links and modes are not bytes: somebody else's change of them is no other version to who reads
-/// the file.
+/// Links and modes are not bytes: for a reader of the file, another client's change of them makes
+/// no other version.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reader_goes_on_after_somebody_else_changed_attributes_alone() {
+async fn a_reader_continues_after_another_client_changed_only_attributes() {
     let rig = Rig::new(Options { cache_data: false, ..Options::default() }).await;
     let other = rig.foreigner().await;
-    // By its times alone a server tells of links and bytes apart.
+    // A server that reports only times distinguishes changes of links and of bytes by them.
     let time = |sec| rig.server.set_time(Time { sec, nsec: 123_456_789 });
     time(1_000_000);
     let bytes = pattern(1, 50_000);
@@ -171,8 +171,8 @@ async fn a_reader_goes_on_after_somebody_else_changed_attributes_alone() {
     reader.close().await.unwrap();
 }
 
-/// Who is told that a name exists finds it, and who is told that it does not finds none, however
-/// long names are believed.
+/// A caller that is told that a name exists finds it, and a caller that is told that it does not
+/// finds none, however long names are trusted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_change_says_of_a_name_is_so_for_the_next_lookup() {
     let rig = Rig::new(Options::default()).await;
@@ -203,8 +203,9 @@ async fn what_a_change_says_of_a_name_is_so_for_the_next_lookup() {
     assert_eq!(rig.find("moved").await, None);
 }
 
-/// Times that come back to what they were make no older version of the present one: a clock is set
-/// back, or a server tells times late, as Samba does of a file that somebody has open to write.
+/// Times that return to an earlier value do not make the cached bytes of that time valid again: a
+/// clock is set back, or a server reports times late, as Samba does for a file that is open for
+/// writing elsewhere.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_held_of_times_that_come_back_is_not_believed() {
     for cache_data in [true, false] {

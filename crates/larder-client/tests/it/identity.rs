@@ -1,5 +1,5 @@
 //! A server that gives the handle of a removed file to the next one it makes, as SMB servers do
-//! with inode numbers: the two are never taken for one.
+//! with inode numbers: the two are never mistaken for one.
 
 use std::ffi::OsStr;
 
@@ -8,7 +8,7 @@ use larder_vfs::{Error, FileSystem, Ino, New, Remote, Removal, SetAttr};
 
 use crate::rig::{READ, Rig, WRITE, root};
 
-/// What takes a file's last name away.
+/// How a file's last name is removed.
 #[derive(Clone, Copy, Debug)]
 enum End {
     /// It is removed while it is closed.
@@ -17,14 +17,14 @@ enum End {
     Closed,
     /// Another file is renamed to its name.
     Replaced,
-    /// Somebody else removes it.
+    /// Another client removes it.
     RemovedElsewhere,
 }
 
-/// What a new file is made while.
+/// The state in which the new file is made.
 #[derive(Clone, Copy, Debug)]
 enum Answer {
-    /// The answer to the removal is on its way.
+    /// The answer to the removal is in flight.
     Pending,
     /// All have been answered.
     Taken,
@@ -38,7 +38,7 @@ async fn rig() -> Rig {
     rig
 }
 
-/// Makes `f` while the file `t` goes in this way, and checks that it is a file of its own.
+/// Makes `f` while the file `t` is removed in this way, and checks that it is a file of its own.
 async fn a_new_file_is_itself(end: End, answer: Answer) {
     let what = format!("{end:?} {answer:?}");
     let rig = rig().await;
@@ -98,7 +98,7 @@ async fn a_new_file_is_itself(end: End, answer: Answer) {
     made.close().await.unwrap();
     assert_eq!(foreigner.cat("f").await, b"new", "{what}: at the server");
     assert_eq!(rig.cat("f").await, b"new", "{what}");
-    // Whoever still has the number of the old one gets nothing of the new one.
+    // A caller that still has the number of the old file gets nothing of the new one.
     let opened = rig.client.open(&root(), old, READ).wait().await;
     assert_eq!(opened.err(), Some(Error::Stale), "{what}");
     let set = SetAttr { size: Some(0), ..SetAttr::default() };
@@ -148,8 +148,8 @@ async fn a_new_directory_is_not_taken_for_a_removed_one() {
     assert!(rig.find("e/b").await.is_some() && rig.find("e/a").await.is_none());
 }
 
-/// A name that was looked up while the removal of its handle's earlier file was on its way is
-/// looked up again.
+/// A name that was looked up while the removal of its handle's earlier file was in flight is looked
+/// up again.
 #[tokio::test]
 async fn a_name_found_while_its_handle_went_over_is_looked_up_again() {
     let rig = rig().await;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use larder_class::{Classes, Level, Sources, load};
-use larder_client::{Options, offer};
+use larder_client::{Here, Options, offer};
 use larder_io::Image;
 use larder_vfs::{Error, FileSystem, Remote};
 
@@ -15,7 +15,8 @@ const LATER: Duration = Duration::from_secs(610);
 
 pub(crate) fn generated() -> Options {
     let sources = Sources { class: Some("generated".into()), ..Sources::default() };
-    let classes = Arc::new(load(&sources, &offer("a mount", true)).unwrap());
+    let classes =
+        Arc::new(load(&sources, &offer("a mount", Here::DISK, Duration::from_secs(30))).unwrap());
     assert!(classes.mount().raised.is_empty());
     Options { classes, ..Options::default() }
 }
@@ -59,6 +60,35 @@ async fn a_generated_file_is_kept_at_close_and_sent_within_its_time() {
     assert_eq!(rig.cat("short").await, b"bytes");
 }
 
+/// Deadlines count on the monotonic clock: if the wall clock is set, forward or back, unsent data
+/// is sent neither earlier nor later, and its reports do not change.
+#[tokio::test(start_paused = true)]
+async fn deadlines_ignore_a_wall_clock_that_is_set() {
+    const DAY_S: i64 = 24 * 3600;
+    let usual = Options::default().unsent_age_max;
+    for jump_s in [DAY_S, -DAY_S] {
+        for (options, within) in [(generated(), LATER), (Options::default(), usual)] {
+            let rig = Rig::new(options).await;
+            rig.put("file", b"").await;
+            let open = rig.open(&root(), "file", WRITE).await.unwrap();
+            open.write(0, b"bytes").await.unwrap();
+            let due = |rig: &Rig| rig.client.unsaved()[0].durability.due;
+            let told = due(&rig);
+            rig.clock.set_wall_by(jump_s);
+            assert_eq!(due(&rig), told);
+            pass(&rig.clock, within / 2).await;
+            assert_eq!(rig.server.calls("write"), 0, "{jump_s} s, {within:?}");
+            rig.clock.set_wall_by(-2 * jump_s);
+            open.write(5, b" more").await.unwrap();
+            assert_eq!(rig.client.unsent(&|_| true).oldest, Some(within / 2));
+            pass(&rig.clock, within / 2 + Duration::from_secs(1)).await;
+            assert_eq!(at_server(&rig, "file").await, b"bytes more", "{jump_s} s, {within:?}");
+            assert_eq!(rig.client.unsaved(), []);
+            open.close().await.unwrap();
+        }
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_is_removed_before_is_never_sent() {
     let rig = Rig::new(generated()).await;
@@ -75,14 +105,14 @@ async fn what_is_removed_before_is_never_sent() {
     );
 }
 
-/// An fsync is as good as a close, and what comes after it is not promised.
+/// An fsync promises as much as a close; what is written after it is not promised.
 #[tokio::test]
 async fn what_was_acknowledged_outlives_a_crash_of_the_machine() {
     let rig = Rig::new(generated()).await;
     rig.put("closed", b"closed").await;
     let open = rig.create("synced").await;
     open.write(0, b"synced").await.unwrap();
-    rig.client.fsync(&root(), open.ino).wait().await.unwrap();
+    rig.client.fsync(&root(), open.ino, None).wait().await.unwrap();
     open.write(6, b" not").await.unwrap();
     assert_eq!(rig.server.calls("write"), 0);
     let rig = rig.crash().await;
@@ -93,7 +123,7 @@ async fn what_was_acknowledged_outlives_a_crash_of_the_machine() {
 }
 
 /// At every change of the cache's disk from the first close on, until all is at the server: what a
-/// close acknowledged gets there, in the next boot, and nothing is set aside.
+/// close acknowledged is sent in the next boot, and nothing is set aside.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whenever_the_machine_crashes_what_was_closed_gets_to_the_server() {
     let rig = Rig::recording(generated()).await;
@@ -124,7 +154,7 @@ async fn whenever_the_machine_crashes_what_was_closed_gets_to_the_server() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_somebody_else_changed_meanwhile_is_not_overwritten() {
+async fn what_another_client_changed_meanwhile_is_not_overwritten() {
     for crashes in [false, true] {
         let rig = Rig::new(generated()).await;
         rig.put("file", b"first").await;
@@ -146,7 +176,8 @@ async fn what_somebody_else_changed_meanwhile_is_not_overwritten() {
     }
 }
 
-/// Who waits is told at once; who has the file open, by its next fsync or close, once.
+/// A caller that waits is told at once; a process that has the file open is told once, by its next
+/// fsync or close.
 #[tokio::test(start_paused = true)]
 async fn a_conflict_is_told() {
     let rig = Rig::new(generated()).await;
@@ -169,7 +200,8 @@ async fn a_conflict_is_told() {
     assert_eq!(at_server(&rig, "file").await, b"theirs again");
 }
 
-/// A crash between the server's answer and our record of it brings back what the server has.
+/// After a crash between the server's answer and our record of it, data that the server already has
+/// is kept again.
 #[tokio::test]
 async fn what_the_server_has_already_is_no_conflict() {
     for size in [5, 3 << 20] {
@@ -185,7 +217,7 @@ async fn what_the_server_has_already_is_no_conflict() {
     }
 }
 
-/// A server that took a part and went away is sent the rest, by whatever process.
+/// A server that accepted a part and went away is sent the rest, by whichever process.
 #[tokio::test]
 async fn sending_that_was_begun_goes_on() {
     for crashes in [false, true] {
@@ -229,6 +261,6 @@ async fn a_disk_that_does_not_keep_costs_a_close_that_waits_for_the_server() {
     rig.disk.inject(larder_io::Fault::EioAt(next));
     open.flush().await.unwrap();
     assert_eq!(at_server(&rig, "file").await, b"bytes");
-    assert!(Classes::shipped(&offer("a mount", true)).is_ok());
+    assert!(Classes::shipped(&offer("a mount", Here::DISK, Duration::from_secs(30))).is_ok());
     open.close().await.unwrap();
 }

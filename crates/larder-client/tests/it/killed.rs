@@ -1,4 +1,4 @@
-//! The process dies; another one goes on with the mount, or with a new one.
+//! The process dies; another one continues the mount, or makes a new one.
 
 use std::collections::BTreeMap;
 
@@ -111,8 +111,7 @@ async fn resume_needs_no_server() {
     assert_eq!(rig.foreigner().await.cat("file").await, b"unsent");
 }
 
-/// A server that is away need not be there for a new mount either, if it was there for an earlier
-/// one.
+/// A new mount needs no server either, if an earlier mount has reached it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn new_mount_needs_no_server_that_is_known() {
     let rig = Rig::new(Options::default()).await;
@@ -136,7 +135,7 @@ async fn new_mount_needs_no_server_that_is_known() {
     assert_eq!(rig.foreigner().await.cat("held").await, b"edit");
 }
 
-/// Who worked without his server and shuts his machine down in order has lost nothing.
+/// A user who works without the server and shuts the machine down in order loses nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unsent_data_outlives_an_orderly_stop_and_a_boot() {
     let rig = Rig::new(Options::default()).await;
@@ -216,7 +215,7 @@ async fn new_mount_after_a_kill_sends_what_was_unsent_and_removes_hidden_files()
     }
 }
 
-/// What was written to it is nobody's any more, and nothing to report.
+/// What was written to it need not be sent, and there is nothing to report.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hidden_file_that_was_removed_before_the_kill_is_not_written_back() {
     let rig = Rig::new(Options::default()).await;
@@ -287,10 +286,10 @@ async fn forgotten_nodes_leave_memory() {
     assert_eq!(rig.server.calls_total(), 0, "what is known stays known");
 }
 
-/// A thousand nodes would lie spread over the memory of many, and keep all of it.
+/// A thousand nodes would be scattered over the memory of many, and keep all of it resident.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_many_were_in_memory_none_stays() {
-    // Whoever looks for files to fill in holds their nodes for a moment.
+    // The task that looks for files to complete holds their nodes for a moment.
     let rig = Rig::new(Options { fill_after: None, ..Options::default() }).await;
     let mut inos = Vec::new();
     for n in 0..9000 {
@@ -305,9 +304,9 @@ async fn after_many_were_in_memory_none_stays() {
     assert_eq!(rig.server.calls_total(), 0, "who may search the directory is known");
 }
 
-/// A kill at every change of the cache's disk while a file is written back, and cut or extended:
-/// the next process reads what was written, and so does the server in the end. The kernel sends the
-/// truncation again, as nobody has answered it.
+/// A kill at every change of the cache's disk while a file is written back, and truncated or
+/// extended: the next process reads what was written, and so does the server in the end. The kernel
+/// sends the truncation again, as it was not answered.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn kill_at_every_change_of_a_write_back_shows_nothing_wrong() {
     let sizes = [(0, None), (50_000, None), (200_000, None), (50_000, Some(30_000))];
@@ -346,7 +345,7 @@ async fn kill_at_every_change_of_a_write_back_shows_nothing_wrong() {
     }
 }
 
-/// Closes a descriptor, or cuts the file first. Answers what it holds then.
+/// Closes a descriptor, or truncates the file first. Returns the resulting content.
 async fn finish(open: &Open<'_>, cut: Option<usize>, mut content: Vec<u8>) -> Vec<u8> {
     if let Some(cut) = cut {
         open.truncate(cut as u64).await.unwrap();
@@ -359,7 +358,7 @@ async fn finish(open: &Open<'_>, cut: Option<usize>, mut content: Vec<u8>) -> Ve
 /// An open file: the kernel's names for it, its name if it still has one, and its content.
 type Held = ((Ino, OpenId), Option<String>, Vec<u8>);
 
-/// Random work by one machine; now and then the process dies and the next one goes on. In the end
+/// Random work by one machine; now and then the process dies and the next one continues. In the end
 /// the server has what the applications wrote.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn random_work_across_kills_loses_nothing() {

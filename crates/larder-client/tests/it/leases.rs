@@ -1,7 +1,9 @@
-//! Leases: what they save, and that nothing old is believed when they end.
+//! Leases: which requests they save, and that nothing old is trusted when they end.
+
+use std::ffi::OsStr;
 
 use larder_client::{LookupCache, Options};
-use larder_vfs::SetAttr;
+use larder_vfs::{Error, FileSystem, Ino, MemRemote, New, Remote, RemoteLimits, SetAttr, Trouble};
 
 use crate::rig::{PATIENCE, READ, Rig, WRITE, pattern, root};
 
@@ -29,14 +31,14 @@ async fn under_a_lease_stat_open_and_read_cost_no_request_however_long_it_lasts(
         assert!(rig.find("absent").await.is_none());
         assert_eq!(rig.names().await, ["file"]);
     }
-    // The absent name was asked for once, before the last round.
+    // The listing has told that the name is absent.
     assert_eq!(rig.server.calls_total(), 0);
 }
 
-/// After a remount names are known and no file is fresh: each costs one question, and not the
-/// lease's as well.
+/// After a remount names are known and no file is fresh: each costs one request, and not a second
+/// one for the lease.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_waits_for_a_lease_on_a_directory_whose_files_must_be_asked_about() {
+async fn no_caller_waits_for_a_lease_on_a_directory_whose_files_must_be_asked_about() {
     let (rig, other) = leased().await;
     other.put("file", b"x").await;
     rig.stat("file").await;
@@ -46,7 +48,7 @@ async fn nobody_waits_for_a_lease_on_a_directory_whose_files_must_be_asked_about
     let stat = tokio::time::timeout(PATIENCE, rig.stat("file"));
     assert_eq!(stat.await.expect("it must not wait for the lease").attr.size, 1);
     assert_eq!(rig.server.calls("lookup"), 1);
-    // It is asked for in the background, which must not be where nothing is to be asked any more.
+    // It is requested in the background, which must end before requests are counted.
     while rig.server.calls("access") == 0 {
         tokio::task::yield_now().await;
     }
@@ -62,7 +64,7 @@ async fn nobody_waits_for_a_lease_on_a_directory_whose_files_must_be_asked_about
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_somebody_else_changes_is_seen_at_once() {
+async fn what_another_client_changes_is_seen_at_once() {
     let (rig, other) = leased().await;
     other.put("file", b"one").await;
     rig.names().await;
@@ -82,10 +84,10 @@ async fn what_somebody_else_changes_is_seen_at_once() {
     assert!(rig.find("file").await.is_none());
 }
 
-/// The other one's change waits until ours is at the server, so it is not undone by a late
+/// The other client's change waits until ours is at the server, so it is not undone by a late
 /// write-back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn unsent_changes_reach_the_server_before_somebody_else_goes_on() {
+async fn unsent_changes_reach_the_server_before_another_client_continues() {
     let (rig, other) = leased().await;
     other.put("file", b"0123456789").await;
     rig.names().await;
@@ -127,7 +129,7 @@ async fn a_lost_connection_ends_leases() {
     assert_eq!(rig.cat("file").await, b"three");
 }
 
-/// `lookupcache=none` and `noac` stay what they say under leases.
+/// `lookupcache=none` and `noac` keep their meaning under leases.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn options_that_distrust_are_obeyed_under_leases() {
     let options = Options { lookup_cache: LookupCache::None, ..Options::default() };
@@ -141,10 +143,10 @@ async fn options_that_distrust_are_obeyed_under_leases() {
     open.close().await.unwrap();
 }
 
-/// Samba tells late that somebody else has written: after the answer to a write of ours that came
-/// behind his, or never. What he wrote is there at the next open all the same.
+/// Samba reports late that another client has written: after the answer to a write of ours that
+/// followed it, or never. What the other client wrote is there at the next open in any case.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_somebody_else_wrote_before_us_is_seen_when_the_lease_ends_late() {
+async fn what_another_client_wrote_before_us_is_seen_when_the_lease_ends_late() {
     for ends_late in [true, false] {
         let (rig, other) = leased().await;
         if ends_late {
@@ -157,7 +159,7 @@ async fn what_somebody_else_wrote_before_us_is_seen_when_the_lease_ends_late() {
         let open = rig.open(&root(), "file", WRITE).await.unwrap();
         open.write(50_000, b"ours").await.unwrap();
         open.close().await.unwrap();
-        // A server that waits until its leases are given back lets nobody write meanwhile.
+        // A server that waits until its leases are returned lets no client write before that.
         let is_seen = rig.cat("file").await[0] == b'!';
         assert_eq!(is_seen, ends_late);
         // Once is enough.
@@ -165,5 +167,108 @@ async fn what_somebody_else_wrote_before_us_is_seen_when_the_lease_ends_late() {
         rig.server.take_leases_back().await;
         assert_eq!(&rig.cat("file").await[50_000..50_004], b"ours");
         assert_eq!(rig.server.calls("read"), reads, "{ends_late}");
+    }
+}
+
+/// Of a directory that was listed whole under a lease no name is asked for that it lacks, whatever
+/// is made, renamed and removed here; what another client makes is found.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_directory_that_was_listed_answers_that_names_are_absent() {
+    let (rig, other) = leased().await;
+    other.put("theirs", b"x").await;
+    assert_eq!(rig.names().await, ["theirs"]);
+    rig.server.reset_calls();
+    for name in ["a", "b", "c"] {
+        assert!(rig.find(name).await.is_none());
+        rig.put(name, b"y").await;
+        assert!(rig.find(name).await.is_some());
+    }
+    rig.rename("a", "d").await.unwrap();
+    rig.remove("b").await.unwrap();
+    assert!(rig.find("a").await.is_none() && rig.find("b").await.is_none());
+    assert!(rig.find("d").await.is_some() && rig.find("e").await.is_none());
+    assert_eq!(rig.server.calls("lookup"), 0);
+    other.put("e", b"z").await;
+    other.put("a", b"z").await;
+    assert!(rig.find("e").await.is_some() && rig.find("a").await.is_some());
+    assert!(rig.find("b").await.is_none());
+    assert_eq!(rig.server.calls("lookup"), 3, "it is not known whole any more");
+    assert_eq!(rig.names().await, ["a", "c", "d", "e", "theirs"]);
+    rig.server.reset_calls();
+    assert!(rig.find("f").await.is_none());
+    assert_eq!(rig.server.calls("lookup"), 0, "it was listed again");
+}
+
+/// A directory that was made here has the names that are made in it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_directory_that_was_made_here_answers_that_names_are_absent() {
+    let (rig, other) = leased().await;
+    let dir = make_directory(&rig).await;
+    assert!(rig.find("dir/a").await.is_none());
+    rig.create_in(dir, "a").await.close().await.unwrap();
+    assert!(rig.find("dir/b").await.is_none() && rig.find("dir/a").await.is_some());
+    assert_eq!(rig.server.calls("lookup"), 0);
+    let theirs = other.find("dir").await.unwrap();
+    other.create_in(theirs, "b").await.close().await.unwrap();
+    assert!(rig.find("dir/b").await.is_some());
+}
+
+async fn make_directory(rig: &Rig) -> Ino {
+    rig.names().await;
+    rig.server.reset_calls();
+    let set = SetAttr { mode: Some(0o755), ..SetAttr::default() };
+    let made = rig.client.make(&root(), Ino::ROOT, OsStr::new("dir"), New::Directory, set);
+    made.wait().await.unwrap().ino
+}
+
+/// Where another client may make a name before the lease ends, where names are not compared byte by
+/// byte, and where a mount is to ask for absent names, the server is asked.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn absent_names_are_asked_for_where_a_listing_does_not_tell() {
+    let positive = Options { lookup_cache: LookupCache::Positive, ..Options::default() };
+    let limits = MemRemote::new().limits();
+    let folding = RemoteLimits { case_insensitive: true, ..limits };
+    for (ends_late, limits, options) in [
+        (true, limits, Options::default()),
+        (false, folding, Options::default()),
+        (false, limits, positive),
+    ] {
+        let rig = Rig::of_server(MemRemote::with_limits(limits), options).await;
+        match ends_late {
+            true => rig.server.give_leases_ending_late(),
+            false => rig.server.give_leases(),
+        }
+        let other = rig.foreigner().await;
+        other.put("theirs", b"x").await;
+        rig.names().await;
+        rig.server.reset_calls();
+        assert!(rig.find("absent").await.is_none());
+        assert_eq!(rig.server.calls("lookup"), 1, "{ends_late}");
+        let dir = make_directory(&rig).await;
+        assert!(rig.find("dir/absent").await.is_none());
+        assert_eq!(rig.server.calls("lookup"), 1, "{ends_late}");
+        assert!(dir != Ino::ROOT);
+    }
+}
+
+/// A request to make a name got no answer: it was carried out, or may still be.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_name_that_may_have_been_made_is_asked_for() {
+    for (trouble, is_made) in
+        [(Trouble::Unanswered, true), (Trouble::Refused(Error::TimedOut), false)]
+    {
+        let (rig, other) = leased().await;
+        other.put("theirs", b"x").await;
+        rig.names().await;
+        rig.server.trouble_after(0, trouble);
+        let set = SetAttr { mode: Some(0o755), ..SetAttr::default() };
+        let made = rig.client.make(&root(), Ino::ROOT, OsStr::new("dir"), New::Directory, set);
+        assert_eq!(made.wait().await.err(), Some(Error::TimedOut));
+        assert_eq!(rig.find("dir").await.is_some(), is_made);
+        rig.names().await;
+        rig.server.reset_calls();
+        assert!(rig.find("absent").await.is_none());
+        // Once the directory has another version, nothing is under way any more.
+        assert_eq!(rig.server.calls("lookup"), u64::from(!is_made));
     }
 }

@@ -24,7 +24,7 @@ async fn tree(rig: &Rig) -> BTreeMap<String, Vec<u8>> {
     tree
 }
 
-/// Somebody else gives a file another name, under which nobody here has looked for it.
+/// Another client gives a file another name, under which it was not looked up here.
 async fn link_elsewhere(rig: &Rig, name: &str, new: &str) {
     let other = rig.foreigner().await;
     let ino = other.find(name).await.unwrap();
@@ -69,7 +69,7 @@ async fn an_open_file_keeps_a_name_that_leads_to_it() {
     }
 }
 
-/// Its last name goes like that of any open file.
+/// Its last name is hidden like that of any open file.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_open_file_that_loses_all_its_names_is_gone_when_it_is_closed() {
     let rig = rig().await;
@@ -100,7 +100,7 @@ async fn what_was_written_to_a_hidden_file_with_other_names_outlives_a_kill() {
     assert!(is(&names, &[("other", b"AFTER!")]), "{names:?}");
 }
 
-/// rename(2) does nothing then. A kernel asks nobody; of the clients of an export one does.
+/// rename(2) does nothing then. A kernel does not ask us; a client of an export does.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_rename_to_another_name_of_the_file_leaves_both() {
     let rig = rig().await;

@@ -1,5 +1,6 @@
-//! The cache's disk fails, dies or is full: what is read is what was written, what a close said is
-//! done is at the server, and nobody hears of a disk whose work the server can do.
+//! The cache's disk fails, dies or is full: reads return what was written, what a close
+//! acknowledged is at the server, and no caller gets an error of a disk whose work the server can
+//! do.
 
 use larder_client::Options;
 use larder_io::Fault;
@@ -9,7 +10,7 @@ use crate::rig::{PATIENCE, READ, Rig, WRITE, pattern, root};
 
 const BYTES: usize = 50_000;
 
-/// One file, as whoever uses it alone sees it.
+/// One file, as its only user sees it.
 struct File<'a> {
     rig: &'a Rig,
     name: &'static str,
@@ -49,7 +50,7 @@ impl File<'_> {
         self.settle(set.map(drop), before).await;
     }
 
-    /// What failed is done or not, and the server says which.
+    /// A failed change was made or not, and the server shows which.
     async fn settle(&mut self, told: Result<(), Error>, before: Vec<u8>) {
         let found = self.rig.foreigner().await.cat(self.name).await;
         if told.is_err() && found != self.content {
@@ -71,7 +72,7 @@ impl File<'_> {
     }
 }
 
-/// Work on a few files. Answers how many changes were said to have failed.
+/// Work on a few files. Returns how many changes were reported as failed.
 async fn work(rig: &Rig) -> u32 {
     let mut failed = 0;
     for (seed, name) in (1..).zip(["read", "written", "cut"]) {
@@ -152,8 +153,8 @@ async fn a_full_local_disk_is_nobodys_business() {
     }
 }
 
-/// A door that opens nothing writes: what is not sent yet is sent, and a commit says by its
-/// verifier whether a restart came in between.
+/// A front door that opens nothing writes: what is not sent yet is sent, and the verifier of a
+/// commit shows whether a restart came in between.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn writes_without_an_open_are_committed_or_told_to_be_lost() {
     let rig = Rig::new(Options::default()).await;
@@ -166,10 +167,10 @@ async fn writes_without_an_open_are_committed_or_told_to_be_lost() {
     let written = write(&rig, b"one").await;
     assert_eq!(written.stability, Stability::Unstable);
     assert_eq!(rig.foreigner().await.cat("file").await, b"0123456789");
-    let committed = rig.client.fsync(&root(), ino).wait().await.unwrap();
+    let committed = rig.client.fsync(&root(), ino, None).wait().await.unwrap();
     assert_eq!(committed, written.verifier);
     assert_eq!(rig.foreigner().await.cat("file").await, b"one3456789");
-    // Nobody commits: it is sent all the same.
+    // No commit follows: it is sent nevertheless.
     write(&rig, b"two").await;
     tokio::time::timeout(PATIENCE, rig.sent()).await.unwrap();
     assert_eq!(rig.foreigner().await.cat("file").await, b"two3456789");
@@ -178,7 +179,7 @@ async fn writes_without_an_open_are_committed_or_told_to_be_lost() {
     let rig = rig.kill(larder_client::Start::NewMount).await;
     let again = write(&rig, b"ten").await;
     assert_ne!(again.verifier, written.verifier, "the caller has to write it once more");
-    let committed = rig.client.fsync(&root(), ino).wait().await.unwrap();
+    let committed = rig.client.fsync(&root(), ino, None).wait().await.unwrap();
     assert_eq!(committed, again.verifier);
     assert_eq!(rig.foreigner().await.cat("file").await, b"ten3456789");
     let read = rig.client.read(&root(), ino, None, 0, 4).wait().await.unwrap();
@@ -187,7 +188,8 @@ async fn writes_without_an_open_are_committed_or_told_to_be_lost() {
     assert_eq!(nowhere, Err(Error::Stale));
 }
 
-/// A door that opens nothing may be asked for bytes of what has none (RFC 1813, 3.3.6 and 3.3.7).
+/// A front door that opens nothing may be asked for bytes of an object that has none (RFC 1813,
+/// 3.3.6 and 3.3.7).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bytes_of_what_is_no_file_are_refused_at_once() {
     let rig = Rig::new(Options::default()).await;

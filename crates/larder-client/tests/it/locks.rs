@@ -25,7 +25,7 @@ fn lock(owner: LockOwner, range: Range<u64>, mode: LockMode) -> Lock {
     Lock { owner, pid: 7, range, mode }
 }
 
-/// Who waits does so until he has it.
+/// A waiter waits until it has the lock.
 fn for_ever() -> Option<GivenUp> {
     Some(Box::pin(std::future::pending()))
 }
@@ -79,7 +79,7 @@ async fn what_one_of_this_client_has_costs_no_request_and_another_client_is_refu
     try_lock(&there, &theirs, wanted).await.unwrap();
 }
 
-/// As on a local file, fcntl(2) and flock(2) do not meet within a machine.
+/// As on a local file, fcntl(2) and flock(2) locks ignore each other within a machine.
 #[tokio::test]
 async fn the_two_kinds_exclude_each_other_between_clients_only() {
     let (here, there) = two().await;
@@ -114,7 +114,7 @@ async fn what_was_written_under_a_lock_is_at_the_server_before_anybody_else_gets
     }
 }
 
-/// Nobody else would learn of it before the close.
+/// No other call would report it before the close.
 #[tokio::test]
 async fn an_unlock_tells_that_what_was_written_could_not_be_sent() {
     let (here, there) = two().await;
@@ -130,7 +130,7 @@ async fn an_unlock_tells_that_what_was_written_could_not_be_sent() {
         assert_eq!(theirs.read(0, 3).await.unwrap(), b"012", "it is not there");
         unlock(&there, &theirs, process(1), ALL).await;
     }
-    here.client.fsync(&root(), mine.ino).wait().await.unwrap();
+    here.client.fsync(&root(), mine.ino, None).wait().await.unwrap();
     try_lock(&there, &theirs, lock(process(1), 0..3, Shared)).await.unwrap();
     assert_eq!(theirs.read(0, 3).await.unwrap(), b"new", "it was kept");
 }
@@ -144,13 +144,13 @@ async fn bytes_that_another_lock_keeps_back_are_no_failure_of_an_unlock() {
     mine.write(0, b"new").await.unwrap();
     here.server.fail_next(1, Error::Locked);
     assert_eq!(here.client.unlock(mine.ino, mine.id, process(1), ALL).wait().await, Ok(()));
-    here.client.fsync(&root(), mine.ino).wait().await.unwrap();
+    here.client.fsync(&root(), mine.ino, None).wait().await.unwrap();
     try_lock(&there, &theirs, lock(process(1), 0..3, Shared)).await.unwrap();
     assert_eq!(theirs.read(0, 3).await.unwrap(), b"new", "it was kept");
 }
 
 #[tokio::test]
-async fn who_waits_for_another_client_gets_the_lock_or_gives_up() {
+async fn a_process_that_waits_for_another_client_gets_the_lock_or_gives_up() {
     let (here, there) = two().await;
     let mine = here.open(&root(), "file", WRITE).await.unwrap();
     let theirs = there.open(&root(), "file", WRITE).await.unwrap();
@@ -215,7 +215,7 @@ async fn a_circle_of_waiters_is_refused() {
 }
 
 #[tokio::test]
-async fn a_close_ends_the_locks_of_its_process_and_asks_nobody_if_it_has_none() {
+async fn a_close_ends_the_locks_of_its_process_and_asks_no_server_if_it_has_none() {
     let (here, there) = two().await;
     let mine = here.open(&root(), "file", READ).await.unwrap();
     let again = here.open(&root(), "file", READ).await.unwrap();
@@ -238,7 +238,7 @@ async fn a_close_ends_the_locks_of_its_process_and_asks_nobody_if_it_has_none() 
 }
 
 #[tokio::test]
-async fn who_lost_his_locks_is_told_until_he_lets_go() {
+async fn a_holder_that_lost_its_locks_is_told_until_it_unlocks() {
     let (here, there) = two().await;
     let mine = here.open(&root(), "file", WRITE).await.unwrap();
     let other = here.open(&root(), "file", WRITE).await.unwrap();

@@ -27,14 +27,14 @@ fn groups(rig: &Rig) -> usize {
     logs.map(|(path, _)| count(rig.disk.open(&path, OpenMode::Existing).unwrap())).sum()
 }
 
-/// The counts are what the next process needs, and no more: a change here is to be explained.
+/// The counts are what the next process needs, and no more: a change of them must be explained.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ordinary_calls_put_few_changes_into_the_log() {
     let rig = Rig::new(Options::default()).await;
     let bytes = pattern(1, 4000);
     rig.put("file", &bytes).await;
     rig.put("other", &bytes).await;
-    // What was just written is vouched for, and the first change of it commits: outside of what is
+    // What was just written is recorded as valid, and its first change commits: outside of what is
     // counted.
     rig.checkpoint();
     let change = rig.open(&root(), "file", WRITE).await.unwrap();

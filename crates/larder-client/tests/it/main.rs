@@ -26,6 +26,7 @@ mod local_disk;
 mod locks;
 mod log;
 mod model;
+mod offline;
 mod opens;
 mod options;
 mod pages;

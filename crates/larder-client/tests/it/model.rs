@@ -1,4 +1,4 @@
-//! Random work by two machines against a model: whoever opens a file sees what was closed before.
+//! Random work by two machines against a model: an open sees what was closed before.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -46,8 +46,8 @@ async fn run(seed: u64, cache_data: bool, leases: bool) {
         let name = NAMES[random.below(5) as usize];
         let who = if foreign { &other } else { &rig };
         if foreign {
-            // What the other machine changes is seen at open; names, after their timeout, or at
-            // once if the directory is leased.
+            // What the other machine changes is seen at open; changes of names after their timeout,
+            // or at once if the directory is leased.
             change(who, &mut model, &mut random, name).await;
             rig.advance(if leases { 0 } else { 31 });
         } else if random.below(3) == 0 {
@@ -57,6 +57,9 @@ async fn run(seed: u64, cache_data: bool, leases: bool) {
         }
         if random.below(10) == 0 {
             rig.advance(random.below(10));
+        }
+        if random.below(20) == 0 {
+            assert_eq!(rig.names().await.len(), model.len(), "step {step}");
         }
     }
     for name in NAMES {

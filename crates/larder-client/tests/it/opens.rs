@@ -1,4 +1,5 @@
-//! A server that knows opens: what it is asked, what goes by the tokens, and when they are closed.
+//! A server that has opens: what is requested from it, what uses the tokens, and when the opens are
+//! closed.
 
 use larder_client::Start;
 use larder_io::SimDisk;
@@ -27,7 +28,7 @@ async fn an_open_asks_once_and_its_token_goes_with_the_bytes() {
 }
 
 #[tokio::test]
-async fn what_is_written_goes_by_the_token_of_who_writes() {
+async fn what_is_written_goes_by_the_token_of_the_writers_open() {
     let rig = rig().await;
     let open = rig.create("file").await;
     assert_eq!((rig.server.calls("open"), rig.server.opens()), (0, 1), "it was made open");
@@ -46,7 +47,7 @@ async fn what_is_written_goes_by_the_token_of_who_writes() {
     assert_eq!(rig.server.opens(), 0);
 }
 
-/// Sent when nobody has the file open any more, it goes by an open of its own.
+/// Sent when the file is no longer open, the data uses an open of its own.
 #[tokio::test]
 async fn what_is_sent_late_is_opened_for_and_closed() {
     let rig = rig().await;
@@ -81,7 +82,7 @@ async fn the_next_process_opens_what_is_open() {
     assert_eq!(rig.server.opens(), 0);
 }
 
-/// Attributes that are still trusted, and rights that are known, are not asked for again; the
+/// Attributes that are still trusted, and rights that are known, are not requested again; the
 /// server is told of the open all the same.
 #[tokio::test]
 async fn an_open_that_asks_nothing_is_an_open() {

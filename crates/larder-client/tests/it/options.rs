@@ -60,7 +60,7 @@ async fn a_read_only_mount_asks_for_no_change() {
     assert_eq!(rig.cat("file").await, b"content");
 }
 
-/// What an earlier mount left unsent stays for the next one that may write.
+/// What an earlier mount left unsent stays for the next mount that may write.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_read_only_mount_keeps_what_is_unsent() {
     let rig = Rig::new(Options::default()).await;
@@ -76,7 +76,7 @@ async fn a_read_only_mount_keeps_what_is_unsent() {
     assert_eq!(durable(&rig, "file").await, b"AFTER!");
 }
 
-/// (option of the mount, flag of the open, what the request asks)
+/// (option of the mount, flag of the open, durability requested)
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_synchronous_write_is_on_the_servers_disk_when_it_is_answered() {
     for (option, flag, asked) in [
@@ -106,7 +106,7 @@ async fn a_synchronous_write_is_on_the_servers_disk_when_it_is_answered() {
     assert_eq!(write.wait().await.unwrap().stability, Stability::Unstable);
 }
 
-/// (whether a name that exists, and one that does not, are asked for each time)
+/// (whether a name that exists, and one that does not, are requested each time)
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn names_are_cached_as_the_option_says() {
     for (lookup_cache, asks_present, asks_absent) in [
@@ -128,7 +128,7 @@ async fn names_are_cached_as_the_option_says() {
             assert_eq!(asked, u64::from(asks), "{lookup_cache:?} {name}");
             assert_eq!(ttl.is_zero(), asks, "{lookup_cache:?} {name}: {ttl:?}");
         }
-        // Nobody to ask: what is held is better than nothing.
+        // The server does not answer: cached attributes are better than none.
         rig.server.time_out();
         assert!(rig.find("file").await.is_some(), "{lookup_cache:?}");
     }
@@ -151,7 +151,7 @@ async fn attributes_are_asked_for_as_often_as_the_options_say() {
         let asked = rig.server.calls("getattr") - before;
         assert_eq!(asked, u64::from(asks), "after {seconds} s, question {number}");
     }
-    // A change begins the shortest time anew.
+    // A change resets the timeout to the shortest one.
     other.put("file", b"changed").await;
     rig.advance(13);
     assert_eq!(rig.client.getattr(&root(), ino).wait().await.unwrap().attr.size, 7);
@@ -161,7 +161,7 @@ async fn attributes_are_asked_for_as_often_as_the_options_say() {
     assert_eq!(rig.server.calls("getattr"), before + 1);
 }
 
-/// (what the mount asks for, what the server takes, requests for 1 MiB)
+/// (size that the mount requests, size that the server accepts, requests for 1 MiB)
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_are_no_longer_than_the_mount_and_the_server_want() {
     for (bytes_max, server_max, requests) in
@@ -226,7 +226,7 @@ async fn a_long_write_is_sent_while_it_is_made() {
     assert!(durable(&rig, "file").await == bytes[..13 * STEP]);
 }
 
-/// A mount that caches no data keeps none: only what is unsent.
+/// A mount that caches no data keeps none, except unsent data.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_plain_mount_holds_nothing_but_what_is_unsent() {
     let rig = Rig::new(Options { cache_data: false, ..Options::default() }).await;

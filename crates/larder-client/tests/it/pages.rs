@@ -1,4 +1,4 @@
-//! What the kernel holds of files, and when it is to drop that.
+//! What the kernel holds of files, and when it must drop that.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -10,7 +10,7 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::rig::{PATIENCE, READ, Rig, WRITE, root};
 
-/// A kernel without passthrough that remembers of which files it was to drop pages.
+/// A kernel without passthrough that remembers of which files it was told to drop pages.
 #[derive(Default)]
 struct Pages {
     dropped: Mutex<Vec<Ino>>,
@@ -30,10 +30,10 @@ impl Kernel for Pages {
     fn invalidate_entry(&self, _: Ino, _: &OsStr) {}
 }
 
-/// Who keeps a file open and reads it again and again sees each change of somebody else, not only
-/// the first: what it read after that one is in the kernel's pages, too.
+/// A process that keeps a file open and reads it repeatedly sees each change by another client, not
+/// only the first: what it read after that one is in the kernel's pages, too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn pages_of_an_open_file_go_with_each_change_of_somebody_else() {
+async fn pages_of_an_open_file_go_with_each_change_by_another_client() {
     let rig = Rig::new(Options::default()).await;
     let kernel = Arc::new(Pages::default());
     rig.client.attach(kernel.clone());
@@ -46,7 +46,7 @@ async fn pages_of_an_open_file_go_with_each_change_of_somebody_else() {
         let bytes = format!("status {round}");
         rig.advance(60);
         other.put("file", bytes.as_bytes()).await;
-        // The size is what it was: the kernel finds nothing by itself.
+        // The size did not change: the kernel notices nothing by itself.
         assert_eq!(rig.stat("file").await.attr.size, 8);
         assert!(std::mem::take(&mut *kernel.dropped.lock().unwrap()).contains(&ino), "{round}");
         let read = rig.client.read(&root(), ino, Some(open.id), 0, 100).wait().await.unwrap();
@@ -58,9 +58,9 @@ async fn pages_of_an_open_file_go_with_each_change_of_somebody_else() {
 /// A kernel that takes its time.
 #[derive(Default)]
 struct SlowKernel {
-    /// What it was asked to drop and has not, with who waits for that.
+    /// What it was told to drop and has not dropped yet, with the tasks that wait for that.
     queue: Mutex<HashMap<Ino, Vec<oneshot::Sender<()>>>>,
-    /// Somebody waits.
+    /// A task waits.
     waited_for: Notify,
 }
 
@@ -90,7 +90,7 @@ impl Kernel for SlowKernel {
     fn invalidate_entry(&self, _: Ino, _: &OsStr) {}
 }
 
-/// An open is answered without attributes: its caller sees the size that the kernel holds.
+/// The reply to an open has no attributes: its caller sees the size that the kernel holds.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_open_is_answered_when_the_kernel_has_dropped_the_old_version() {
     for cache_data in [true, false] {
@@ -132,13 +132,13 @@ async fn an_open_is_answered_when_the_kernel_has_dropped_the_old_version() {
             let opened = tokio::time::timeout(PATIENCE, open).await.unwrap().unwrap();
             rig.client.release(ino, opened.id).wait().await.unwrap();
         }
-        // Nothing is queued, and nobody waits.
+        // Nothing is queued, and no task waits.
         assert_eq!(rig.cat("file").await.len(), 14);
     }
 }
 
-/// A process that dies between learning of a change and telling the kernel leaves that with the old
-/// size and with pages of the old version, which it would show for as long as it has them.
+/// A process that dies between learning of a change and telling the kernel leaves the kernel with
+/// the old size and with pages of the old version, which it would show for as long as it has them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_dead_process_did_not_tell_the_kernel_is_told_before_an_open_is_answered() {
     let rig = Rig::new(Options::default()).await;
@@ -182,8 +182,8 @@ async fn what_a_dead_process_did_not_tell_the_kernel_is_told_before_an_open_is_a
     assert_eq!(anew.expect("a new kernel knows nothing"), b"new and longer");
 }
 
-/// The kernel does not listen to where an answer ends if it was told to drop something since it
-/// asked, and would show zeros behind that. So it is to ask again.
+/// The kernel ignores where an answer ends if it was told to drop pages since it asked, and would
+/// show zeros beyond that end. So it must ask again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_short_answer_that_the_kernel_would_not_listen_to_is_not_given() {
     let rig = Rig::new(Options::default()).await;
@@ -207,7 +207,7 @@ async fn a_short_answer_that_the_kernel_would_not_listen_to_is_not_given() {
     assert_eq!(read(2).await, Ok(2), "there is nothing to listen to");
     kernel.drop_now();
     assert_eq!(read(4096).await, Ok(2));
-    // Found out by the read itself: from the server, since less is held.
+    // Discovered by the read itself: from the server, since less is cached.
     there.write(100_000, b"more").await.unwrap();
     there.flush().await.unwrap();
     rig.advance(60);

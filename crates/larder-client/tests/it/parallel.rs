@@ -36,8 +36,7 @@ async fn a_write_during_a_truncation_is_sent() {
     assert_eq!(rig.foreigner().await.cat("file").await, b"during");
 }
 
-/// Until a change of ours is answered no description of the file counts: who opens it meanwhile
-/// waits.
+/// Until a change of ours is answered, descriptions of the file do not count: an open waits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_open_during_a_change_of_ours_sees_what_was_closed_before() {
     let rig = Rig::new(Options::default()).await;
@@ -64,8 +63,8 @@ async fn an_open_during_a_change_of_ours_sees_what_was_closed_before() {
     assert_eq!(seen, b"behind");
 }
 
-/// The server's file ends before what the client was told of it, and unsent bytes lie behind that
-/// end: who reads all of it, while no version of it holds still, gets them.
+/// The server's file ends before the end that the client was told, and unsent bytes lie beyond that
+/// end: a read of the whole file returns them, although no version of it lasts.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unsent_bytes_behind_the_end_at_the_server_are_read() {
     let rig = Rig::new(Options::default()).await;
@@ -80,7 +79,7 @@ async fn unsent_bytes_behind_the_end_at_the_server_are_read() {
         }
         open.write(150_000, b"unsent").await.unwrap();
         let cut = async {
-            // What a change under way has made of the file is not known, so reads are begun again
+            // What a change in flight has made of the file is not known, so reads are begun again
             // and again.
             while rig.server.calls("read") < 4 {
                 tokio::task::yield_now().await;
@@ -97,7 +96,7 @@ async fn unsent_bytes_behind_the_end_at_the_server_are_read() {
     open.close().await.unwrap();
 }
 
-/// How a writer gets at the file: through a descriptor, or as a server's client, without one.
+/// How a writer reaches the file: through a descriptor, or without one, as a client of an export.
 struct Door<'a> {
     rig: &'a Rig,
     ino: Ino,
@@ -115,7 +114,7 @@ impl Door<'_> {
     async fn flush(&self) -> bool {
         let flushed = match self.open {
             Some(open) => self.rig.client.flush(&root(), self.ino, open, None).wait().await,
-            None => self.rig.client.fsync(&root(), self.ino).wait().await.map(drop),
+            None => self.rig.client.fsync(&root(), self.ino, None).wait().await.map(drop),
         };
         assert!(matches!(flushed, Ok(()) | Err(Error::TimedOut)), "{flushed:?}");
         flushed.is_ok()
@@ -139,8 +138,7 @@ fn whole_region(mut read: Vec<u8>) -> Vec<u8> {
     read
 }
 
-/// One writer: what is in its part of the file is what it wrote there, whatever others do beside
-/// it.
+/// One writer: its part of the file contains what it wrote there, whatever others do beside it.
 async fn work(door: &Door<'_>, writer: usize, seed: u64) -> Vec<u8> {
     let mut random = Random(seed);
     let mut region = vec![0; REGION];
@@ -181,7 +179,7 @@ async fn work(door: &Door<'_>, writer: usize, seed: u64) -> Vec<u8> {
     region
 }
 
-/// What a server has of a region.
+/// What a server has in a region.
 async fn server_has(rig: &Rig, start: usize) -> Vec<u8> {
     let server = rig.server.another_client();
     let dir = server.root().await.unwrap().handle;
@@ -190,7 +188,7 @@ async fn server_has(rig: &Rig, start: usize) -> Vec<u8> {
     whole_region(read.data.to_vec())
 }
 
-/// The server comes and goes, takes its time, and forgets what was not committed, for ever.
+/// The server comes and goes, is slow, and loses what was not committed, until the test ends.
 pub(crate) async fn trouble(server: &MemRemote, seed: u64) {
     let mut random = Random(seed ^ 0x5eed);
     loop {
@@ -213,8 +211,8 @@ pub(crate) async fn trouble(server: &MemRemote, seed: u64) {
 }
 
 /// Writers of parts of one file, through descriptors of their own and without one, while others
-/// truncate it to what it has or set its times, and the server restarts and is away: each reads
-/// what it wrote, and so does the server when a flush says so, and at the end.
+/// truncate it to its present size or set its times, and the server restarts and is away: each
+/// reads what it wrote, and so does the server when a flush says so, and at the end.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn writers_of_one_file_lose_nothing() {
     let first = std::env::var("LARDER_SEED").ok().map(|seed| seed.parse().unwrap());
@@ -251,9 +249,9 @@ async fn writers_of_one_file_lose_nothing() {
     }
 }
 
-/// Without cached data the last close forgets the local file. The kernel tells of it after close(2)
-/// has returned: somebody may have opened the file again, and have bytes in the local file that
-/// nobody was told of yet.
+/// Without cached data the last close forgets the local file. The kernel reports it after close(2)
+/// has returned: another process may have opened the file in the meantime, and have bytes in the
+/// local file that were not reported yet.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_being_written_while_an_earlier_close_ends_stays() {
     let rig = Rig::new(Options { cache_data: false, ..Options::default() }).await;
@@ -264,7 +262,7 @@ async fn what_is_being_written_while_an_earlier_close_ends_stays() {
     file.write(100, b"in the middle of a write").unwrap();
     reader.close().await.unwrap();
     assert_eq!(file.dirty(), vec![100..124]);
-    // The write goes on, and its writer closes the file.
+    // The write continues, and its writer closes the file.
     let writer = rig.open(&root(), "file", WRITE).await.unwrap();
     writer.write(124, b", and its end").await.unwrap();
     writer.close().await.unwrap();

@@ -40,8 +40,7 @@ pub(crate) async fn on_directory(
     with_clock(dir, server, start, Arc::new(SimClock::ticking())).await
 }
 
-/// A client of a server of its own, in a directory of its own, whose waits for others end by
-/// themselves.
+/// A client of a server of its own, in a directory of its own, on the machine's clock.
 pub(crate) async fn in_real_time() -> (Arc<MemRemote>, TempDir, Client, Cache) {
     let (server, dir) = (Arc::new(MemRemote::new()), tempfile::tempdir().unwrap());
     let clock = Arc::new(RealClock);
@@ -75,7 +74,7 @@ async fn create(client: &Client, name: &str) -> (Ino, OpenId, LocalFile) {
     (entry.ino, opened.id, local)
 }
 
-/// The same, with so many bytes that the kernel wrote.
+/// The same, with this many bytes that the kernel wrote.
 pub(crate) async fn create_written(
     client: &Client,
     name: &str,
@@ -144,8 +143,8 @@ async fn what_the_kernel_wrote_itself_outlives_the_process() {
     assert_eq!(content_of(&server, "file").await, b"by the kernel, and after it");
 }
 
-/// Whoever empties a directory removes the hidden names of files that are still open, too. What was
-/// written to them is nobody's any more.
+/// A process that empties a directory also removes the hidden names of files that are still open.
+/// What was written to those need not be sent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn open_file_whose_hidden_name_is_removed_leaves_nothing_to_send() {
     let folder = tempfile::tempdir().unwrap();
@@ -170,8 +169,8 @@ async fn open_file_whose_hidden_name_is_removed_leaves_nothing_to_send() {
     assert_eq!(cache.unsent(), []);
 }
 
-/// What the kernel wrote itself, and the server did not take at the last close, is unsent like any
-/// other data: it counts, the file has its size, and it is sent without a new mount.
+/// What the kernel wrote itself, and the server did not accept at the last close, is unsent like
+/// any other data: it counts, the file has its size, and it is sent without a new mount.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_the_kernel_wrote_itself_is_sent_when_the_server_is_back() {
     let folder = tempfile::tempdir().unwrap();
@@ -192,8 +191,8 @@ async fn what_the_kernel_wrote_itself_is_sent_when_the_server_is_back() {
     assert_eq!(content_of(&server, "file").await, b"by the kernel");
 }
 
-/// Nobody tells of what the kernel writes to a file that stays open: it is looked for in time. A
-/// file that it does not write any more is not read again and again.
+/// The kernel does not report what it writes to a file that stays open: it is looked for in time. A
+/// file that the kernel no longer writes is not read again and again.
 #[tokio::test(start_paused = true)]
 async fn what_the_kernel_writes_to_an_open_file_reaches_the_server_in_time() {
     let folder = tempfile::tempdir().unwrap();
@@ -214,7 +213,7 @@ async fn what_the_kernel_writes_to_an_open_file_reaches_the_server_in_time() {
     close(&client, ino, open).await;
 }
 
-/// What the server refuses one writer is not gone for the others: each close tells, and tries
+/// What the server refuses one writer is not lost for the others: each close reports it, and tries
 /// again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn data_refused_to_one_writer_is_sent_by_another() {
@@ -244,8 +243,7 @@ async fn data_refused_to_one_writer_is_sent_by_another() {
 /// Bytes of the file that are one writer's alone.
 const REGION: usize = 50_000;
 
-/// A program writes its part of a file by way of the kernel, and flushes it: then the server has
-/// it.
+/// A program writes its part of a file through the kernel, and flushes it: then the server has it.
 async fn write_region(client: &Client, server: &MemRemote, ino: Ino, writer: usize, seed: u64) {
     let open = client.open(&root(), ino, WRITE).wait().await.unwrap();
     let DataPath::Passthrough(local) = open.path else { panic!("not by the kernel") };
@@ -311,7 +309,7 @@ async fn writers_by_way_of_the_kernel_lose_nothing() {
     }
 }
 
-/// Whether the kernel gets the local file of a new open, which is closed again.
+/// Whether the kernel gets the local file for a new open, which is closed again.
 async fn is_passed(client: &Client, ino: Ino, flags: OpenFlags) -> bool {
     let opened = client.open(&root(), ino, flags).wait().await.unwrap();
     close(client, ino, opened.id).await;
@@ -323,8 +321,8 @@ async fn close(client: &Client, ino: Ino, open: OpenId) {
     client.release(ino, open).wait().await.unwrap();
 }
 
-/// What the kernel writes itself is found by comparing the whole file: so it does not write what is
-/// long, unless that is written anew.
+/// What the kernel writes itself is found by comparing the whole file: so it does not write long
+/// files, unless they are written from the first byte.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_long_file_is_not_given_to_the_kernel_to_write() {
     let folder = tempfile::tempdir().unwrap();
@@ -351,7 +349,7 @@ async fn files_beside_one_that_is_always_synced_are_not_given_to_the_kernel_to_w
     let (client, _) = on_directory(folder.path(), server.clone(), Start::NewMount).await;
     let (ino, open, _local) = create_written(&client, "log", 300 << 10).await;
     for entry in 0..4 {
-        client.fsync(&root(), ino).wait().await.unwrap();
+        client.fsync(&root(), ino, None).wait().await.unwrap();
         if entry < 3 {
             let (other, id, _) = create(&client, "other").await;
             close(&client, other, id).await;
@@ -371,7 +369,7 @@ async fn files_beside_one_that_is_always_synced_are_not_given_to_the_kernel_to_w
     assert!(is_passed(&client, ino, READ).await);
 }
 
-/// Nothing tells of what the kernel writes, but the local file's size and times: they say whether
+/// Only the local file's size and times show what the kernel has written: they tell whether
 /// something is unsent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_the_kernel_wrote_itself_counts_before_it_is_collected() {
@@ -386,7 +384,7 @@ async fn what_the_kernel_wrote_itself_counts_before_it_is_collected() {
     assert_eq!(dirty(), (0, 0, false));
     rustix::io::pwrite(local.as_fd(), b"by the kernel", 0).unwrap();
     assert_eq!(dirty(), (1, 13, true));
-    client.fsync(&root(), ino).wait().await.unwrap();
+    client.fsync(&root(), ino, None).wait().await.unwrap();
     assert_eq!(dirty(), (0, 0, false));
     rustix::io::pwrite(local.as_fd(), b"more", 13).unwrap();
     assert_eq!(dirty(), (1, 17, true));
@@ -394,7 +392,7 @@ async fn what_the_kernel_wrote_itself_counts_before_it_is_collected() {
     assert_eq!(dirty(), (0, 0, false));
 }
 
-/// Somebody else has changed the file while the kernel writes its local file: what a truncation
+/// Another client has changed the file while the kernel writes its local file: what a truncation
 /// cuts off is not sent when the file has grown again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_truncation_cuts_the_local_file_whatever_version_the_server_has() {
@@ -420,7 +418,7 @@ async fn a_truncation_cuts_the_local_file_whatever_version_the_server_has() {
     assert!(content_of(&server, "file").await == expected);
 }
 
-/// The reply to a truncation is the first word of somebody else's change: what the kernel has of
+/// The reply to a truncation is the first sign of another client's change: what the kernel holds of
 /// the file is not taken for the new version.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_the_kernel_wrote_is_given_up_after_a_change_that_a_truncation_tells_of() {
@@ -441,10 +439,10 @@ async fn what_the_kernel_wrote_is_given_up_after_a_change_that_a_truncation_tell
     client.release(ino, again.id).wait().await.unwrap();
 }
 
-/// The kernel reads an older local file for who opened it before somebody else's change. It is the
-/// same file to who writes it here now.
+/// The kernel reads an older local file for a process that opened it before another client's
+/// change. For a process that writes it here now, it is the same file.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_reads_an_older_local_file_sees_what_is_changed_here() {
+async fn a_reader_of_an_older_local_file_sees_what_is_changed_here() {
     let (server, _dir, client, _cache) = in_real_time().await;
     let (ino, open, _local) = create_written(&client, "file", 60_000).await;
     close(&client, ino, open).await;
@@ -464,8 +462,8 @@ async fn who_reads_an_older_local_file_sees_what_is_changed_here() {
     let cut = SetAttr { size: Some(40_000), ..SetAttr::default() };
     client.setattr(&root(), ino, Some(writer.id), cut).wait().await.unwrap();
     assert_eq!(rustix::fs::fstat(older.as_fd()).unwrap().st_size, 40_000);
-    // The kernel shows that one to all who map the file until nobody has it open any more, however
-    // they have it.
+    // The kernel shows that local file to all that map the file until it is not open any more, in
+    // any mode.
     client.release(ino, reader.id).wait().await.unwrap();
     let mapping = client.open(&root(), ino, READ).wait().await.unwrap();
     assert!(matches!(mapping.path, DataPath::Direct), "the kernel has another file for it");
@@ -481,10 +479,10 @@ async fn who_reads_an_older_local_file_sees_what_is_changed_here() {
     assert!(content_of(&server, "file").await == expected);
 }
 
-/// The kernel shows the local file that it has to who maps the file, too. So it is brought up to
-/// what others have closed once nobody reads it, and stays so.
+/// The kernel also shows its local file to processes that map the file. So what others have closed
+/// is copied to it once no process reads it by passthrough, and again later.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_maps_a_file_after_an_older_local_file_was_read_sees_what_others_have_closed() {
+async fn a_mapping_made_after_an_older_local_file_was_read_shows_what_others_have_closed() {
     let (server, _dir, client, _cache) = in_real_time().await;
     let (ino, open, _local) = create_written(&client, "file", 60_000).await;
     close(&client, ino, open).await;
@@ -510,7 +508,7 @@ async fn who_maps_a_file_after_an_older_local_file_was_read_sees_what_others_hav
         assert!(content(&older) == expected, "{round}");
         client.release(ino, mapping.id).wait().await.unwrap();
     }
-    // Who writes it here meanwhile is not overwritten, and goes on.
+    // Data that is being written here is not overwritten, and its writer continues.
     let writer = client.open(&root(), ino, WRITE).wait().await.unwrap();
     for at in [10_000, 40_000] {
         let written = client.write(&root(), ino, Some(writer.id), at, b"OURS", Stability::Unstable);
@@ -530,9 +528,9 @@ async fn who_maps_a_file_after_an_older_local_file_was_read_sees_what_others_hav
     client.release(ino, holder.id).wait().await.unwrap();
 }
 
-/// Whoever opens a file that the kernel writes itself gets the writer's local file. Its size is the
-/// one that is shown, whatever others have made of the file: who maps more than there is dies of
-/// it.
+/// A process that opens a file which the kernel writes itself gets the writer's local file. Its
+/// size is the one that is shown, whatever other clients have done to the file: a process that maps
+/// beyond the end would be killed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_file_that_the_kernel_writes_is_as_long_as_its_local_file() {
     let (server, _dir, client, _cache) = in_real_time().await;

@@ -1,5 +1,5 @@
-//! Requests that the kernel sends once more after the process died: each with the cache as it was
-//! before the first try, which the server carried out, and as it was after it.
+//! Requests that the kernel sends again after the process died: each with the cache as it was
+//! before the first attempt, which the server carried out, and as it was after it.
 
 use std::ffi::OsStr;
 
@@ -16,10 +16,17 @@ fn again() -> Cred {
     Cred { retried: true, ..root() }
 }
 
-const SET: SetAttr =
-    SetAttr { mode: Some(0o750), uid: None, gid: None, size: None, atime: None, mtime: None };
+const SET: SetAttr = SetAttr {
+    mode: Some(0o750),
+    uid: None,
+    gid: None,
+    size: None,
+    atime: None,
+    mtime: None,
+    in_memory: None,
+};
 
-/// A request, to be made on behalf of somebody.
+/// A request, to be made on behalf of a user.
 #[derive(Clone, Debug)]
 enum Request {
     Make(&'static str, New),
@@ -138,7 +145,7 @@ async fn what_others_made_is_no_success() {
     }
 }
 
-/// A user who is not root gets no directory of somebody else.
+/// A user who is not root gets no directory of another user.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_directory_of_another_owner_is_no_success() {
     let rig = rig().await;
@@ -190,7 +197,7 @@ async fn hiding_an_open_file_goes_on_where_it_ended() {
                     _ = &mut first => panic!("the server is silent"),
                 };
                 if carried_out {
-                    // Only what was asked, not what comes after it.
+                    // Only the request itself, not what comes after it.
                     rig.server.reconnect();
                     first.await.unwrap();
                 }

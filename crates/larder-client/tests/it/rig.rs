@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use larder_cache::{Cache, Config, FileNo};
+use larder_cache::{Cache, Config, FileNo, MemoryPlace};
 use larder_client::{Client, Options, Start};
 use larder_io::{BootId, Clock, Disk, Image, OpenMode, SimClock, SimDisk};
-use larder_names::Names;
+use larder_names::{Licence, Names};
 use larder_vfs::{
     Cred, Error, FileSystem, Fresh, Ino, Lookup, MemRemote, OpenFlags, OpenId, Remote, Removal,
     RenameFlags, Result, SetAttr, Stability,
@@ -23,17 +23,23 @@ pub(crate) struct Rig {
     cache: Cache,
     options: Options,
     /// Names are made here (`larder-names`).
-    exclusive: bool,
+    licence: Option<Licence>,
 }
+
+/// No other client changes names.
+const SOLE: Licence = Licence { sole: true, offline: false };
+/// The mount works without its server.
+const OFFLINE: Licence = Licence { sole: false, offline: true };
 
 /// The boot in which every rig runs.
 const BOOT: BootId = BootId(1);
 
-/// Longest wait for what must come. A busy machine may stand still for seconds.
+/// Longest wait for what must happen. A busy machine may stall for seconds.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Lets time pass, and whoever wakes meanwhile do all it can before more of it does. On a runtime
-/// that was started with its own time paused: that goes on only when nothing else is to be done.
+/// Lets time pass in steps: each task that wakes does all it can before more time passes. To be
+/// used on a runtime that was started with its own time paused: that advances only when nothing
+/// else is to be done.
 pub(crate) async fn pass(clock: &SimClock, time: Duration) {
     const IDLE: Duration = Duration::from_millis(1);
     let end = clock.instant() + time;
@@ -81,11 +87,20 @@ impl Rig {
 
     /// The same, of a mount that is the only writer of names.
     pub(crate) async fn exclusive(options: Options) -> Rig {
+        Rig::licensed(SOLE, options).await
+    }
+
+    /// The same, of a mount that works without its server.
+    pub(crate) async fn offline(options: Options) -> Rig {
+        Rig::licensed(OFFLINE, options).await
+    }
+
+    async fn licensed(licence: Licence, options: Options) -> Rig {
         let (server, clock) = (Arc::new(MemRemote::new()), Arc::new(SimClock::new()));
         clock.advance(Duration::from_secs(1000));
         let disk = Arc::new(SimDisk::recording());
         let cache = open_cache(&clock, disk.clone());
-        Rig::with(server, clock, disk, cache, (options, true), Start::NewMount).await
+        Rig::with(server, clock, disk, cache, (options, Some(licence)), Start::NewMount).await
     }
 
     /// A client of `server`, and an empty cache.
@@ -100,7 +115,7 @@ impl Rig {
         let (clock, disk) = (Arc::new(SimClock::new()), Arc::new(disk));
         clock.advance(Duration::from_secs(1000));
         let cache = open_cache(&clock, disk.clone());
-        Rig::with(Arc::new(server), clock, disk, cache, (Options::default(), false), start).await
+        Rig::with(Arc::new(server), clock, disk, cache, (Options::default(), None), start).await
     }
 
     async fn on(
@@ -110,7 +125,7 @@ impl Rig {
         options: Options,
     ) -> Rig {
         let cache = open_cache(&clock, disk.clone());
-        Rig::with(server, clock, disk, cache, (options, false), Start::NewMount).await
+        Rig::with(server, clock, disk, cache, (options, None), Start::NewMount).await
     }
 
     async fn with(
@@ -118,14 +133,16 @@ impl Rig {
         clock: Arc<SimClock>,
         disk: Arc<SimDisk>,
         cache: Cache,
-        (options, exclusive): (Options, bool),
+        (options, licence): (Options, Option<Licence>),
         start: Start,
     ) -> Rig {
         let session = SESSION.fetch_add(1, Ordering::Relaxed);
         let (remote, time): (Arc<dyn Remote>, Arc<dyn Clock>) = (server.clone(), clock.clone());
-        let remote = match exclusive {
-            true => Arc::new(Names::new(remote, cache.clone(), time.clone(), "here", true)),
-            false => remote,
+        let remote = match licence {
+            Some(licence) => {
+                Arc::new(Names::new(remote, cache.clone(), time.clone(), "here", licence))
+            }
+            None => remote,
         };
         let client = Client::new(remote, cache.clone(), time, options.clone(), session, start)
             .await
@@ -133,7 +150,7 @@ impl Rig {
         if start == Start::NewMount {
             server.reset_calls();
         }
-        Rig { server, clock, disk, client, cache, options, exclusive }
+        Rig { server, clock, disk, client, cache, options, licence }
     }
 
     /// Unmounts and mounts again.
@@ -144,17 +161,17 @@ impl Rig {
         Rig::on(self.server, self.clock, self.disk, self.options).await
     }
 
-    /// Unmounts whatever the server has not got, and mounts again after the machine was booted.
+    /// Unmounts whatever the server lacks, and mounts again after the machine was booted.
     pub(crate) async fn reboot(self) -> Rig {
         self.client.end_mount();
         self.cache.close().unwrap();
         let disk = Arc::new(self.disk.crash(Image::Synced));
         let cache = open_cache_in(BootId(BOOT.0 + 1), &self.clock, disk.clone());
-        let options = (self.options, self.exclusive);
+        let options = (self.options, self.licence);
         Rig::with(self.server, self.clock, disk, cache, options, Start::NewMount).await
     }
 
-    /// The machine crashes: of the cache's disk is left what was synced. It is booted, and the
+    /// The machine crashes: the cache's disk keeps what was synced. The machine boots, and the
     /// mount is made anew.
     pub(crate) async fn crash(self) -> Rig {
         let image = self.disk.crash(Image::Synced);
@@ -166,7 +183,7 @@ impl Rig {
     pub(crate) async fn boot(&self, image: SimDisk, server: MemRemote) -> Rig {
         let (disk, server) = (Arc::new(image), Arc::new(server));
         let cache = open_cache_in(BootId(BOOT.0 + 1), &self.clock, disk.clone());
-        let (clock, options) = (self.clock.clone(), (self.options.clone(), self.exclusive));
+        let (clock, options) = (self.clock.clone(), (self.options.clone(), self.licence));
         Rig::with(server, clock, disk, cache, options, Start::NewMount).await
     }
 
@@ -189,7 +206,7 @@ impl Rig {
         self.on_image(image, self.server.another_client(), start).await
     }
 
-    /// The process dies, and somebody mounts anew with other options.
+    /// The process dies, and a new mount is made with other options.
     pub(crate) async fn kill_with(self, options: Options) -> Rig {
         let rig = Rig { options, ..self };
         rig.kill(Start::NewMount).await
@@ -220,7 +237,7 @@ impl Rig {
     pub(crate) async fn on_image(&self, image: SimDisk, server: MemRemote, start: Start) -> Rig {
         let (disk, server) = (Arc::new(image), Arc::new(server));
         let cache = open_cache(&self.clock, disk.clone());
-        let options = (self.options.clone(), self.exclusive);
+        let options = (self.options.clone(), self.licence);
         Rig::with(server, self.clock.clone(), disk, cache, options, start).await
     }
 
@@ -263,7 +280,7 @@ impl Rig {
         records.iter().any(|(key, value)| key[0] == b'n' && value[1..5] == [0, 0, 1, 0])
     }
 
-    /// Waits until everything is at the server; what is tried at times is tried at once.
+    /// Waits until everything is at the server; periodic attempts are made at once.
     pub(crate) async fn sent(&self) {
         while !self.cache.unsent().is_empty() {
             self.pass_to_next_wake();
@@ -271,7 +288,7 @@ impl Rig {
         }
     }
 
-    /// Does what waits for somebody in vain: time passes until it is done.
+    /// Runs work that waits for an event which does not come: time passes until the wait ends.
     pub(crate) async fn in_vain<T>(&self, work: impl Future<Output = T>) -> T {
         tokio::pin!(work);
         loop {
@@ -283,7 +300,7 @@ impl Rig {
         }
     }
 
-    /// Lets time pass until the next one who sleeps wakes.
+    /// Lets time pass until the next sleeping task wakes.
     pub(crate) fn pass_to_next_wake(&self) {
         let now = self.clock.instant();
         if let Some(wake) = self.clock.next_wake().filter(|wake| *wake > now) {
@@ -436,8 +453,10 @@ fn open_cache(clock: &Arc<SimClock>, disk: Arc<dyn Disk>) -> Cache {
 }
 
 fn open_cache_in(boot: BootId, clock: &Arc<SimClock>, disk: Arc<dyn Disk>) -> Cache {
-    let boot = Some(boot);
-    let config = Config { checkpoint_interval: None, boot, ..Config::new(b"volume") };
+    // Memory is empty for each process: only tests of reboots put files there.
+    let memory = MemoryPlace { disk: Arc::new(SimDisk::new()), bytes_max: 1 << 30 };
+    let (boot, memory) = (Some(boot), Some(memory));
+    let config = Config { checkpoint_interval: None, boot, memory, ..Config::new(b"volume") };
     Cache::open(disk, clock.clone(), config).unwrap()
 }
 
@@ -447,8 +466,12 @@ pub(crate) fn root() -> Cred {
 
 /// Bytes that differ everywhere, from a seed.
 pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
-    let mut random = Random(seed);
-    (0..len).map(|_| random.below(256) as u8).collect()
+    let (mut random, mut bytes) = (Random(seed), Vec::with_capacity(len + 8));
+    while bytes.len() < len {
+        bytes.extend_from_slice(&random.below(u64::MAX).to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes
 }
 
 /// A small generator of random numbers (xorshift64*).

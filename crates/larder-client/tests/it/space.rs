@@ -17,7 +17,8 @@ async fn seek(rig: &Rig, open: &Open<'_>, offset: u64, what: Seek) -> Result<u64
     rig.client.seek(&root(), open.ino, open.id, offset, what).wait().await
 }
 
-/// What is unsent goes first, and counts; what is held goes on under the new version, with zeros.
+/// What is unsent is sent first, and counts; what is cached stays valid under the new version, with
+/// zeros.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_punched_file_is_read_from_the_cache() {
     let rig = Rig::new(Options::default()).await;
@@ -59,7 +60,7 @@ async fn a_file_with_room_is_longer_everywhere() {
     assert!(foreigner.stat("file").await.attr.used >= 120_000);
 }
 
-/// What the server refuses changes nothing here, nor does what it does not know.
+/// What the server refuses changes nothing here, nor does what it does not support.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn room_that_is_refused_changes_nothing() {
     let rig = Rig::new(Options::default()).await;
@@ -92,9 +93,9 @@ async fn room_that_is_refused_changes_nothing() {
     assert_eq!(refused.wait().await, Err(Error::ReadOnly));
 }
 
-/// A change of somebody else between is not taken for our own.
+/// A change by another client in between is not taken for our own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn somebody_elses_bytes_are_not_lost_by_a_change_of_space() {
+async fn bytes_of_another_client_are_not_lost_by_a_change_of_space() {
     let rig = Rig::new(Options::default()).await;
     let mut content = pattern(4, 50_000);
     rig.put("file", &content).await;
@@ -123,7 +124,7 @@ async fn holes_are_the_servers_and_what_is_unsent_is_data() {
     assert_eq!(seek(&rig, &open, hole, Seek::Data).await, Ok(3 << 20));
     assert_eq!(seek(&rig, &open, 3 << 20, Seek::Hole).await, Ok((3 << 20) + 3));
     assert_eq!(seek(&rig, &open, (3 << 20) + 3, Seek::Data).await, Err(Error::NoData));
-    // Who cannot ask takes all for data, with what he has not sent.
+    // If the server cannot be asked, all of the file counts as data, including unsent bytes.
     rig.server.time_out();
     open.write(5 << 20, b"more").await.unwrap();
     let data = rig.in_vain(seek(&rig, &open, 5, Seek::Data)).await;
@@ -131,8 +132,8 @@ async fn holes_are_the_servers_and_what_is_unsent_is_data() {
     assert_eq!((data, hole), (Ok(5), Ok((5 << 20) + 4)));
 }
 
-/// Random changes of a file by two who have it open here, and now and then by somebody else:
-/// everybody sees the same bytes, and no hole where there is data.
+/// Random changes of a file through two opens here, and now and then by another client: all see the
+/// same bytes, and no hole where there is data.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn random_changes_of_space_agree_with_a_model() {
     const END: u64 = 300_000;

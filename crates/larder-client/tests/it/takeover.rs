@@ -1,5 +1,5 @@
 //! A cache that an earlier build left behind is taken over: its clean bytes are used, its unsent
-//! bytes are sent, and its open files go on.
+//! bytes are sent, and its open files keep working.
 //!
 //! `takeover/dd75680.tar.xz` is the cache's directory as the build of that commit left it when it
 //! was killed. `LARDER_LEAVE_CACHE=FILE cargo test -p larder-client leave_a_cache` makes such a
@@ -13,21 +13,24 @@ use larder_client::Start;
 use larder_io::{Disk, OpenMode, SimDisk};
 use larder_vfs::{Error, Ino, MemRemote, New, OpenId, Remote, SetAttr, Stability};
 
-use crate::rig::{READ, Rig, WRITE, pattern, root};
+use crate::rig::{READ, Random, Rig, WRITE, root};
 
 /// Files of the server, with their seeds and lengths.
 const FILES: [(&str, u64, usize); 4] =
     [("clean", 1, 300_000), ("partly", 2, 200_000), ("closed", 3, 100_000), ("open", 4, 100_000)];
-/// Bytes of a file: a short pattern again and again, which an archive keeps small. No chunk begins
-/// where the pattern does.
+
+/// Bytes of a file, as the archive has them: a short pattern repeated, which compresses well. The
+/// pattern is not aligned with chunks.
 fn content(seed: u64, len: usize) -> Vec<u8> {
-    pattern(seed, 1000).into_iter().cycle().take(len).collect()
+    let mut random = Random(seed);
+    let pattern: Vec<u8> = (0..1000).map(|_| random.below(256) as u8).collect();
+    pattern.into_iter().cycle().take(len).collect()
 }
 
-/// What the killed client had written into two of them, at this offset.
+/// What the killed client had written into two of them: offset and bytes.
 const CHANGE: (u64, &[u8]) = (50_000, b"written while the server was away");
 
-/// The server that the cache belongs to. Made without a client, so that its handles, times and
+/// The server to which the cache belongs. Made without a client, so that its handles, times and
 /// versions do not depend on what a client does.
 async fn server() -> MemRemote {
     let server = MemRemote::new();
@@ -42,7 +45,7 @@ async fn server() -> MemRemote {
     server
 }
 
-/// Leaves a cache with clean, unsent and open files, as a killed process does. Answers its disk and
+/// Leaves a cache with clean, unsent and open files, as a killed process does. Returns its disk and
 /// the file that was open.
 async fn leave() -> (SimDisk, (Ino, OpenId)) {
     let rig = Rig::on_server(server().await, SimDisk::new(), Start::NewMount).await;
@@ -117,8 +120,8 @@ async fn a_cache_of_an_earlier_build_is_taken_over() {
     }
 }
 
-/// Writes the archive that `LARDER_LEAVE_CACHE` names; else it only shows that there is something
-/// to write.
+/// Writes the archive that `LARDER_LEAVE_CACHE` names; otherwise it only checks that there is a
+/// cache to write.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn leave_a_cache() {
     let (disk, (ino, id)) = leave().await;

@@ -1,6 +1,6 @@
-//! One call to the server goes wrong, whichever it is: it is refused, or carried out and not
-//! answered. What a caller was told is done is done, what he was told is late comes, nothing else
-//! is touched, and what is shown afterwards is what the server has.
+//! One call to the server goes wrong, each one in turn: it is refused, or carried out and not
+//! answered. What was acknowledged to a caller is done, what was reported as late is done later,
+//! nothing else changes, and what is shown afterwards is what the server has.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -28,7 +28,7 @@ const TROUBLES: [Trouble; 6] = [
 const OLD: &[u8] = b"old content";
 const NEW: &[u8] = b"NEW";
 const MIXED: &[u8] = b"NEW content";
-/// More than goes in one request.
+/// Longer than one request.
 const LONG: &[u8] = b"LONG AS OLD";
 const REQUEST_BYTES: u32 = 4;
 
@@ -77,7 +77,7 @@ fn name(name: &str) -> (Ino, &OsStr) {
     (Ino::ROOT, OsStr::new(name))
 }
 
-/// Finds a file as a caller does, who may be told that he cannot.
+/// Finds a file as a caller does, which may get an error.
 async fn look(rig: &Rig, name: &str) -> Result<Ino> {
     match rig.client.lookup(&root(), Ino::ROOT, OsStr::new(name)).wait().await? {
         Lookup::Found(entry) => Ok(entry.ino),
@@ -85,10 +85,10 @@ async fn look(rig: &Rig, name: &str) -> Result<Ino> {
     }
 }
 
-/// What the server may have of a file of `before` to which a caller wrote, and closed it.
+/// What the server may have of a file with content `before` that a caller wrote and closed.
 fn sent(closed: Result<()>, before: &'static [u8], after: &'static [u8]) -> Vec<Content> {
     match closed {
-        // What is late comes.
+        // Late data is sent.
         Ok(()) | Err(Error::TimedOut) => vec![Some(after)],
         Err(_) => vec![Some(before), Some(after)],
     }
@@ -150,7 +150,7 @@ async fn cut(rig: &Rig) -> Allowed {
 }
 
 impl Work {
-    /// Does it, and says what may come of it.
+    /// Does the work, and returns what it may result in.
     async fn done(self, rig: &Rig) -> Allowed {
         let unstable = Stability::Unstable;
         match self {
@@ -221,7 +221,7 @@ impl Work {
             (_, Ok(())) => vec![("small", vec![None]), ("old", vec![Some(NEW)])],
             (_, Err(_)) => {
                 let mut old = vec![Some(OLD), Some(NEW)];
-                // It was hidden, and nobody knows whether it is replaced.
+                // It was hidden, and it is unknown whether it was replaced.
                 old.extend(is_late.then_some(None));
                 vec![("small", vec![None, Some(NEW)]), ("old", old)]
             }
@@ -229,7 +229,7 @@ impl Work {
     }
 }
 
-/// What one who knows nothing finds: names with contents, or `/`.
+/// What a fresh client finds: names with contents, or `/`.
 async fn tree(rig: &Rig) -> BTreeMap<String, (Vec<u8>, u64, u32, u32)> {
     let mut tree = BTreeMap::new();
     let names = rig.names().await;
@@ -276,7 +276,7 @@ async fn rig(kind: Kind) -> Rig {
     rig
 }
 
-/// Answers whether the work made so many calls.
+/// Returns whether the work made that many calls.
 async fn run(kind: Kind, work: Work, calls: u64, trouble: Trouble) -> bool {
     let rig = rig(kind).await;
     rig.server.trouble_after(calls, trouble);

@@ -1,5 +1,5 @@
-//! Random work by several users, over the client and over nothing but a server: who has the files
-//! to himself sees the same answers and the same errors, and leaves the same tree.
+//! Random work by several users, through the client and directly on a server: if no other client is
+//! there, both give the same answers and the same errors, and leave the same tree.
 
 use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
@@ -43,7 +43,7 @@ enum Step {
     Judge(Path),
 }
 
-/// What a caller is told.
+/// The answer that a caller gets.
 #[derive(Debug, PartialEq)]
 enum Told {
     Done,
@@ -113,7 +113,7 @@ async fn find(fs: &dyn FileSystem, cred: &Cred, path: &[&str]) -> Result<Ino> {
     Ok(ino)
 }
 
-/// The kernel knows what it opens.
+/// The kernel has looked up what it opens.
 async fn need(fs: &dyn FileSystem, cred: &Cred, ino: Ino, kind: Kind) -> Result<()> {
     match fs.getattr(cred, ino).wait().await?.attr.kind {
         is if is == kind => Ok(()),
@@ -203,7 +203,7 @@ async fn act(fs: &dyn FileSystem, cred: &Cred, step: &Step) -> Result<Told> {
     Ok(Told::Done)
 }
 
-/// A tree of a few directories that everybody may change.
+/// A tree of a few directories that every user may change.
 async fn begin(fs: &dyn FileSystem) {
     for at in [vec!["a"], vec!["b"], vec!["a", "a"]] {
         let (dir, name) = parent(fs, &user(0), &at).await.unwrap();

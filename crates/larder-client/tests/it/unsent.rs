@@ -1,11 +1,11 @@
-//! What nobody waits for is sent in time.
+//! Data for which no caller waits is sent in time.
 
 use std::time::Duration;
 
 use larder_client::{Options, UnsentTotal};
-use larder_vfs::{Error, Remote};
+use larder_vfs::{Error, FileSystem, Remote};
 
-use crate::rig::{Open, Random, Rig, WRITE, pass, pattern, root};
+use crate::rig::{Open, READ, Random, Rig, WRITE, pass, pattern, root};
 
 const AGE: Duration = Duration::from_secs(30);
 /// Longer than the age, and than the time between two tries.
@@ -38,13 +38,16 @@ async fn bytes_of_an_open_file_are_at_the_server_within_their_age() {
     open.write(0, b"first").await.unwrap();
     pass(&rig.clock, AGE - Duration::from_secs(1)).await;
     assert_eq!(at_server(&rig, "one").await, b"");
-    assert_eq!(rig.client.unsent(&|_| true), UnsentTotal { files: 1, bytes: 5, is_bound: false });
+    let oldest = Some(AGE - Duration::from_secs(1));
+    let unsent = UnsentTotal { files: 1, bytes: 5, is_bound: false, oldest };
+    assert_eq!(rig.client.unsent(&|_| true), unsent);
     open.write(5, b" second").await.unwrap();
     pass(&rig.clock, Duration::from_secs(2)).await;
     assert_eq!(at_server(&rig, "one").await, b"first second");
     assert_eq!(rig.client.unsent(&|_| true), UnsentTotal::default());
-    // The age counts anew.
+    // The age counts from here.
     open.write(0, b"third").await.unwrap();
+    assert_eq!(rig.client.unsent(&|_| true).oldest, Some(Duration::ZERO));
     pass(&rig.clock, AGE - Duration::from_secs(1)).await;
     assert_eq!(at_server(&rig, "one").await, b"first second");
     pass(&rig.clock, Duration::from_secs(2)).await;
@@ -53,6 +56,33 @@ async fn bytes_of_an_open_file_are_at_the_server_within_their_age() {
     pass(&rig.clock, LONG).await;
     open.close().await.unwrap();
     assert_eq!(rig.server.calls("write"), writes, "nothing is sent twice");
+}
+
+/// The server is full when the engine sends, and has room later: every open file is told of the
+/// failure once, at its fsync, or at its close if it was open for writing.
+#[tokio::test(start_paused = true)]
+async fn each_open_file_is_told_once_of_a_delayed_write_that_failed() {
+    let rig = rig().await;
+    let open = async |flags| rig.open(&root(), "one", flags).await.unwrap();
+    let (first, second, reader) = (open(WRITE).await, open(WRITE).await, open(READ).await);
+    first.write(0, b"bytes").await.unwrap();
+    rig.server.set_full(true);
+    pass(&rig.clock, AGE + Duration::from_secs(1)).await;
+    assert_eq!(rig.client.unsaved()[0].failure, Some(Error::NoSpace));
+    rig.server.set_full(false);
+    let sync = async |open: &Open<'_>| {
+        rig.client.fsync(&root(), open.ino, Some(open.id)).wait().await.map(drop)
+    };
+    assert_eq!(sync(&first).await, Err(Error::NoSpace));
+    assert_eq!(rig.client.unsaved(), []);
+    let later = open(WRITE).await;
+    assert_eq!(second.flush().await, Err(Error::NoSpace));
+    assert_eq!((reader.flush().await, sync(&reader).await), (Ok(()), Err(Error::NoSpace)));
+    for open in [&first, &second, &reader, &later] {
+        assert_eq!(sync(open).await, Ok(()));
+        assert_eq!(open.flush().await, Ok(()));
+    }
+    assert_eq!(at_server(&rig, "one").await, b"bytes");
 }
 
 #[tokio::test(start_paused = true)]
@@ -64,8 +94,8 @@ async fn what_a_close_sent_is_not_sent_again() {
     assert_eq!(rig.server.calls_total(), calls);
 }
 
-/// A server that has no room may have some later. Who has the file open is told, by its next fsync
-/// or close.
+/// A server that has no room may have some later. A process that has the file open is told, by its
+/// next fsync or close.
 #[tokio::test(start_paused = true)]
 async fn what_the_server_refuses_while_the_file_is_open_is_told_and_tried_again() {
     let rig = rig().await;
@@ -126,7 +156,7 @@ impl Play<'_> {
         self.open.as_ref().unwrap().write(offset as u64, &bytes).await.unwrap();
     }
 
-    /// What the server does not take stays unsent, so errors change nothing here.
+    /// What the server does not accept stays unsent, so errors change nothing here.
     async fn sync(&self) {
         if let Some(open) = &self.open {
             let _ = open.flush().await;
@@ -140,8 +170,8 @@ impl Play<'_> {
     }
 }
 
-/// A few steps of writers, and of a server that is away or full at times. Once it was there for
-/// long enough it has every byte that was written, whether the files are open or not.
+/// A few steps of writers, and of a server that is away or full at times. Once the server was
+/// available for long enough it has every byte that was written, whether the files are open or not.
 async fn history(rig: &Rig, random: &mut Random, files: &mut [Play<'_>]) {
     for _ in 0..6 {
         let file = &mut files[random.below(3) as usize];
@@ -153,7 +183,7 @@ async fn history(rig: &Rig, random: &mut Random, files: &mut [Play<'_>]) {
             6 => rig.server.time_out(),
             7 => rig.server.reconnect(),
             8 => {
-                // What nobody has open any more would be set aside.
+                // Data of files that are no longer open would be set aside.
                 rig.server.reconnect();
                 pass(&rig.clock, RETRY).await;
                 rig.server.set_full(true);
@@ -185,10 +215,10 @@ async fn after_each_history_everything_is_at_the_server() {
     println!("{HISTORIES} histories, {} writes at the server", rig.server.calls("write"));
 }
 
-/// Who writes faster than the server takes it waits for the server: what is unsent of one file has
-/// a bound, whichever way the writes come.
+/// A writer that is faster than the server waits for the server: the unsent data of one file is
+/// bounded, in whichever mode it was written.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_writes_faster_than_the_server_waits_for_it() {
+async fn a_writer_faster_than_the_server_waits_for_it() {
     const BOUND: u64 = 4000;
     let options = Options { dirty_bytes_max: BOUND / 4, ..Options::default() };
     let rig = Rig::new(options).await;
@@ -212,4 +242,23 @@ async fn who_writes_faster_than_the_server_waits_for_it() {
     tokio::join!(write, release);
     open.close().await.unwrap();
     assert_eq!(rig.foreigner().await.cat("file").await, vec![7; 2 * BOUND as usize]);
+}
+
+/// A WRITE of no bytes, which NFS allows, is no change: nothing is unsent, the file's time stays,
+/// and what is written next is cached as usual.
+#[tokio::test(start_paused = true)]
+async fn a_write_of_no_bytes_changes_nothing() {
+    let rig = Rig::new(crate::kept::generated()).await;
+    rig.put("file", b"").await;
+    let before = rig.stat("file").await.attr.mtime;
+    pass(&rig.clock, Duration::from_secs(2)).await;
+    let open = rig.open(&root(), "file", WRITE).await.unwrap();
+    open.write(0, b"").await.unwrap();
+    assert_eq!(rig.stat("file").await.attr.mtime, before);
+    assert_eq!(rig.client.unsent(&|_| true), UnsentTotal::default());
+    open.close().await.unwrap();
+    let open = rig.open(&root(), "file", WRITE).await.unwrap();
+    open.write(0, b"bytes").await.unwrap();
+    assert_eq!((rig.client.unsent(&|_| true).bytes, rig.server.calls("write")), (5, 0));
+    open.close().await.unwrap();
 }

@@ -1,4 +1,4 @@
-//! On whose behalf is sent what the kernel wrote itself: the server lets only the file's owner
+//! Whose credentials send what the kernel wrote itself: the server lets only the file's owner
 //! write, and not user 0.
 
 use std::ffi::OsStr;
@@ -15,7 +15,7 @@ use larder_vfs::{
 use crate::passthrough::{content_of, copy_tree, data_file, on_directory};
 use crate::rig::{WRITE, root};
 
-/// A file of a user, opened by him for the kernel to write, at a server that squashes root.
+/// A file of a user, who opened it for the kernel to write, at a server that squashes root.
 struct Written {
     server: MemRemote,
     client: Client,
@@ -71,10 +71,10 @@ impl Written {
     }
 }
 
-/// A mapping lives longer than the descriptor: what is written to it after close(2) comes with the
+/// A mapping lives longer than the descriptor: what is written to it after close(2) is found at the
 /// last release.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_written_after_the_last_close_is_sent_for_who_had_the_file_open() {
+async fn what_is_written_after_the_last_close_is_sent_for_the_user_that_had_the_file_open() {
     let folder = tempfile::tempdir().unwrap();
     let file = Written::in_directory(folder.path()).await;
     file.write(b"before", 0);
@@ -85,7 +85,7 @@ async fn what_is_written_after_the_last_close_is_sent_for_who_had_the_file_open(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_late_at_the_close_is_sent_for_who_had_the_file_open() {
+async fn what_was_late_at_the_close_is_sent_for_the_user_that_had_the_file_open() {
     let folder = tempfile::tempdir().unwrap();
     let file = Written::in_directory(folder.path()).await;
     file.write(b"late", 0);
@@ -97,10 +97,9 @@ async fn what_was_late_at_the_close_is_sent_for_who_had_the_file_open() {
     assert_eq!((file.content().await, file.cache.unsent()), (b"late".to_vec(), vec![]));
 }
 
-/// The process dies while the file is open. The next one goes on with the mount, or begins another
-/// one.
+/// The process dies while the file is open. The next one continues the mount, or makes a new one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_dead_process_left_is_sent_for_who_had_the_file_open() {
+async fn what_a_dead_process_left_is_sent_for_the_user_that_had_the_file_open() {
     for start in [Start::Resume, Start::NewMount] {
         let folder = tempfile::tempdir().unwrap();
         let (before, after) = (folder.path().join("before"), folder.path().join("after"));

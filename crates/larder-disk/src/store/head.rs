@@ -10,9 +10,9 @@
 //! ```
 //!
 //! `check` is a CRC-32C over the lines above it. The rest of the head's 4096 bytes is zeros. The
-//! text is shorter than a sector, so it is there as a whole or not at all. A new store has its
+//! text is shorter than a sector, so it is written as a whole or not at all. A new store has its
 //! length, durably, before it has a head: a file of the right length without one is a store that
-//! nobody has used yet.
+//! was not used yet.
 
 use std::io;
 use std::sync::Arc;
@@ -28,7 +28,8 @@ pub(super) const HEAD_BYTES: u64 = 4096;
 const FORMAT: &str = "larder disk format ";
 const VERSION: &str = "1";
 
-/// Which disk of which volume a store is, and how requests to it are protected.
+/// The volume and number of the disk to which a store belongs, and how requests to it are
+/// protected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// The volume.
@@ -45,7 +46,7 @@ pub enum OpenError {
     /// Another process has it.
     #[error("another process uses it")]
     InUse,
-    /// There is something else.
+    /// The file contains something else.
     #[error("it is not empty, and not the store of a disk")]
     NotAStore,
     /// It has another format.
@@ -54,17 +55,17 @@ pub enum OpenError {
     /// Its head is damaged.
     #[error("its head is damaged")]
     Damaged,
-    /// It is of another volume, of another disk, of another size, or has another setup.
+    /// It belongs to another volume, to another disk, has another size, or another setup.
     #[error("its {what} is {found}, not {wanted}")]
     Other {
-        /// What differs.
+        /// The property that differs.
         what: &'static str,
         /// The value in its head.
         found: String,
         /// The expected value.
         wanted: String,
     },
-    /// It ends too early.
+    /// The file is too short.
     #[error("it has {found} bytes of the {wanted} that it had: it was truncated")]
     Truncated {
         /// Its length.

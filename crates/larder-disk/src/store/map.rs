@@ -68,8 +68,7 @@ impl Map {
         self.words.iter().map(|word| u64::from(word.count_ones())).sum()
     }
 
-    /// The pages that are other than on the medium, with their numbers. They count as saved from
-    /// now on.
+    /// The pages that differ from the medium, with their numbers. They count as saved from now on.
     pub(super) fn take_unsaved(&mut self) -> Vec<(u64, Page)> {
         let numbers = std::mem::take(&mut self.unsaved);
         numbers.into_iter().map(|number| (number, self.page(number))).collect()
@@ -91,7 +90,7 @@ impl Map {
     }
 }
 
-/// The words that have bits of these blocks, and which.
+/// The words with the bits of these blocks, and the bits in each.
 fn masks(blocks: Range<u64>) -> impl Iterator<Item = (usize, u64)> {
     let words = blocks.start / WORD_BITS..blocks.end.max(blocks.start).div_ceil(WORD_BITS);
     words.map(move |word| {

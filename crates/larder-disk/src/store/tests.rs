@@ -1,4 +1,4 @@
-//! The store against an array of bytes, over crashes at every write and sync, and its refusals.
+//! The store against an array of bytes, with crashes at every write and sync; and what it refuses.
 
 use larder_io::{Fault, Image, SimDisk};
 use larder_wire::capability::{DiskId, VolumeId};
@@ -27,7 +27,7 @@ fn all(store: &Store) -> Vec<u8> {
     store.read(extent(0, SIZE)).unwrap()
 }
 
-/// What is done to a store.
+/// An operation on a store.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Write { offset: u64, length: u64, byte: u8 },
@@ -59,7 +59,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Carries a step out on the store and on an array; true if what was written is durable now.
+/// Carries a step out on the store and on an array; returns whether what was written is durable
+/// now.
 fn carry_out(disk: &SimDisk, store: &mut Store, model: &mut [u8], step: Step) -> bool {
     match step {
         Step::Write { offset, length, byte } => {
@@ -97,7 +98,7 @@ fn carry_out(disk: &SimDisk, store: &mut Store, model: &mut [u8], step: Step) ->
         }
         Step::Reopen => {
             store.flush().unwrap();
-            // The lock goes with the old one first.
+            // The lock must be released with the old one first.
             *store = open(&SimDisk::new());
             *store = open(disk);
             true
@@ -122,16 +123,16 @@ proptest! {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
-    /// After a crash at any write or sync, each byte is one that it was made since the last flush,
-    /// or what it was then. Where a block was not written since it was cleared, that is zero: never
-    /// what somebody had there before.
+    /// After a crash at any write or sync, each byte has a value that it was given since the last
+    /// flush, or the value then. In a block that was not written since it was cleared, that is
+    /// zero: never a byte of a previous owner.
     #[test]
     fn a_crash_leaves_what_was_flushed(
         steps in prop::collection::vec(step(), 1..14), seed in any::<u64>(),
     ) {
         let disk = SimDisk::recording();
         let (mut store, mut model) = (open(&disk), vec![0; SIZE as usize]);
-        // At each point of the log: what each byte may be.
+        // At each point of the log: the possible values of each byte.
         let begun = disk.logged();
         let mut may_be: Vec<Vec<u8>> = model.iter().map(|byte| vec![*byte]).collect();
         let mut history = vec![(begun, may_be.clone())];
@@ -140,7 +141,7 @@ proptest! {
             for (byte, can) in model.iter().zip(&mut may_be) {
                 if !can.contains(byte) { can.push(*byte) }
             }
-            // While the step is carried out, either may be.
+            // While the step is carried out, either value is possible.
             history.last_mut().unwrap().1 = may_be.clone();
             if is_durable {
                 may_be = model.iter().map(|byte| vec![*byte]).collect();
@@ -165,8 +166,8 @@ proptest! {
     }
 }
 
-/// A block that is not written shows zeros around the first byte that is written to it, whatever is
-/// below.
+/// A block that is not written shows zeros around the first byte that is written to it, whatever
+/// the medium contains.
 fn check_fresh_blocks(store: &Store) {
     for block in (0..BLOCKS).filter(|block| !store.map().has(*block)).collect::<Vec<_>>() {
         let start = block * BLOCK_BYTES;
@@ -177,7 +178,7 @@ fn check_fresh_blocks(store: &Store) {
     }
 }
 
-/// A crash while a store is made leaves a store, or nothing that keeps it from being made.
+/// A crash while a store is made leaves a store, or nothing that prevents making one.
 #[test]
 fn a_crash_while_a_store_is_made_is_made_good() {
     let disk = SimDisk::recording();

@@ -2,7 +2,7 @@
 //! nothing.
 //!
 //! The attacker can read, keep, alter, repeat and drop everything on the wire, and may have
-//! capabilities of his own. He has no key of the disk's.
+//! capabilities, but no key of the disk.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -26,7 +26,7 @@ use crate::stand::{DISK, GROUP, KEY, LIFE, Stand, TRUST, VOLUME, extent, master,
 const SECRET: &[u8] = b"what the file's owner has written";
 const EVIL: &[u8] = b"what the attacker writes over it.";
 
-/// A disk with a file, its owner's capability and session, and what is on the wire of it.
+/// A disk with a file, its owner's capability and session, and the messages on the wire.
 struct Scene {
     stand: Stand,
     owner: Granted,
@@ -42,19 +42,19 @@ impl Scene {
         Scene { stand, owner, session }
     }
 
-    /// A write of the attacker's, under a capability that he has changed somehow, minted or not.
+    /// A write by the attacker, under a capability that it has changed in some way, minted or not.
     async fn write_under(&self, granted: &Granted) -> Res<()> {
         refused(self.stand.write(&self.session, granted, 8192, EVIL).await)
     }
 
-    /// The same, where the capability is minted for what it says.
+    /// The same, with a capability that is minted with this content.
     async fn write_minted(&self, change: fn(&mut Capability)) -> Res<()> {
         let mut capability = self.stand.capability(Mode::ReadWrite, &[(8192, 4096)]);
         change(&mut capability);
         self.write_under(&Granted::mint(&master(), capability)).await
     }
 
-    /// A request of the owner's, as bytes of it were altered on the way.
+    /// A request of the owner, with bytes altered on the way.
     async fn altered(&self, alter: impl FnOnce(&mut Vec<u8>)) -> Res<()> {
         let (request, _) = write(&self.session, &self.owner, 8192, EVIL);
         let mut bytes = to_segments(&request).to_bytes().to_vec();
@@ -64,7 +64,7 @@ impl Scene {
     }
 }
 
-/// What somebody was told, under a seal or not.
+/// The refusal, whether under a seal or not.
 fn refused<T>(answered: Result<T, AskError>) -> Res<()> {
     match answered {
         Ok(_) => Ok(()),
@@ -75,7 +75,7 @@ fn refused<T>(answered: Result<T, AskError>) -> Res<()> {
 
 type Attack = for<'a> fn(&'a Scene) -> Pin<Box<dyn Future<Output = Res<()>> + 'a>>;
 
-/// Writes an attack: what is refused, and how it is tried.
+/// A list of attacks: the refusal, and the attempt.
 macro_rules! attacks {
     ($( $name:literal => $refusal:ident, |$scene:ident| $attempt:expr; )+) => {
         vec![$( ($name, Refusal::$refusal, |$scene: &Scene| Box::pin(async move { $attempt })) ),+]
@@ -89,7 +89,7 @@ const HEAD_AT: usize = 20;
 
 type Attacks = Vec<(&'static str, Refusal, Attack)>;
 
-/// Of who has no capability for what he wants.
+/// By an attacker without a capability for what it wants.
 fn forgeries() -> Attacks {
     attacks! {
         "a forged seal" => Forged, |scene| {
@@ -137,7 +137,7 @@ fn forgeries() -> Attacks {
     }
 }
 
-/// Of who has a capability, and wants more.
+/// By a holder of a capability that wants more.
 fn trespasses() -> Attacks {
     attacks! {
         "one byte beyond an extent" => OutOfExtents, |scene| {
@@ -172,7 +172,7 @@ fn trespasses() -> Attacks {
     }
 }
 
-/// Of who had a capability, or has listened to who had.
+/// By an attacker that had a capability, or has recorded the messages of a holder.
 fn leftovers() -> Attacks {
     attacks! {
         "an expired capability" => Expired, |scene| {
@@ -223,7 +223,7 @@ fn leftovers() -> Attacks {
     }
 }
 
-/// Each attack is refused for its reason, is counted once, and leaves the bytes as they are.
+/// Each attack is refused for its reason, is counted once, and changes no byte.
 #[tokio::test]
 async fn each_attack_is_refused_and_counted() {
     let attacks = [forgeries(), trespasses(), leftovers()].into_iter().flatten();
@@ -254,13 +254,13 @@ async fn what_is_no_attack_is_not_refused() {
     assert_eq!(all, 0);
 }
 
-/// Each bit of a request counts: with any one of them flipped it does nothing.
+/// Each bit of a request counts: with any one of them flipped it has no effect.
 #[tokio::test]
 async fn no_bit_of_a_request_can_be_flipped() {
     let scene = Scene::new().await;
     let (request, asked) = write(&scene.session, &scene.owner, 8192, EVIL);
     let bytes = to_segments(&request).to_bytes();
-    // The three bytes of padding at the end are nobody's.
+    // The three bytes of padding at the end are not protected.
     let end = bytes.len() - (EVIL.len().next_multiple_of(4) - EVIL.len());
     for bit in 0..end * 8 {
         let mut altered = bytes.to_vec();
@@ -275,8 +275,8 @@ async fn no_bit_of_a_request_can_be_flipped() {
     assert_eq!(store.read(extent(8192, EVIL.len() as u64)).unwrap(), EVIL);
 }
 
-/// A client that was killed and draws the same nonce again has other keys all the same: the disk's
-/// nonce is new. So no number is ever used twice with a key.
+/// A client that was killed and draws the same nonce again still has other keys: the disk's nonce
+/// is new. So no number is ever used twice with a key.
 #[tokio::test]
 async fn a_client_that_starts_anew_never_repeats_a_key() {
     let scene = Scene::new().await;
@@ -296,7 +296,7 @@ async fn a_client_that_starts_anew_never_repeats_a_key() {
     stand.deliver((after, asked)).await.unwrap();
 }
 
-/// Bytes of a block's earlier owner are not there for the next one, written or not.
+/// Bytes of a block's earlier owner are not visible to the next one, whether written or not.
 #[tokio::test]
 async fn a_fresh_allocation_shows_nothing_of_its_earlier_owner() {
     let scene = Scene::new().await;
@@ -315,7 +315,7 @@ async fn a_fresh_allocation_shows_nothing_of_its_earlier_owner() {
     assert!(bytes[12..].iter().all(|byte| *byte == 0));
 }
 
-/// A metadata server that has forgotten what it said cannot take it back.
+/// A metadata server that has lost its state cannot undo its earlier orders.
 #[tokio::test]
 async fn a_group_table_is_not_rolled_back() {
     let scene = Scene::new().await;
@@ -336,7 +336,7 @@ async fn a_group_table_is_not_rolled_back() {
     assert_eq!(stale, Err(AskError::Refused(Refusal::StaleKey)));
 }
 
-/// Of two metadata servers, the later owner of the volume is listened to.
+/// Of two metadata servers, the disk obeys the later owner of the volume.
 #[tokio::test]
 async fn an_earlier_owner_gives_no_orders() {
     let stand = Stand::new(Setup::Secure).await;
@@ -348,9 +348,9 @@ async fn an_earlier_owner_gives_no_orders() {
     stand.order_in(&later, &replace).await.unwrap();
 }
 
-/// Who looks at a disk with its key gives no orders, and takes control from nobody.
+/// An observer with the disk's key gives no orders, and takes control from no one.
 #[tokio::test]
-async fn who_only_looks_changes_nothing() {
+async fn reading_changes_nothing() {
     let stand = Stand::new(Setup::Secure).await;
     let (hello, hailing) = Hailing::observer(&master(), VOLUME, DISK, [1; 32]);
     let done = stand.call(&hello).await.unwrap().unwrap();
@@ -363,7 +363,7 @@ async fn who_only_looks_changes_nothing() {
     stand.order(&replace).await.unwrap();
 }
 
-/// A disk that has just started knows no group and no key, so it lets nobody in.
+/// A disk that has just started knows no group and no key, so it admits no request.
 #[tokio::test]
 async fn a_disk_that_was_told_nothing_refuses_everything() {
     let stand = Stand::untold(Setup::Secure).await;
@@ -378,8 +378,8 @@ async fn a_disk_that_was_told_nothing_refuses_everything() {
     hail().await.unwrap();
 }
 
-/// The metadata server gives a time of the disk's clock. However late the disk hears it, what was
-/// trusted ends then; and in another boot the time means nothing.
+/// The metadata server gives a time of the disk's clock. However late the disk receives it, trust
+/// ends then; and in another boot the time means nothing.
 #[tokio::test]
 async fn a_refresh_that_is_heard_late_ends_when_it_was_to_end() {
     let stand = Stand::new(Setup::Secure).await;
@@ -408,14 +408,14 @@ async fn a_refresh_that_is_heard_late_ends_when_it_was_to_end() {
     stand.clock.advance(TRUST_MAX);
     let refused = stand.read(&session, &reader, 0, 1).await;
     assert_eq!(refused, Err(AskError::Refused(Refusal::NotRefreshed)));
-    // Who asks for the clock alone changes nothing.
+    // A request that only asks for the clock changes nothing.
     let asked = stand.order(&RefreshHead { trust: None }).await.unwrap();
     assert_eq!(asked.clock_ms, stand.device.now_ms());
     let refused = stand.read(&session, &reader, 0, 1).await;
     assert_eq!(refused, Err(AskError::Refused(Refusal::NotRefreshed)));
 }
 
-/// A handshake is judged as a request is.
+/// A handshake is checked like a request.
 #[tokio::test]
 async fn a_handshake_under_a_bad_capability_makes_no_session() {
     let stand = Stand::new(Setup::Secure).await;

@@ -1,4 +1,4 @@
-//! The metadata server waits for what a client says is on its way.
+//! The metadata server waits for bytes that a client says are in flight.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,10 +18,10 @@ fn awaiting(extents: &[(u64, u64)], wait_ms: u32) -> AwaitWrittenHead {
     AwaitWrittenHead { extents: Extents::new(extents).unwrap(), wait_ms }
 }
 
-/// Each order of asking and writing, the last block last: whoever asks waits until all are written,
-/// and a loss of power right after the answer takes nothing of it away.
+/// Each order of asking and writing, the last block last: a waiter waits until all are written, and
+/// a loss of power right after the answer loses nothing of it.
 #[tokio::test]
-async fn who_waits_for_a_write_is_answered_when_it_is_durable() {
+async fn a_request_that_waits_for_a_write_is_answered_when_it_is_durable() {
     for is_asked_first in [false, true] {
         let disk = SimDisk::new();
         let stand = Arc::new(Stand::on(&disk, Setup::Secure).await);
@@ -37,7 +37,7 @@ async fn who_waits_for_a_write_is_answered_when_it_is_durable() {
             let asked = tokio::spawn(ask);
             stand.clock.asleep(1).await;
             stand.deliver(first).await.unwrap();
-            // It looks again, and waits on.
+            // It checks again, and continues to wait.
             tokio::task::yield_now().await;
             assert!(!asked.is_finished());
             stand.deliver(last).await.unwrap();
@@ -56,10 +56,10 @@ async fn who_waits_for_a_write_is_answered_when_it_is_durable() {
     }
 }
 
-/// What is not written in time, or is cleared, is not there; and who waits for it is in nobody's
-/// way.
+/// What is not written in time, or is cleared, counts as missing; and a waiter blocks no other
+/// request.
 #[tokio::test]
-async fn who_waits_for_a_write_that_does_not_come_is_told_so() {
+async fn a_request_that_waits_for_a_missing_write_is_told_so() {
     let stand = Arc::new(Stand::new(Setup::Secure).await);
     let granted = stand.grant(Mode::Write, &[(0, SIZE)]);
     let session = stand.session(&granted).await;
@@ -68,7 +68,7 @@ async fn who_waits_for_a_write_that_does_not_come_is_told_so() {
     let own = Arc::clone(&stand);
     let asked = tokio::spawn(async move { own.order(&awaiting(&[(BLOCK, 1)], 1000)).await });
     stand.clock.asleep(1).await;
-    // Neither what is revoked nor the next owner waits for it.
+    // Neither a revocation nor the next owner waits for it.
     stand.revoke(&granted).await;
     stand.control_as(2, [8; 32]).await.unwrap();
     assert!(!asked.is_finished());
@@ -77,7 +77,7 @@ async fn who_waits_for_a_write_that_does_not_come_is_told_so() {
 }
 
 #[tokio::test]
-async fn nobody_waits_for_what_is_behind_the_end_of_the_disk() {
+async fn no_request_waits_for_bytes_past_the_end_of_the_disk() {
     let stand = Stand::new(Setup::Secure).await;
     let behind = stand.order(&awaiting(&[(SIZE - 1, 2)], 1000)).await;
     assert_eq!(behind.map(|_| ()), Err(AskError::Refused(Refusal::OutOfDisk)));

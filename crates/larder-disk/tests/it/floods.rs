@@ -1,4 +1,5 @@
-//! Whoever sends much gets little: memory and sessions stay bounded, and those who work go on.
+//! A client that sends much gets no more: memory and sessions stay bounded, and working clients
+//! continue.
 
 use larder_disk::sessions::{OPENED_MAX, UNPROVEN_MAX};
 use larder_wire::capability::Mode;
@@ -16,7 +17,7 @@ fn nonce(number: u64) -> [u8; 32] {
     nonce
 }
 
-/// Handshakes that nobody can have sealed leave nothing behind but a count.
+/// Handshakes with a forged seal leave nothing behind but a count.
 #[tokio::test]
 async fn handshakes_without_a_secret_leave_nothing() {
     let stand = Stand::new(Setup::Secure).await;
@@ -31,10 +32,10 @@ async fn handshakes_without_a_secret_leave_nothing() {
     assert_eq!(stand.refused(Refusal::Forged).1, HANDSHAKES);
 }
 
-/// Handshakes that were listened to are answered as before, or make sessions that nobody can use
-/// and that displace each other; the session of who works stays.
+/// Recorded handshakes that are replayed are answered as before, or make sessions that no one can
+/// use and that displace each other; the session of a working client stays.
 #[tokio::test]
-async fn handshakes_that_were_listened_to_displace_nobody_who_works() {
+async fn replayed_handshakes_displace_no_working_client() {
     let stand = Stand::new(Setup::Secure).await;
     let worker = stand.grant(Mode::ReadWrite, &[(0, 4096)]);
     let session = stand.session(&worker).await;
@@ -55,7 +56,7 @@ async fn handshakes_that_were_listened_to_displace_nobody_who_works() {
     assert_eq!(stand.read(&session, &worker, 0, 5).await.unwrap(), &b"works"[..]);
 }
 
-/// Who has a capability does not get more sessions with it than a few, whatever he does in them.
+/// A holder of a capability gets only a few sessions with it, whatever it does in them.
 #[tokio::test]
 async fn one_capability_gives_a_few_sessions() {
     let stand = Stand::new(Setup::Secure).await;
@@ -72,7 +73,7 @@ async fn one_capability_gives_a_few_sessions() {
     assert_eq!(refused, Err(AskError::Hearsay(Refusal::UnknownSession)));
 }
 
-/// Requests that are not genuine do not use up a session's numbers, nor keep it alive.
+/// Forged requests do not use up a session's numbers, nor keep it alive.
 #[tokio::test]
 async fn forged_requests_use_nothing_up() {
     let stand = Stand::new(Setup::Secure).await;

@@ -1,11 +1,11 @@
-//! One input of the fuzzer `disk_request`: bytes that nobody meant, sent to a disk. Whatever they
-//! are, they are answered with a reply that can be read, or not at all; bytes that the sender has
-//! no capability for stay as they are, and sessions stay bounded. The fuzzer includes this file, so
-//! it stands alone.
+//! One input of the fuzzer `disk_request`: arbitrary bytes, sent to a disk. Whatever they are, they
+//! are answered with a reply that can be decoded, or not at all; bytes that the sender has no
+//! capability for stay as they are, and sessions stay bounded. The fuzzer includes this file, so it
+//! stands alone.
 //!
 //! The first byte of an input chooses who sends the rest: a stranger, as a whole message or as
-//! arguments of a call; a client with a session, as what is behind a good capability in a head, and
-//! data, under a good seal; the metadata server, as the head of an order, under a good seal.
+//! arguments of a call; a client with a session, as the part after a valid capability in a head,
+//! and data, under a valid seal; the metadata server, as the head of an order, under a valid seal.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -25,21 +25,21 @@ use larder_wire::rpc::{Credential, Outcome, ReplyHeader, Xid, encode_call};
 use larder_wire::seal::{MasterKey, Setup};
 use larder_wire::xdr::{Decode, Encode, Encoder, Framing, XdrError, to_segments};
 
-/// Inputs after which the disk begins anew, so that what they made there does not pile up.
+/// Inputs after which the disk is made anew, so that what they made there does not accumulate.
 const INPUTS_MAX: u32 = 5000;
 const SIZE: u64 = 64 * 4096;
 /// Most sessions that a disk has here.
 const SESSIONS_MAX: usize = 64;
 /// More than a disk waits for anything.
 const WAIT_MAX: Duration = Duration::from_secs(60);
-/// What only the store's owner can write, at the begin of the disk.
+/// Bytes that only the store's owner can write, at the beginning of the disk.
 const CANARY: &[u8] = b"nobody has a capability for this";
-/// What the client may read and write.
+/// The bytes that the client may read and write.
 const OURS: u64 = 16 * 4096;
 /// Longest reply to be expected: all that a READ can ask for, and some.
 const REPLY_BYTES_MAX: usize = (1 << 20) + 4096;
 
-/// A disk, and who sends it messages.
+/// A disk, and the senders of messages.
 pub(crate) struct Fuzzed {
     runtime: tokio::runtime::Runtime,
     device: Arc<Device>,
@@ -51,7 +51,7 @@ pub(crate) struct Fuzzed {
     inputs: u32,
 }
 
-/// A head of nobody's making.
+/// A head with arbitrary bytes.
 struct Raw<const NUMBER: u32>(Bytes);
 
 impl<const NUMBER: u32> Encode for Raw<NUMBER> {
@@ -85,7 +85,8 @@ fn message<P: Procedure>(args: &P) -> Bytes {
 }
 
 impl Fuzzed {
-    /// A disk that was told everything, with a client that has a capability for a part of it.
+    /// A disk that has all that it needs from the metadata server, with a client that has a
+    /// capability for a part of it.
     pub(crate) fn begin() -> Fuzzed {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.expect("a runtime");
@@ -132,10 +133,10 @@ impl Fuzzed {
         Fuzzed { runtime, device, service, clock, control, client, granted, inputs: 0 }
     }
 
-    /// Sends what one input says; answers the results, behind the RPC header, if there are any.
+    /// Sends what one input says; returns the results, after the RPC header, if there are any.
     ///
     /// # Panics
-    /// If a reply is none, or something has changed that the sender cannot change.
+    /// If a reply cannot be decoded, or something has changed that the sender cannot change.
     pub(crate) fn feed(&mut self, input: &[u8]) -> Option<Bytes> {
         self.inputs += 1;
         if self.inputs > INPUTS_MAX {
@@ -147,7 +148,7 @@ impl Fuzzed {
         let message = self.message(kind % 4, rest)?;
         let reply = self.runtime.block_on(async {
             let answer = Arc::clone(&self.service).answer(address(), message);
-            // Whoever waits for something to be written waits in vain.
+            // A request that waits for something to be written waits in vain.
             let waits_in_vain = async {
                 self.clock.asleep(1).await;
                 self.clock.advance(WAIT_MAX);
@@ -188,8 +189,8 @@ impl Fuzzed {
         })
     }
 
-    /// A request of the client's: its capability, then what the input says, as a place around the
-    /// begin of what is the client's if its first byte is even; data behind that.
+    /// A request of the client: its capability, then the bytes of the input; if its first byte is
+    /// even, as a position near the beginning of the client's bytes, followed by data.
     fn client<const NUMBER: u32>(&self, rest: Bytes) -> Bytes {
         let mut head = to_segments(&self.granted.capability).to_bytes().to_vec();
         let data = match (NUMBER, &rest[..]) {
@@ -216,7 +217,7 @@ impl Fuzzed {
     }
 }
 
-/// A session, from what the disk said to a good handshake.
+/// A session, from the disk's answer to a valid handshake.
 fn welcomed(reply: Option<Bytes>, hailing: Hailing) -> Session {
     let mut reply = reply.expect("a reply");
     ReplyHeader::decode(&mut reply).expect("a reply has a header");
@@ -264,9 +265,10 @@ mod tests {
         }
     }
 
-    /// Inputs get everywhere: each kind of sender is refused, and who may is answered.
+    /// Inputs reach everything: each kind of sender is refused, and permitted requests are
+    /// answered.
     #[test]
-    fn bytes_that_nobody_meant_do_no_harm() {
+    fn random_bytes_do_no_harm() {
         let seed = std::env::var("LARDER_SEED").ok().and_then(|seed| seed.parse().ok());
         let seed: u64 = seed.unwrap_or(0x5eed).max(1);
         println!("LARDER_SEED={seed}");

@@ -1,5 +1,5 @@
-//! What comes before what: an answer to the metadata server, or to a client that reconnects, comes
-//! after whatever was let in before.
+//! Order: an answer to the metadata server, or to a client that reconnects, comes after everything
+//! that was admitted before.
 
 use std::io;
 use std::ops::Range;
@@ -30,7 +30,7 @@ struct State {
 }
 
 impl Gate {
-    /// Lets so many writes through, and no more.
+    /// Lets this many writes through, and no more.
     fn shut_after(&self, passes: usize) {
         self.state.lock().unwrap().passes = Some(passes);
     }
@@ -49,7 +49,7 @@ impl Gate {
         state.waiting -= 1;
     }
 
-    /// Returns when somebody waits at the shut gate.
+    /// Returns when a write waits at the closed gate.
     fn reached(&self) {
         let state = self.state.lock().unwrap();
         let is_free = |state: &mut State| state.waiting == 0 || state.passes != Some(0);
@@ -129,7 +129,7 @@ impl DiskFile for GatedFile {
     }
 }
 
-/// What must not be answered before a write that was let in is done.
+/// What must not be answered before a write that was admitted is done.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Later {
     Revoke,
@@ -138,8 +138,8 @@ enum Later {
     Reconnect,
 }
 
-/// A write waits in the store. What comes later is not answered as long as it does; others read
-/// meanwhile, and a write that comes after it is refused.
+/// A write waits in the store. The later request is not answered until it is done; other clients
+/// read in the meantime, and a later write is refused.
 async fn comes_after_the_write(later: Later) {
     let disk = GatedDisk::default();
     let stand = Arc::new(Stand::on(&disk, Setup::Secure).await);
@@ -215,22 +215,22 @@ async fn what_a_revocation_forbids_is_not_under_way_when_it_is_answered() {
     }
 }
 
-/// A client that has lost its connection does not know whether a write of it is still to come. In
-/// the session that it makes next, none comes any more.
+/// A client that has lost its connection does not know whether one of its writes is still to
+/// arrive. After it has made its next session, none does.
 #[tokio::test]
 async fn a_new_session_begins_after_the_writes_of_the_old_one() {
     comes_after_the_write(Later::Reconnect).await;
 }
 
-/// Who writes to a block for the first time fills the rest of it with zeros, and not what somebody
-/// else has written there meanwhile.
+/// The first write to a block fills the rest of it with zeros, and does not overwrite what another
+/// client has written there in the meantime.
 #[test]
 fn first_writes_of_one_block_do_not_wipe_each_other_out() {
     let disk = GatedDisk::default();
     let identity = Identity { volume: VOLUME, disk: DISK, setup: Setup::Secure };
     let store = Store::open(&disk, "disk", &identity, SIZE).unwrap();
     std::thread::scope(|scope| {
-        // The zeros before its bytes and the bytes are written, those behind them not yet.
+        // The zeros before its bytes and the bytes are written, those after them not yet.
         disk.gate.shut_after(2);
         scope.spawn(|| store.write(1000, &[1; 500]).unwrap());
         disk.gate.reached();

@@ -1,7 +1,7 @@
 //! A disk behind its service, a metadata server that controls it, and clients with capabilities.
 //!
-//! Messages are brought to the service as they are, without sockets, so that tests can keep them,
-//! alter them and bring them again. Time is simulated.
+//! Messages are delivered to the service directly, without sockets, so that tests can keep them,
+//! alter them and deliver them again. Time is simulated.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ pub(crate) const TRUST: Duration = Duration::from_secs(60);
 /// How long capabilities are good.
 pub(crate) const LIFE: Duration = Duration::from_secs(30);
 
-/// A disk and who controls it.
+/// A disk and the metadata server that controls it.
 pub(crate) struct Stand {
     pub(crate) clock: Arc<SimClock>,
     pub(crate) device: Arc<Device>,
@@ -53,7 +53,7 @@ pub(crate) fn extent(offset: u64, length: u64) -> Extent {
     Extent::new(offset, length).unwrap()
 }
 
-/// A request, and what waits for its reply.
+/// A request, and the state that opens its reply.
 pub(crate) type Request<H> = (Sealed<H>, Asked);
 
 impl Stand {
@@ -64,14 +64,14 @@ impl Stand {
         stand
     }
 
-    /// Tells the disk what it is to know.
+    /// Gives the disk what it needs to know.
     pub(crate) async fn tell(&self) {
         self.order(&EpochHead { key: KEY }).await.unwrap();
         self.order(&GroupReplaceHead { victim: None, group: GROUP }).await.unwrap();
         self.refresh().await;
     }
 
-    /// A disk that has been told nothing yet.
+    /// A disk that has heard nothing from the metadata server yet.
     pub(crate) async fn untold(setup: Setup) -> Stand {
         Stand::on(&MemDisk::new(), setup).await
     }
@@ -117,7 +117,7 @@ impl Stand {
         self.deliver(self.refreshing()).await.unwrap();
     }
 
-    /// What lets the disk trust for [`TRUST`] from now on, not yet brought to it.
+    /// The request that lets the disk trust for [`TRUST`] from now on, not yet delivered.
     pub(crate) fn refreshing(&self) -> Request<RefreshHead> {
         let until_ms = self.device.now_ms() + TRUST.as_millis() as u64;
         let trust = Some(Trust { boot: self.control.boot(), until_ms });
@@ -176,7 +176,7 @@ impl Stand {
         asked.answered(self.bring(&request).await)
     }
 
-    /// Brings a request to the disk, by whoever has it.
+    /// Delivers a request to the disk, whoever sends it.
     pub(crate) async fn bring<H: Head>(&self, request: &Sealed<H>) -> Res<SealedReply<H>> {
         self.call(request).await.unwrap()
     }
@@ -210,7 +210,7 @@ impl Stand {
         self.deliver(asked).await.map(drop)
     }
 
-    /// What the disk has refused so far, in all and for one reason.
+    /// How many requests the disk has refused so far, in all and for one reason.
     pub(crate) fn refused(&self, refusal: Refusal) -> (u64, u64) {
         let counts = self.device.counts();
         (counts.all().iter().map(|counted| counted.count).sum(), counts.get(refusal))

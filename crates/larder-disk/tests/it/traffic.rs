@@ -80,7 +80,7 @@ fn anywhere() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], 0))
 }
 
-/// In each setup, data goes there and back, and the metadata server's orders are obeyed.
+/// In each setup, data is written and read back, and the metadata server's orders are obeyed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn data_goes_there_and_back_in_every_setup() {
     for setup in [Setup::Off, Setup::Secure, Setup::Private] {
@@ -148,8 +148,8 @@ async fn data_goes_there_and_back_in_every_setup() {
     }
 }
 
-/// After a restart of the disk a client is told that its capability is of an earlier boot; with one
-/// of the new boot it goes on, and what was flushed is there.
+/// After a restart of the disk a client is told that its capability belongs to an earlier boot;
+/// with one of the new boot it continues, and what was flushed is there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_goes_on_after_a_restart_of_the_disk() {
     let dir = tempfile::tempdir().unwrap();
@@ -177,7 +177,8 @@ async fn a_client_goes_on_after_a_restart_of_the_disk() {
     listening.stop().await;
 }
 
-/// A client that the disk has forgotten shakes hands and goes on, without its caller's help.
+/// A client whose session the disk has forgotten makes a new handshake and continues, without its
+/// caller's help.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_forgotten_session_is_made_anew() {
     let disk = MemDisk::new();
@@ -189,7 +190,7 @@ async fn a_forgotten_session_is_made_anew() {
     for round in 0..40_u8 {
         let data = Bytes::from(vec![round; 100]);
         clients[0].write(&granted, 0, data.clone(), false, CallOptions::default()).await.unwrap();
-        // Others make sessions under the same capability, until the first is displaced.
+        // Other clients make sessions under the same capability, until the first is displaced.
         let other = DiskClient::new(listening.rpc().await);
         assert_eq!(other.read(&granted, 0, 100, CallOptions::default()).await.unwrap(), data);
         assert_eq!(clients[1].read(&granted, 0, 100, CallOptions::default()).await.unwrap(), data);

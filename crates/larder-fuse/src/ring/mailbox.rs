@@ -1,4 +1,5 @@
-//! Late answers on their way to the thread that may give them to the kernel.
+//! Answers that were not ready at once, on their way to the thread that may give them to the
+//! kernel.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -19,7 +20,7 @@ pub(super) struct Mailbox {
 }
 
 impl Mailbox {
-    /// An empty one.
+    /// An empty mailbox.
     ///
     /// # Errors
     /// If there is no descriptor left.
@@ -38,7 +39,7 @@ impl Mailbox {
         }
     }
 
-    /// Says that the mount is gone.
+    /// Announces that the mount is gone.
     pub(super) fn close(&self) {
         self.closed.store(true, Ordering::Release);
         self.ring();

@@ -33,7 +33,7 @@ pub(super) struct Queue {
     mail: Arc<Mailbox>,
     /// Where the bell is read to.
     rung: Box<AtomicU64>,
-    /// What each entry is given back by, and answered under.
+    /// For each entry, the number with which it is given back, and that of the request.
     taken: Vec<(u64, u64)>,
     /// Entries that the kernel has. The others wait for an answer, or were given back for good.
     lent: usize,
@@ -60,7 +60,7 @@ impl Queue {
         let mut set = CpuSet::new();
         set.set(usize::from(cpu));
         if let Err(error) = rustix::thread::sched_setaffinity(None, &set) {
-            // A CPU that does not exist, or is not ours: no caller runs on it either.
+            // A CPU that does not exist, or that we may not use: no caller runs on it either.
             tracing::debug!(cpu, %error, "a queue is served from elsewhere");
         }
         let ring = IoUring::<Entry128>::builder()
@@ -88,7 +88,7 @@ impl Queue {
         Ok(queue)
     }
 
-    /// Where answers that come later are to be put.
+    /// Where answers that were not ready at once are put.
     pub(super) fn mail(&self) -> Arc<Mailbox> {
         Arc::clone(&self.mail)
     }
@@ -200,7 +200,7 @@ impl Queue {
         // the bell is read to) lives in `self`, behind pointers that do not move, until
         // after the ring is gone; the descriptors do too.
         let pushed = unsafe { self.ring.submission().push(command) };
-        // Each entry and the bell have at most one command under way, and the ring has room for
+        // Each entry and the bell have at most one command in flight, and the ring has room for
         // all.
         pushed.map_err(|_| io::Error::other("a ring is full"))
     }

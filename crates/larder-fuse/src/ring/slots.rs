@@ -34,7 +34,7 @@ struct Place {
 }
 
 impl Slots {
-    /// Memory for `count` entries. It is taken from the machine when it is used.
+    /// Memory for `count` entries. The machine allocates it when it is first used.
     ///
     /// # Errors
     /// If the system has none.
@@ -60,7 +60,7 @@ impl Slots {
         Ok(Slots { base, count, payload_max, places: (0..count).map(place).collect() })
     }
 
-    /// Address of the two `struct iovec` that describe an entry; good as long as `self` is.
+    /// Address of the two `struct iovec` that describe an entry; valid as long as `self` exists.
     pub(super) fn places(&self, entry: usize) -> u64 {
         std::ptr::from_ref(&self.places[entry]) as u64
     }

@@ -1,4 +1,4 @@
-//! Bytes on each way: page cache, direct, passthrough.
+//! Bytes in each I/O mode: page cache, direct, passthrough.
 
 #![allow(unsafe_code)]
 
@@ -147,7 +147,7 @@ fn passthrough_beside_direct() {
     drop((first, second));
     eventually("release", || mount.fs.count("release") >= 3);
     drop((direct, other));
-    // Now another local file may take its place.
+    // Now another local file may be used in its place.
     eventually("release", || mount.fs.count("release") >= 5);
     let before = mount.fs.count("read");
     let again = open(Way::OtherFile);
@@ -175,7 +175,7 @@ fn many_passthrough_opens_leave_nothing() {
 fn without_a_probe_directory_there_is_no_passthrough() {
     let mount = Mount::with(|options| options.probe_dir = None);
     assert!(!mount.fs.kernel().passthrough());
-    // A file system that answers so all the same is served right.
+    // A file system that answers with this mode in spite of that is served correctly.
     mount.fs.set_way(Way::Passthrough);
     let path = mount.file("a", b"hello");
     assert_eq!(fs::read(&path).unwrap(), b"hello");
@@ -205,7 +205,7 @@ fn a_file_that_grew_shows_no_zeros() {
     assert_eq!(fs::read(&path).unwrap(), b"old");
     let ino = fs::metadata(&path).unwrap().ino();
     mount.fs.change(ino, |_, file| file.unwrap().write_all_at(b"NEWER", 3).unwrap());
-    // Only the attributes are dropped; that the size changed makes the kernel drop the pages.
+    // Only the attributes are dropped; since the size changed, the kernel drops the pages.
     mount.fs.kernel().invalidate(larder_vfs::Ino(ino), true);
     eventually("new size", || fs::metadata(&path).unwrap().len() == 8);
     assert_eq!(fs::read(&path).unwrap(), b"oldNEWER");
@@ -214,8 +214,8 @@ fn a_file_that_grew_shows_no_zeros() {
 #[test]
 fn only_what_may_have_written_is_flushed() {
     let mount = Mount::new();
-    // A process that another test starts at that moment closes what it inherits, which is flushed
-    // too.
+    // A process that another test starts at that moment inherits and closes descriptors, each with
+    // a flush.
     let thread = rustix::thread::gettid().as_raw_pid() as u32;
     let flushes = || {
         let calls = mount.fs.calls.lock().unwrap();

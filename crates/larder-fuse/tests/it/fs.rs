@@ -1,7 +1,8 @@
-//! A file system for the tests: names in memory, bytes in local files, everything can be watched.
+//! A file system for the tests: names in memory, bytes in local files, and every call can be
+//! observed.
 //!
-//! All three data paths lead to the same local file, so bytes written one way are read another. Who
-//! may do what is left to the kernel (`default_permissions`).
+//! All three data paths lead to the same local file, so bytes written one way are read another. The
+//! kernel checks rights (`default_permissions`).
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
@@ -17,7 +18,7 @@ use larder_vfs::*;
 
 const TTL: Duration = Duration::from_secs(3600);
 
-/// Which way [`TestFs`] answers opens.
+/// The I/O mode with which [`TestFs`] answers opens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     Cached,
@@ -43,7 +44,7 @@ pub(crate) struct TestFs {
     held: tokio::sync::watch::Sender<Option<&'static str>>,
     /// Listings come without attributes.
     pub(crate) bare: AtomicBool,
-    /// Nobody may look up this name.
+    /// Lookups of this name fail.
     pub(crate) refused: Mutex<Option<OsString>>,
     /// Added to every cookie.
     pub(crate) cookie_base: AtomicU64,
@@ -123,7 +124,7 @@ impl TestFs {
         calls.iter().rfind(|(called, _)| *called == name).expect(name).1.clone()
     }
 
-    /// Changes a file behind the kernel's back.
+    /// Changes a file without the kernel's knowledge.
     pub(crate) fn change(&self, ino: u64, change: impl FnOnce(&mut Attr, Option<&File>)) {
         let mut nodes = self.nodes.lock().unwrap();
         let node = nodes.get_mut(&ino).unwrap();
@@ -134,12 +135,12 @@ impl TestFs {
         change(&mut node.attr, file.as_deref());
     }
 
-    /// Gives an existing file another name behind the kernel's back.
+    /// Gives an existing file another name without the kernel's knowledge.
     pub(crate) fn add_name(&self, ino: u64, name: &str) {
         self.nodes.lock().unwrap().get_mut(&1).unwrap().body.insert(OsStr::new(name), ino);
     }
 
-    /// Adds special files behind the kernel's back, which does not know the directory's names yet.
+    /// Adds special files without the kernel's knowledge, which has not listed the directory yet.
     pub(crate) fn fill(&self, dir: Ino, names: impl Iterator<Item = String>) {
         let mut nodes = self.nodes.lock().unwrap();
         for name in names {
@@ -532,7 +533,7 @@ impl FileSystem for TestFs {
         self.called("flush", cred, Ok(()))
     }
 
-    fn fsync(&self, cred: &Cred, _: Ino) -> Answer<Verifier> {
+    fn fsync(&self, cred: &Cred, _: Ino, _: Option<OpenId>) -> Answer<Verifier> {
         self.called("fsync", cred, Ok(Verifier(1)))
     }
 

@@ -11,8 +11,8 @@ use rustix::mount::MountFlags;
 
 use crate::{Mount, eventually};
 
-/// A process that has the mount as its directory, and ignores no signal, whatever its parent does:
-/// what is run in the background ignores SIGINT.
+/// A process that has the mount as its working directory, and ignores no signal, whatever its
+/// parent does: background processes ignore SIGINT.
 fn process(mount: &Mount, command: &[&str]) -> Child {
     let mut process = Command::new("env");
     process.arg("--default-signal").args(command).current_dir(&mount.dir);
@@ -45,8 +45,8 @@ fn interrupts(mount: &Mount) -> u64 {
     requests.iter().find(|(name, _)| name == "INTERRUPT").map_or(0, |(_, count)| *count)
 }
 
-/// What the kernel would have held by the answers that nobody took is let go: references and open
-/// files.
+/// What the kernel would have held by answers that reached no caller is released: references and
+/// open files.
 #[test]
 fn killed_callers_go_at_once_and_leave_nothing() {
     let mount = Mount::new();
@@ -98,7 +98,7 @@ os.stat(input())
 print('there', flush=True)
 ";
 
-/// A caller that handles a signal waits on. The kernel does not tell of a second one.
+/// A caller that handles a signal continues to wait. The kernel does not report a second one.
 #[test]
 fn only_signals_that_end_a_process_interrupt_it() {
     let mount = Mount::new();
@@ -121,7 +121,7 @@ fn only_signals_that_end_a_process_interrupt_it() {
     hears(&mut child, "there");
     assert!(ended(&mut child).success());
 
-    // Any other signal waits behind the first one.
+    // Any other signal is queued behind the first one.
     let mut child = waits("second");
     signal(&child, "KILL");
     assert!(ended(&mut child).signal().is_some());
@@ -131,7 +131,7 @@ fn only_signals_that_end_a_process_interrupt_it() {
 /// Writes, and ends when its input does.
 const WRITES: &str = "exec 3>file; echo data >&3; echo ready; read line";
 
-/// The files of a process are flushed when it is on its way out, and takes no more signals.
+/// The files of a process are flushed while it exits, when it takes no more signals.
 #[test]
 fn killed_process_does_not_wait_for_its_flushes() {
     let mount = Mount::new();
@@ -155,8 +155,8 @@ fn killed_process_does_not_wait_for_its_flushes() {
     ended(&mut child);
 }
 
-/// A process that executes a program closes files with its own state locked, and whoever asks how
-/// it does waits for that. We must not: its flush would never be answered, nor anything else.
+/// A process that executes a program closes files with its own state locked, and a reader of that
+/// state waits. We must not: its flush would never be answered, nor anything else.
 #[test]
 fn a_flush_by_execve_is_looked_at_without_waiting() {
     let one = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
@@ -170,7 +170,7 @@ fn a_flush_by_execve_is_looked_at_without_waiting() {
         eventually("it flushes", || mount.fs.count("flush") > 0);
         mount.fs.later.store(true, Ordering::Relaxed);
         let begin = Instant::now();
-        // It is looked at five times a second.
+        // It is checked five times a second.
         while begin.elapsed() < Duration::from_secs(1) {
             rustix::fs::statvfs(&mount.dir).unwrap();
         }

@@ -12,7 +12,8 @@ use larder_fuse::{MountError, MountOptions, UNMOUNT_LIMIT, mount};
 use crate::fs::TestFs;
 use crate::{Mount, RUNTIME, eventually, mounts_at, os_error};
 
-/// Asserts that an unmount keeps its limit: the machine may spoil what is timed, but not each time.
+/// Asserts that an unmount keeps its limit: a busy machine may spoil a measurement, but not every
+/// one.
 fn keeps_the_limit(unmount: impl Fn() -> Duration) {
     let took: Vec<_> =
         (0..5).map(|_| unmount()).take_while(|took| *took >= UNMOUNT_LIMIT).collect();

@@ -1,4 +1,4 @@
-//! Listings: complete, in pieces, from any place on, and counted right.
+//! Listings: complete, in pieces, from any position on, and with the right number of references.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -13,7 +13,7 @@ use rustix::fs::{RawDir, SeekFrom};
 
 use crate::{Mount, eventually, while_remembered};
 
-/// One entry, and the place after it.
+/// One entry, and the position after it.
 type Entry = (String, u64, i64);
 
 fn list(dir: impl AsFd, bytes: usize, entries_max: usize) -> Vec<Entry> {
@@ -139,7 +139,7 @@ fn every_lookup_is_forgotten() {
         }
         assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
         fs::remove_dir(&dir).unwrap();
-        // What the file system listed and the reply had no room for, it was told to forget at once.
+        // What the file system listed and the reply had no room for was forgotten at once.
         eventually("all forgotten", || {
             mount.fs.lookups.lock().unwrap().values().all(|count| *count == 0)
         });

@@ -1,4 +1,4 @@
-//! Real mounts of a watched file system. They need root and `/dev/fuse`, and fail without.
+//! Real mounts of an observed file system. They need root and `/dev/fuse`, and fail without.
 
 #![allow(clippy::disallowed_methods, reason = "tests wait for real servers and threads")]
 // Helpers of tests unwrap as the tests themselves do.
@@ -33,7 +33,7 @@ static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
 /// Names the transport of all mounts of this process.
 const TRANSPORT: &str = "LARDER_TEST_TRANSPORT";
 
-/// The kernel may be at it for so long when it forgets what it holds in memory.
+/// The longest time that the kernel may take to drop what it holds in memory.
 const FORGETTING_MAX: Duration = Duration::from_secs(10);
 
 /// Whether the kernel offers io_uring.
@@ -62,7 +62,7 @@ fn all_of_this_holds_over_io_uring() {
     assert!(status.unwrap().success());
 }
 
-/// A mount, and what is behind it. Fields are dropped in this order.
+/// A mount, and its file system. Fields are dropped in this order.
 struct Mount {
     mounted: Mounted,
     fs: Arc<TestFs>,
@@ -120,12 +120,12 @@ fn as_user<T: Send>(uid: u32, gid: u32, groups: &[u32], what: impl FnOnce() -> T
     })
 }
 
-/// Opens `name` below a directory that is open, so that nobody needs rights on the way there.
+/// Opens `name` in a directory that is open, so that no rights on the path to it are needed.
 fn open_at(dir: &File, name: &str, flags: OFlags) -> std::io::Result<File> {
     Ok(rustix::fs::openat(dir, name, flags, Mode::empty())?.into())
 }
 
-/// Longest wait for what must come. A busy machine may stand still for seconds.
+/// Longest wait for what must happen. A busy machine may stall for seconds.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Waits until `done`.
@@ -137,15 +137,15 @@ fn eventually(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// How often the kernel was told to forget what it holds in memory (`drop_caches`). It counts that
+/// How often the kernel was told to drop what it holds in memory (`drop_caches`). It counts that
 /// when it is done.
 fn times_forgotten() -> Vec<String> {
     let counters = std::fs::read_to_string("/proc/vmstat").unwrap();
     counters.lines().filter(|line| line.starts_with("drop_")).map(str::to_owned).collect()
 }
 
-/// Checks what holds while the kernel remembers: what it holds in memory is one thing for all
-/// processes, and if one of them had it forget meanwhile, the check begins anew.
+/// Checks what is true while the kernel keeps its memory: that memory is shared by all processes,
+/// so if one of them had the kernel drop it in the meantime, the check is repeated.
 fn while_remembered(check: impl Fn()) {
     for _ in 0..20 {
         let before = times_forgotten();

@@ -1,4 +1,5 @@
-//! The model server through the door, with nothing cached in between: ordinary programs at work.
+//! The model server through the dispatcher, with nothing cached in between: ordinary programs at
+//! work.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -10,7 +11,7 @@ use larder_vfs::{Direct, MemRemote};
 
 use crate::RUNTIME;
 
-/// Runs a script in `dir`, which has to succeed and to complain about nothing.
+/// Runs a script in `dir`, which must succeed and print no complaint.
 fn sh(dir: &Path, script: &str) -> String {
     let done = Command::new("sh").args(["-ec", script]).current_dir(dir).output().unwrap();
     let said = String::from_utf8_lossy(&done.stderr);

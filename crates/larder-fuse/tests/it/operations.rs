@@ -22,7 +22,7 @@ fn both(check: impl Fn(&Mount)) {
     }
 }
 
-/// truncate(2), which comes without an open file.
+/// truncate(2), whose request has no open file.
 #[allow(unsafe_code)]
 fn truncate(path: &Path, size: i64) {
     let path = CString::new(path.as_os_str().as_bytes()).unwrap();
@@ -110,7 +110,7 @@ fn special_files() {
     });
 }
 
-/// As many as a ring has entries, and more: nobody is forgotten, and nothing ends before its time.
+/// More requests than a ring has entries: each is answered, and none early.
 #[test]
 fn many_requests_wait_and_all_are_answered() {
     const READERS: usize = 40;
@@ -128,7 +128,8 @@ fn many_requests_wait_and_all_are_answered() {
             })
         })
         .collect();
-    // With io_uring, sixteen of a CPU wait in the file system, and others of that CPU before it.
+    // With io_uring, sixteen per CPU wait in the file system, and further ones of that CPU in front
+    // of it.
     eventually("they wait", || mount.fs.count("read") >= 16);
     mount.fs.hold(None);
     for reader in readers {
@@ -267,8 +268,8 @@ fn umask_is_applied_once() {
 #[test]
 fn programs_run() {
     let mount = Mount::new();
-    // Not copied by us: a process that another test starts at that moment would inherit the file,
-    // open for writing.
+    // Not copied by this process: a process that another test starts at that moment would inherit
+    // the file, open for writing.
     let copied = Command::new("cp").arg("/bin/true").arg(mount.path("true")).status();
     assert!(copied.unwrap().success());
     assert!(Command::new(mount.path("true")).status().unwrap().success());
@@ -357,9 +358,9 @@ fn changed_names_are_asked_for_again() {
     });
 }
 
-/// An open may wait until the kernel is told of its file: neither it nor what somebody else waits
-/// for holds what the telling needs. (A create holds the lock of its directory, which the telling
-/// of a name waits for.)
+/// An open may wait until the kernel was notified about its file: neither the open nor what other
+/// calls wait for holds what the notification needs. (A create holds the lock of its directory, for
+/// which the notification about a name waits.)
 #[test]
 fn the_kernel_is_told_of_a_file_while_calls_wait() {
     for held in ["open", "create"] {

@@ -17,10 +17,10 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use tempfile::TempDir;
 
-/// Somebody who is not root.
+/// A user that is not root.
 const USER: u32 = 65534;
 
-/// As `CAP_SYS_ADMIN` alone is shown in `/proc/PID/status`.
+/// `CAP_SYS_ADMIN` alone, as `/proc/PID/status` shows it.
 const SYS_ADMIN_ONLY: &str = "0000000000200000";
 const NONE: &str = "0000000000000000";
 
@@ -32,14 +32,15 @@ enum Mode {
     Plain,
 }
 
-/// A copy of the program, on a file system that other users reach and that honours set-uid bits.
+/// A copy of the program, on a file system that other users can reach and that honours set-uid
+/// bits.
 fn install(mode: Mode) -> Option<(TempDir, PathBuf)> {
     let dir = tempfile::Builder::new().prefix("larder-helper-").tempdir_in("/var/tmp").unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let program = dir.path().join("larder-helper");
     let bits = if mode == Mode::SetUid { "4755" } else { "755" };
-    // By a process of its own: a program that somebody has open for writing, if only in a child
-    // that a test beside us is just starting, cannot be run.
+    // Copied by another process: a program that any process has open for writing cannot be
+    // executed, and a child that a concurrent test is starting would inherit our descriptor.
     let built = env!("CARGO_BIN_EXE_larder-helper");
     let copied = Command::new("install").args(["-m", bits, built]).arg(&program).status();
     assert!(copied.unwrap().success());
@@ -53,7 +54,8 @@ fn install(mode: Mode) -> Option<(TempDir, PathBuf)> {
     Some((dir, program))
 }
 
-/// Runs on a thread that is a user's: ids belong to threads, if it is not libc that changes them.
+/// Runs `work` on a thread with the ids of a user: ids belong to threads, if they are changed by
+/// system calls instead of libc.
 fn as_user<T: Send>(uid: u32, work: impl FnOnce() -> T + Send) -> T {
     let become_and_work = || {
         let (user, group) =
@@ -97,7 +99,7 @@ fn it_keeps_one_capability_and_nothing_else_of_root() {
             let (ours, theirs) = link();
             let mut child = start(&program, theirs);
             let other = File::open("/dev/null").unwrap();
-            // Once it has answered, it has given up what it gives up.
+            // Once it has answered, it has dropped its privileges.
             assert_eq!(refused(ask_close(ours.as_fd(), other.as_fd(), 1)), Errno::NODEV);
             for name in ["CapPrm", "CapEff"] {
                 assert_eq!(status_line(child.id(), name), [caps], "{mode:?}");
@@ -121,7 +123,7 @@ fn it_takes_ones_own_files_for_fuse_only() {
     let folder = dir.path().join("files");
     fs::create_dir(&folder).unwrap();
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
-    // Root's, and open to all.
+    // A file of root that every user may open.
     fs::write(folder.join("roots"), "").unwrap();
     fs::set_permissions(folder.join("roots"), fs::Permissions::from_mode(0o666)).unwrap();
     let both = || File::options().read(true).write(true).clone();
@@ -140,9 +142,9 @@ fn it_takes_ones_own_files_for_fuse_only() {
         assert_eq!(ask(&fuse, &roots), Errno::ACCESS);
         assert_eq!(ask(&fuse, &read_only), Errno::ACCESS);
         assert_eq!(ask(&fuse, &special), Errno::OPNOTSUPP);
-        // This the kernel refuses: the device is mounted nowhere.
+        // The kernel refuses this: the device has no mount.
         assert_eq!(ask(&fuse, &own), Errno::PERM);
-        // What is no request ends it.
+        // A packet that is not a request ends the helper.
         rustix::net::send(&ours, b"anything", rustix::net::SendFlags::NOSIGNAL).unwrap();
         assert!(matches!(ask_open(ours.as_fd(), fuse.as_fd(), own.as_fd()), Err(Failure::Gone(_))));
         assert_eq!(child.wait().unwrap().code(), Some(1));
@@ -150,7 +152,7 @@ fn it_takes_ones_own_files_for_fuse_only() {
 }
 
 #[test]
-fn it_listens_to_who_started_it_only() {
+fn it_listens_only_to_the_process_that_started_it() {
     let (_dir, program) = install(Mode::SetUid).unwrap();
     let (_roots, theirs) = link();
     let (stream, _) = std::os::unix::net::UnixStream::pair().unwrap();

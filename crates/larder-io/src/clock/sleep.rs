@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use pin_project_lite::pin_project;
@@ -13,7 +14,7 @@ use tokio::task::Unconstrained;
 
 use super::Clock;
 
-/// The time was over before what was waited for came.
+/// The time was over before the awaited event.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[error("the time is over")]
 pub struct Elapsed;
@@ -66,6 +67,11 @@ impl dyn Clock + '_ {
         self.sleep_until(self.instant() + duration)
     }
 
+    /// Blocks the thread until `duration` is over.
+    pub fn block(&self, duration: Duration) {
+        self.block_until(self.instant() + duration);
+    }
+
     /// The result of `future`, if it is ready before `until`. Otherwise the future is dropped.
     ///
     /// # Errors
@@ -93,6 +99,24 @@ impl dyn Clock + '_ {
         future: F,
     ) -> Result<F::Output, Elapsed> {
         self.timeout_at(self.instant() + limit, future).await
+    }
+}
+
+/// Blocks the thread until a simulated wait is over.
+pub(super) fn block_on(sleep: Sleep) {
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut sleep = pin!(sleep);
+    while sleep.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
+        std::thread::park();
+    }
+}
+
+/// Wakes a thread that is parked.
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
     }
 }
 

@@ -12,18 +12,18 @@ use crate::data::copies::{self, Set, Sets};
 use crate::data::{Map, Piece};
 use crate::store::key;
 use crate::store::key::Pool;
-use crate::store::records::{Blocks, Extent, Session, Slot};
+use crate::store::records::{Blocks, Extent, InMemory, NEVER_MS, Session, Slot};
 
-/// Who has blocks.
+/// The owner of blocks.
 #[derive(Clone, Copy, Debug)]
 enum Holder {
     /// A file, or a session of one, at this offset.
     Extent(Map, u64),
-    /// Nobody.
+    /// None.
     Pool(Pool),
 }
 
-/// Blocks of a disk, and who says that they are his.
+/// Blocks of a disk, and a record's claim to own them.
 #[derive(Clone, Debug)]
 struct Claim {
     holder: Holder,
@@ -54,7 +54,7 @@ impl Holder {
 }
 
 impl Check<'_> {
-    /// Mends extents and blocks, and what files say of them.
+    /// Mends extents and blocks, and the counts in files that depend on them.
     pub(super) fn data(&mut self) -> Result<(), Status> {
         let sets = Sets::load(&self.txn)?;
         let disks: BTreeMap<DiskId, u64> =
@@ -69,6 +69,7 @@ impl Check<'_> {
         let claims = self.claims()?;
         self.mend_blocks(&disks, claims)?;
         self.mend_stale(&sets)?;
+        self.mend_in_memory(&sets)?;
         self.find_lost_copies(&sets)?;
         self.mend_used(&before)
     }
@@ -78,7 +79,7 @@ impl Check<'_> {
         for (key, blocks) in self.all::<Blocks>(b't')? {
             let (disk, end) = (disk(&key)?, number(&key)?);
             let is_of = |(_, set): &(DiskId, &Set)| {
-                set.disks.len() > 1 && set.disks.contains(&disk) && end <= set.bytes
+                set.may_be_stale() && set.disks.contains(&disk) && end <= set.bytes
             };
             let is_sound = blocks.length > 0
                 && blocks.length <= end
@@ -94,18 +95,42 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Of what files have there is a copy that is not stale.
+    /// Mends the records of which files have bytes on which memory disks.
+    fn mend_in_memory(&mut self, sets: &Sets) -> Result<(), Status> {
+        let mut known: BTreeSet<(DiskId, FileId)> = BTreeSet::new();
+        for (key, _) in self.all::<InMemory>(b'm')? {
+            let (set, file) = (disk(&key)?, FileId(number(&key)?));
+            if sets.is_memory(set) && self.inodes.contains_key(&file) {
+                known.insert((set, file));
+                continue;
+            }
+            let what = format!("{} is said to be on disk {}", shown(file), set.0);
+            self.mend(FaultKind::Disk, Some(file), what, "it is not".into());
+            self.txn.delete(key);
+        }
+        for (key, extent) in self.all::<Extent>(b'x')? {
+            let (set, file) = (extent.disk, map(&key)?.file());
+            if sets.is_memory(set) && known.insert((set, file)) {
+                let what = format!("{} is not said to be on memory disk {}", shown(file), set.0);
+                self.mend(FaultKind::Disk, Some(file), what, "it is said from now on".into());
+                self.txn.put(key::in_memory(set, file), &InMemory { due_ms: NEVER_MS });
+            }
+        }
+        Ok(())
+    }
+
+    /// Each block of a file must have a copy that is not stale.
     fn find_lost_copies(&mut self, sets: &Sets) -> Result<(), Status> {
         if !sets.are_mirrored() {
             return Ok(());
         }
         for (key, extent) in self.all::<Extent>(b'x')? {
             let Some(piece) = piece(&key, &extent) else { continue };
-            let mut lost = vec![piece.bytes()];
-            for disk in sets.disks(piece.disk) {
-                let whole = copies::whole(&self.txn, *disk, &lost)?;
-                lost = copies::without(&lost, &whole);
+            // What was in memory may be lost, and the file's records say so.
+            if sets.is_memory(piece.disk) {
+                continue;
             }
+            let lost = copies::lost(&self.txn, sets.disks(piece.disk), &piece.bytes())?;
             if !lost.is_empty() {
                 let file = map(&key)?.file();
                 let what = format!(
@@ -129,7 +154,7 @@ impl Check<'_> {
         Ok(used)
     }
 
-    /// Sessions that are not there hold nothing.
+    /// Removes what belongs to sessions that do not exist.
     fn mend_sessions(&mut self) -> Result<(), Status> {
         let sessions = self.all::<Session>(b's')?.into_iter().map(|(key, _)| session(&key));
         let sessions: BTreeSet<SessionId> = sessions.collect::<Result<_, _>>()?;
@@ -194,7 +219,7 @@ impl Check<'_> {
         Ok(files)
     }
 
-    /// The extents of a file do not overlap, are a file's, and lie before its end.
+    /// The extents of a file must not overlap, must belong to a file, and must be before its end.
     fn mend_file(&mut self, file: FileId, mut pieces: Vec<Piece>) -> Result<(), Status> {
         let is_file = |inode: &crate::store::records::Inode| inode.attributes.kind == Kind::File;
         if !self.inodes.get(&file).is_some_and(is_file) {
@@ -208,7 +233,7 @@ impl Check<'_> {
                 let bytes = there.offset..there.end();
                 let what = format!("{} has bytes {bytes:?} in two places", shown(file));
                 self.move_out(file, vec![piece], what)?;
-                // What lies nowhere else stays.
+                // What is nowhere else stays.
                 if let Some(rest) = piece.within(&(at..u64::MAX)) {
                     self.take_back(file, rest)?;
                     end = end.max(rest.valid_end());
@@ -229,7 +254,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Makes a file of extents that cannot stay where they are. Nothing names it yet.
+    /// Makes a file of extents that cannot stay where they are. It has no name yet.
     fn move_out(&mut self, from: FileId, pieces: Vec<Piece>, what: String) -> Result<(), Status> {
         let new = self.next_number();
         let mut inode = self.new_inode(new, Kind::File, 0o600);
@@ -260,7 +285,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Blocks that nobody has are some, and on a disk.
+    /// Blocks without an owner must be at least one, and on an existing disk.
     fn mend_pools(&mut self, disks: &BTreeMap<DiskId, u64>) -> Result<(), Status> {
         for pool in [Pool::Free, Pool::Draining] {
             for (key, blocks) in self.all::<Blocks>(pool.tag())? {
@@ -283,9 +308,8 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// All who say that blocks are theirs. Who comes first keeps them: files, the one that was
-    /// changed last before others, and those last that were made just now; sessions; blocks that
-    /// were given up; free ones.
+    /// All claims to blocks. The first claim wins: files, most recently changed first, but those
+    /// that this repair made last; sessions; blocks that were given up; free ones.
     fn claims(&self) -> Result<BTreeMap<DiskId, Vec<Claim>>, Status> {
         let mut claims: BTreeMap<DiskId, Vec<Claim>> = BTreeMap::new();
         let mut files = self.all::<Extent>(b'x')?;
@@ -311,7 +335,7 @@ impl Check<'_> {
         Ok(claims)
     }
 
-    /// Each block of each disk is in one place.
+    /// Ensures that each block of each disk is in one place.
     fn mend_blocks(
         &mut self,
         disks: &BTreeMap<DiskId, u64>,
@@ -345,7 +369,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Blocks that are in no place are given up.
+    /// Gives up blocks of a disk that are in no place.
     fn found(&mut self, disk: DiskId, bytes: Range<u64>) {
         let what = format!("bytes {bytes:?} of disk {} are nowhere", disk.0);
         self.mend(FaultKind::Lost, None, what, "they are given up".into());
@@ -353,7 +377,7 @@ impl Check<'_> {
         self.txn.put(key::blocks(Pool::Draining, disk, bytes.end), &Blocks { length });
     }
 
-    /// Gives somebody the blocks that he says are his, but those that are taken.
+    /// Assigns blocks to the owner that claims them, except those that are taken.
     fn settle(&mut self, disk: DiskId, claim: Claim, taken: &mut Taken) -> Result<(), Status> {
         let Claim { holder, bytes } = claim;
         let before = taken.range(..bytes.end).rev();
@@ -384,7 +408,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Somebody loses blocks that are another's.
+    /// An owner loses blocks that belong to another.
     fn lose(
         &mut self,
         disk: DiskId,
@@ -412,7 +436,8 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Mends what files say that they use; `before`: what they did before anything was mended.
+    /// Mends the counts of used bytes in files; `before`: what they were before anything was
+    /// mended.
     fn mend_used(&mut self, before: &HashMap<FileId, u64>) -> Result<(), Status> {
         let now = self.used()?;
         let files: Vec<(FileId, u64)> =
@@ -453,7 +478,7 @@ fn session(key: &[u8]) -> Result<SessionId, Status> {
     Ok(SessionId(*id))
 }
 
-/// The disk of blocks that nobody has.
+/// The disk of blocks without an owner.
 fn disk(key: &[u8]) -> Result<DiskId, Status> {
     let id = key.get(1..5).and_then(<[u8]>::first_chunk).ok_or(Status::Io)?;
     Ok(DiskId(u32::from_be_bytes(*id)))

@@ -10,7 +10,7 @@ use crate::inode;
 use crate::store::key;
 use crate::store::records::{Entry, Extent, Inode, Listed, Xattr};
 
-/// What belongs to a file.
+/// The records that belong to a file.
 #[derive(Clone, Copy, Debug, Default)]
 struct Belongings {
     /// It has names in it.
@@ -20,7 +20,7 @@ struct Belongings {
 }
 
 impl Check<'_> {
-    /// Reads all inodes, and makes one where something belongs to a file that has none.
+    /// Reads all inodes, and makes one for records that belong to a file without one.
     pub(super) fn load_inodes(&mut self) -> Result<(), Status> {
         for (key, mut inode) in self.all::<Inode>(b'i')? {
             let file = FileId(number(&key)?);
@@ -47,7 +47,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// What there is of each file beside its inode. The root has to be there.
+    /// The records of each file besides its inode. The root must exist.
     fn belongings(&self) -> Result<BTreeMap<FileId, Belongings>, Status> {
         let mut all: BTreeMap<FileId, Belongings> = BTreeMap::new();
         all.entry(FileId::ROOT).or_default().is_directory = true;

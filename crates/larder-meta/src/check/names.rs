@@ -44,7 +44,7 @@ impl Check<'_> {
         let mut named = self.all_named()?;
         self.mend_cookies(&listed, &named);
         named.retain(|name| self.stands(name, &mut listed));
-        // First those that agree: what is left of the listings is nobody's.
+        // First the records that agree: what is left of the listings belongs to no name.
         let mut taken: BTreeSet<(FileId, u64)> = BTreeSet::new();
         named.retain(|name| {
             let at = (name.dir, name.entry.cookie);
@@ -97,7 +97,7 @@ impl Check<'_> {
         Ok(counted)
     }
 
-    /// The next cookie of each directory is behind all that are in use.
+    /// The next cookie of each directory must be greater than all that are in use.
     fn mend_cookies(&mut self, listed: &ByCookie, named: &[Named]) {
         let in_use = listed.keys().copied();
         let in_use = in_use.chain(named.iter().map(|name| (name.dir, name.entry.cookie)));
@@ -125,7 +125,7 @@ impl Check<'_> {
         }
     }
 
-    /// Whether a name stands for a file of a directory. It goes, if it does not.
+    /// Whether a name leads to a file from a directory. If not, it is removed.
     fn stands(&mut self, name: &Named, listed: &mut ByCookie) -> bool {
         let (dir, file) = (name.dir, name.entry.file);
         let what = match () {
@@ -174,7 +174,7 @@ impl Check<'_> {
         }
     }
 
-    /// Something is listed that cannot be looked up: it can from now on, if that makes sense.
+    /// A name is listed that cannot be looked up: it can from now on, if it is valid.
     fn name_again(
         &mut self,
         dir: FileId,
@@ -204,7 +204,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Enters a name, behind all others. It takes the place of one that is spelled so.
+    /// Adds a name, after all others. It replaces one that is spelled the same.
     pub(super) fn add_name(&mut self, dir: FileId, name: &[u8], file: FileId) {
         let Some(inode) = self.change(dir) else { return };
         let cookie = inode.next_cookie;
@@ -220,7 +220,7 @@ impl Check<'_> {
         self.changed.insert(*dir);
         self.txn.delete(key::entry(*dir, name));
         let listed = key::listed(*dir, entry.cookie);
-        // What cannot be read is found again.
+        // A record that cannot be read reports its error again.
         if let Ok(Some(one)) = self.txn.get::<Listed>(&listed)
             && *one.name == **name
         {

@@ -1,4 +1,4 @@
-//! Damage on purpose: each kind is found, mended and no more, and nothing is lost by it.
+//! Deliberate damage: each kind is found, and mended without side effects, and nothing is lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -55,7 +55,7 @@ fn tree() -> Tree {
     Tree { engine: rig.engine.clone(), a, b, dir, below, c }
 }
 
-/// Changes records past everybody.
+/// Changes records behind the server's back.
 fn damage(engine: &MemoryEngine, change: impl FnOnce(&mut Txn<'_>)) {
     let view = engine.view().unwrap();
     let none = Writes::new();
@@ -76,7 +76,7 @@ fn kinds(faults: &[Fault]) -> Vec<FaultKind> {
     faults.iter().map(|fault| fault.kind).collect()
 }
 
-/// What is found is mended, and nothing is left; who only looks changes nothing.
+/// Faults are mended, and none is left; a check changes nothing.
 fn mends(engine: &MemoryEngine) -> Vec<Fault> {
     let commits = engine.commits();
     let found = check(engine).unwrap();
@@ -165,7 +165,7 @@ fn a_sound_volume_is_left_as_it_is() {
     assert_eq!(mends(&tree.engine), []);
 }
 
-/// What it is, what is found of it, and how it is done.
+/// Description, faults that are found, and how the damage is done.
 type Damage = (&'static str, &'static [FaultKind], fn(&mut Txn<'_>, &Tree));
 
 /// Of inodes and their counts.
@@ -283,7 +283,7 @@ const DAMAGED_REST: &[Damage] = &[
     }),
 ];
 
-/// Each damage, and exactly what is found of it.
+/// Each damage, and the exact faults that are found.
 #[test]
 fn each_damage_is_found_and_mended_and_no_more() {
     let all = [DAMAGED_FILES, DAMAGED_NAMES, DAMAGED_REST].concat();
@@ -296,7 +296,7 @@ fn each_damage_is_found_and_mended_and_no_more() {
     }
 }
 
-/// Names and bytes of a file whose inode is gone are those of a new one.
+/// Names and bytes of a file whose inode is gone belong to a new one.
 #[test]
 fn what_belongs_to_a_lost_inode_stays_where_it_was() {
     let tree = tree();
@@ -315,7 +315,7 @@ fn what_belongs_to_a_lost_inode_stays_where_it_was() {
     assert_eq!((file.size, file.mode, file.links), (2 * B, 0o700, 1));
 }
 
-/// What has no name goes to `lost+found`, with all below it, and what comes later beside it.
+/// A file without a name goes to `lost+found`, with everything below it, and later ones beside it.
 #[test]
 fn what_nothing_names_goes_to_lost_and_found() {
     let tree = tree();
@@ -332,7 +332,7 @@ fn what_nothing_names_goes_to_lost_and_found() {
     assert_eq!(dir.attributes.links, 3);
 }
 
-/// A name `lost+found` that is no directory's is left alone.
+/// A file called `lost+found` that is not a directory is left alone.
 #[test]
 fn a_file_that_is_called_lost_and_found_is_in_nobodys_way() {
     let tree = tree();
@@ -347,8 +347,8 @@ fn a_file_that_is_called_lost_and_found_is_in_nobodys_way() {
     assert_eq!(at(&found[0]), Some(&format!("/lost+found.1/#{}", tree.b.0)[..]));
 }
 
-/// Two files with the same blocks: who was changed last has them, the other one has zeros there,
-/// and nobody has what is another's or free.
+/// Two files with the same blocks: the one that was changed last has them, the other one has zeros
+/// there, and no block has two owners or is both owned and free.
 #[test]
 fn blocks_of_two_files_are_those_of_the_one_that_was_changed_last() {
     let tree = tree();
@@ -360,14 +360,14 @@ fn blocks_of_two_files_are_those_of_the_one_that_was_changed_last() {
         txn.put(key, &Extent { position, ..mine });
     });
     let found = mends(&tree.engine);
-    // The second block of the other one is free, or somebody else's.
+    // The second block of the other file is free, or another owner's.
     assert!(kinds(&found).contains(&FaultKind::Shared), "{found:?}");
     assert_eq!(bytes_of(&tree.engine, tree.b), bytes);
     assert!(!bytes_of(&tree.engine, tree.a).contains_key(&0));
     assert_eq!(inode(&tree.engine, tree.a).attributes.size, 2 * B);
 }
 
-/// Blocks that a file has are free no more, and are given to nobody else.
+/// Blocks that a file has are no longer free, and are given to no one else.
 #[test]
 fn no_capability_covers_a_free_block_after_a_repair() {
     let tree = tree();
@@ -392,7 +392,7 @@ fn no_capability_covers_a_free_block_after_a_repair() {
     assert_eq!(kinds(&found), [FaultKind::Shared; 3]);
 }
 
-/// What is in no place drains: the next server has it cleared before anybody gets it.
+/// Blocks in no place drain: the next server has them cleared before they are allocated.
 #[test]
 fn lost_blocks_drain_before_they_are_free() {
     let tree = tree();
@@ -409,7 +409,7 @@ fn lost_blocks_drain_before_they_are_free() {
     rig.check();
 }
 
-/// Bytes that lie where the file has others are kept as a file of their own.
+/// Bytes that are where the file has others are kept as a file of their own.
 #[test]
 fn bytes_in_the_way_of_others_are_kept() {
     let tree = tree();
@@ -432,7 +432,7 @@ fn bytes_in_the_way_of_others_are_kept() {
     assert_eq!(bytes_of(&tree.engine, tree.b), both);
 }
 
-/// Bytes of something that is no file are kept as a file.
+/// Bytes of an object that is not a file are kept as a file.
 #[test]
 fn bytes_of_a_directory_are_kept_as_a_file() {
     let tree = tree();
@@ -448,7 +448,7 @@ fn bytes_of_a_directory_are_kept_as_a_file() {
     assert_eq!(bytes_of(&tree.engine, FileId(found[1].file.unwrap())), theirs);
 }
 
-/// What lies on a disk that is not there may be there again: it is told and left.
+/// A disk that does not exist may exist again later: this is reported and left.
 #[test]
 fn what_is_on_a_disk_that_is_not_there_is_left_as_it_is() {
     let tree = tree();
@@ -465,7 +465,7 @@ fn what_is_on_a_disk_that_is_not_there_is_left_as_it_is() {
     assert_eq!(bytes_of(&tree.engine, tree.a), before);
 }
 
-/// A record that nobody can read ends the check; nothing is guessed.
+/// A record that cannot be decoded ends the check; nothing is guessed.
 #[test]
 fn what_cannot_be_read_is_not_mended() {
     let tree = tree();
@@ -479,9 +479,9 @@ fn what_cannot_be_read_is_not_mended() {
     assert_eq!(tree.engine.commits(), commits + 1);
 }
 
-/// A server that owns the volume loses it to who repairs it, and changes nothing behind his back.
+/// A server that owns the volume loses it to a repair, and changes nothing afterwards.
 #[test]
-fn who_repairs_owns_the_volume() {
+fn a_repair_owns_the_volume() {
     let mut rig = Rig::new(8);
     assert_eq!(repair(&rig.engine, LATER).unwrap(), []);
     let made = rig.mkdir(&Caller::root(), FileId::ROOT, "late");

@@ -15,7 +15,7 @@ use crate::store::records::{Entry, Orphan};
 const LOST_FOUND: &str = "lost+found";
 
 impl Check<'_> {
-    /// Gives each file but orphans a place below the root.
+    /// Ensures that each file except orphans is below the root.
     pub(super) fn tree(&mut self) -> Result<(), Status> {
         let all = self.all_named()?;
         let named: BTreeSet<FileId> = all.iter().map(|name| name.entry.file).collect();
@@ -40,8 +40,8 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Leaves each directory one name: that in the directory which it says it is in, if there is
-    /// one. Answers them.
+    /// Ensures that each directory has one name: the one in the directory that it records as its
+    /// parent, if there is one. Returns them.
     fn one_name_each(&mut self, all: Vec<Named>) -> BTreeMap<FileId, Named> {
         let mut places: BTreeMap<FileId, Named> = BTreeMap::new();
         for name in all {
@@ -88,7 +88,7 @@ impl Check<'_> {
         }
     }
 
-    /// Files that wait for their last close. Who has a name does not, nor does a directory.
+    /// Files that wait for their last close. A file with a name does not, nor does a directory.
     fn orphans(&mut self, named: &BTreeSet<FileId>) -> Result<BTreeSet<FileId>, Status> {
         let mut orphans = BTreeSet::new();
         for (key, _) in self.all::<Orphan>(b'o')? {
@@ -109,7 +109,7 @@ impl Check<'_> {
         Ok(orphans)
     }
 
-    /// A directory that does not lead to the root but to itself: the first of its circle.
+    /// The first directory of a cycle: one that leads to itself and not to the root.
     fn in_a_circle(&self) -> Option<FileId> {
         let mut good = BTreeSet::from([FileId::ROOT]);
         for file in self.inodes.keys().filter(|file| self.is_directory(**file)) {
@@ -150,7 +150,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// The directory for what nothing names; made, if it is not there.
+    /// The directory for files without a name; made, if it does not exist.
     fn lost_found(&mut self) -> Result<FileId, Status> {
         if let Some(there) = self.lost_found {
             return Ok(there);
@@ -182,7 +182,7 @@ impl Check<'_> {
         Ok(name)
     }
 
-    /// Mends counts of links and entries; `before`: what was counted before anything was mended.
+    /// Mends counts of links and entries; `before`: the counts before anything was mended.
     pub(super) fn counts(&mut self, before: &Counted) -> Result<(), Status> {
         let now = self.counted()?;
         let files: Vec<FileId> = self.inodes.keys().copied().collect();

@@ -9,7 +9,7 @@ use crate::in_place::Mark;
 use crate::issued::Taken;
 use crate::store::txn::Revoked;
 
-/// What a transaction ends.
+/// The capabilities and blocks that a transaction ends.
 #[derive(Default)]
 pub(super) struct Ended {
     /// Whose capabilities end, be there some now or not.
@@ -20,6 +20,6 @@ pub(super) struct Ended {
     pub(super) draining: Vec<(DiskId, Range<u64>)>,
     /// Sessions whose leases end after that.
     pub(super) sessions: Vec<SessionId>,
-    /// What was written in place under them, and will not be committed.
+    /// Files that were written in place under them, without a commit to come.
     pub(super) left: Vec<Mark>,
 }

@@ -1,25 +1,25 @@
-//! The committer's part of bringing stale blocks of disks up to date, and of adding and replacing
-//! disks.
+//! The committer's part of bringing stale blocks of disks up to date, of moving bytes from memory
+//! disks to other disks, and of adding and replacing disks.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use larder_wire::meta::Status;
-use larder_wire::meta::words::DiskId;
+use larder_wire::meta::words::{DiskId, FileId};
 use tokio::sync::oneshot;
 
 use super::{Committer, Ended, Event, Finished, Group};
 use crate::engine::{EngineError, View};
-use crate::live::{Cleared, Doing};
+use crate::live::{Cleared, Doing, Live};
 use crate::resilver::{Source, Step, Task};
 use crate::store::Txn;
 use crate::store::txn::Revoked;
-use crate::volume::{Enrolment, VolumeError};
+use crate::volume::{DisksChange, VolumeError};
 
-/// Who waits for a disk to be used.
-pub(crate) type Enrolled = oneshot::Sender<Result<DiskId, VolumeError>>;
+/// Receives the disk that was enrolled or removed.
+pub(crate) type DisksChanged = oneshot::Sender<Result<DiskId, VolumeError>>;
 
-/// What is to be done for disks that have something stale.
+/// What is to be done for disks with stale blocks.
 #[derive(Debug)]
 pub(crate) enum NextStale {
     /// This, for this disk.
@@ -31,13 +31,13 @@ pub(crate) enum NextStale {
 }
 
 impl Committer {
-    /// Has the disks clear blocks, which are free then.
+    /// Has the disks clear blocks, which are free afterwards.
     pub(super) fn clear(&mut self, draining: Vec<(DiskId, Range<u64>)>) {
         let mut by_set: BTreeMap<DiskId, Vec<Range<u64>>> = BTreeMap::new();
         for (set, blocks) in draining {
             by_set.entry(set).or_default().push(blocks);
         }
-        // Each set by itself: what one clears is free although disks of another are away.
+        // Set by set: blocks that one set has cleared are free although disks of another are away.
         for (set, blocks) in by_set {
             let disks = self.live.disks_of(set);
             let (there, away): (Vec<DiskId>, Vec<DiskId>) =
@@ -54,8 +54,7 @@ impl Committer {
         }
     }
 
-    /// Says what is to be done for disks that have something stale, once nobody else can write
-    /// there any more.
+    /// Determines what is to be done for disks with stale blocks, once no one else can write there.
     pub(super) fn next_stale(
         &mut self,
         view: &dyn View,
@@ -67,7 +66,7 @@ impl Committer {
             _ if self.failed.is_some() => NextStale::Rest,
             Ok(Step::Begin(task)) => return self.begin_task(view, group, &task, asked),
             Ok(Step::Look) => NextStale::Ask,
-            // What cannot be read is logged.
+            // An error of reading is logged where it occurs.
             Ok(Step::Rest) | Err(_) => NextStale::Rest,
         };
         let _ = asked.send(next);
@@ -92,8 +91,15 @@ impl Committer {
         ended.capabilities = capabilities;
         tracing::debug!(disk = task.to.0, bytes = ?task.bytes, source = ?task.source, "resilvering");
         let task = Some((asked, NextStale::Do(task.to, Box::new(doing))));
-        // After what the group has written: it may give the blocks up.
+        // After what the group has written: the group may give the blocks up.
         group.finished.push(Finished { task, ..Finished::nobody_asked(ended) });
+    }
+
+    /// Records what restarted memory disks have lost.
+    pub(super) fn note_restarts(&mut self, view: &dyn View, group: &mut Group) {
+        if self.live.has_restarts() {
+            self.internal(view, group, Live::note_restarts);
+        }
     }
 
     /// Frees what the disks have cleared. What cannot be read now is tried again at the next tick.
@@ -110,28 +116,28 @@ impl Committer {
         }
     }
 
-    /// Adds a disk, which is answered when that is durable; if it replaces another one, when no
-    /// capability on that is good any more.
-    pub(super) fn enrol(
+    /// Adds a disk, and answers when that is durable; if it replaces another one, when no
+    /// capability on that is valid any more.
+    pub(super) fn change_disks(
         &mut self,
         view: &dyn View,
         group: &mut Group,
-        enrolment: &Enrolment,
-        waiter: Enrolled,
+        change: &DisksChange,
+        waiter: DisksChanged,
     ) {
         let mut txn = Txn::new(view, &group.writes);
         let done = match self.failed {
             Some(status) => Err(EngineError::Failed(format!("{status:?}")).into()),
-            None => enrolment.carry_out(&mut txn),
+            None => change.carry_out(&mut txn),
         };
         let done = done.and_then(|disk| {
-            let ended = self.live.disks_changed(&txn, enrolment.old);
+            let ended = self.live.disks_changed(&txn, change.gone());
             Ok((disk, ended.map_err(|_: Status| VolumeError::Unreadable)?))
         });
         let (disk, capabilities) = match done {
             Ok(done) => done,
             Err(error) => {
-                // Who has gone does not wait.
+                // A caller that is gone does not wait.
                 let _ = waiter.send(Err(error));
                 return;
             }
@@ -144,7 +150,43 @@ impl Committer {
             ended.revoked.insert(Revoked::Session(session, file));
         }
         ended.capabilities = capabilities;
-        let enrolled = Some((waiter, disk));
-        group.finished.push(Finished { enrolled, ..Finished::nobody_asked(ended) });
+        let disks = Some((waiter, disk));
+        group.finished.push(Finished { disks, ..Finished::nobody_asked(ended) });
+    }
+
+    /// Begins moves of bytes that are due, as many as may be in progress at a time.
+    pub(super) fn begin_moves(&mut self, view: &dyn View, group: &mut Group) {
+        let now = self.clock.instant();
+        while self.failed.is_none()
+            && let Some((set, file, now_ms)) = self.live.next_due(now)
+        {
+            let mut begun = None;
+            let is_done = self.internal(view, group, |live, txn| {
+                begun = live.begin_move(txn, (set, file, now_ms), now)?;
+                Ok(())
+            });
+            if !is_done {
+                return self.live.cannot_move(set, file, now);
+            }
+            if let Some(copying) = begun {
+                // The bytes are copied after the commit of the group, which takes the blocks.
+                let nobody = Finished::nobody_asked(Ended::default());
+                group.finished.push(Finished { copying: Some(copying), ..nobody });
+            }
+        }
+    }
+
+    /// A file's bytes were copied, except to the disks that failed.
+    pub(super) fn end_move(
+        &mut self,
+        view: &dyn View,
+        group: &mut Group,
+        file: FileId,
+        failed: &BTreeSet<DiskId>,
+    ) {
+        let now = self.clock.instant();
+        if !self.internal(view, group, |live, txn| live.end_move(txn, file, failed, now)) {
+            tracing::error!(file = file.0, "it cannot be noted that bytes were moved from memory");
+        }
     }
 }

@@ -1,7 +1,8 @@
-//! Work that waits. Commits wait until the disks report the bytes on their way as durable, calls
-//! until leases of other sessions are returned. So do new data versions of files that a writer
-//! changed in place and will no longer commit ([`crate::in_place`]), after its capabilities are
-//! revoked and the disks have made durable what it wrote.
+//! Work that waits. Replies wait until the disks have revoked what their calls end. Commits wait
+//! until the disks report the bytes on their way as durable, calls until leases of other sessions
+//! are returned. So do new data versions of files that a writer changed in place and will no longer
+//! commit ([`crate::in_place`]), after its capabilities are revoked and the disks have made durable
+//! what it wrote.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -9,15 +10,22 @@ use std::ops::Range;
 use larder_wire::meta::words::{DiskId, LeaseKind, SessionId};
 use larder_wire::meta::{BLOCK_BYTES, FILE_BYTES_MAX, Status};
 
-use super::{Aside, Committer, Ended, Event, Finished, Group, Pending, answer, wall};
+use super::{Aside, Committer, Ended, Event, Finished, Group, Pending, Waiter, wall};
 use crate::change::{Change, Reply};
 use crate::engine::View;
+use crate::held::{Revoking, Ticket};
 use crate::in_place::Mark;
 use crate::leases::{CallNumber, Claim, claims};
 use crate::store::Txn;
 
-/// Whoever left something has no leases any more, or is to ask again like the others.
+/// A session that left something has no leases any more, or must ask again like the others.
 const NOBODY: SessionId = SessionId([0; 16]);
+
+/// Sends a reply.
+pub(super) fn answer(waiter: Waiter, reply: Reply) {
+    // A caller that is gone asks again.
+    let _ = waiter.send(reply);
+}
 
 impl Committer {
     /// A number for something that may have to wait.
@@ -27,7 +35,7 @@ impl Committer {
         number
     }
 
-    /// Carries out what waits no more.
+    /// Carries out what no longer has to wait.
     pub(super) fn go_on(&mut self, view: &dyn View, group: &mut Group) {
         while let Some(number) = self.ready.pop_front() {
             let pending = match self.aside.remove(&number) {
@@ -51,7 +59,7 @@ impl Committer {
         self.flush_left(view, group);
     }
 
-    /// Carries a call out, or puts it aside until leases of others are given back.
+    /// Carries a call out, or sets it aside until other sessions have returned leases.
     pub(super) fn begin(
         &mut self,
         view: &dyn View,
@@ -62,7 +70,7 @@ impl Committer {
         let change = &pending.called.change;
         let session = change.bearer().session();
         if let Some(session) = session.filter(|session| self.live.others_have_leases(*session)) {
-            // What cannot be read fails again when it is carried out.
+            // A read error occurs again when the call is carried out.
             let claims = claims::of(&Txn::new(view, &group.writes), change).unwrap_or_default();
             let goes = self.live.claim(number, session, claims, self.clock.instant());
             self.act();
@@ -74,13 +82,14 @@ impl Committer {
         self.carry_out(view, group, pending);
     }
 
-    /// What a call names that may still be on its way to disks: whole blocks. None if it says that
-    /// nothing is.
+    /// The blocks of a call that may still be in flight to disks: whole blocks. None if the call
+    /// says that none is.
     pub(super) fn on_way(&self, change: &Change) -> Option<Vec<(DiskId, Range<u64>)>> {
         let Change::CommitExtents(commit) = change else { return None };
         let mut blocks = Vec::new();
         for part in commit.on_way.then_some(&commit.written.0)? {
-            // What makes no sense is behind the end of every disk, which has not written it.
+            // An extent that makes no sense is beyond the end of every disk, which has not written
+            // it.
             let end = part.position.saturating_add(part.length).min(FILE_BYTES_MAX);
             let start = part.position / BLOCK_BYTES * BLOCK_BYTES;
             let whole = start..end.next_multiple_of(BLOCK_BYTES);
@@ -91,8 +100,9 @@ impl Committer {
         Some(blocks)
     }
 
-    /// Puts a commit aside until the disks have what it names. Only then is it in the order of
-    /// changes: what it commits to may not be its session's any more, as with one that comes late.
+    /// Sets a commit aside until the disks have the blocks that it names. Only then does it get its
+    /// place in the order of changes: its blocks may no longer belong to its session, as with a
+    /// late commit.
     pub(super) fn await_written(
         &mut self,
         number: CallNumber,
@@ -103,7 +113,7 @@ impl Committer {
         (self.await_written)(self.disks.await_written(blocks), number);
     }
 
-    /// The disks have what a commit names, or it is refused.
+    /// The disks have the blocks that a commit names, or the commit is refused.
     pub(super) fn witnessed(&mut self, number: CallNumber, is_there: bool) {
         if is_there {
             self.ready.push_back(number);
@@ -131,7 +141,7 @@ impl Committer {
         }
     }
 
-    /// Gives a file another version, now or when others have given their leases back.
+    /// Gives a file a new data version, now or when others have returned their leases.
     pub(super) fn mend(&mut self, view: &dyn View, group: &mut Group, mark: Mark) {
         let number = self.next_number();
         if self.live.others_have_leases(NOBODY) {
@@ -152,6 +162,60 @@ impl Committer {
             && !self.internal(view, group, |live, txn| live.mend(txn, mark, now))
         {
             self.left.insert(mark);
+        }
+    }
+
+    /// Answers a call, or first has the disks revoke the capabilities that it ends.
+    pub(super) fn settle(&mut self, mut finished: Finished) {
+        let capabilities = std::mem::take(&mut finished.ended.capabilities);
+        if !capabilities.is_empty() {
+            let on = capabilities.iter().map(|taken| taken.on).collect();
+            let ticket = self.held.begin(Revoking::On(on));
+            let names = capabilities.iter().map(|taken| taken.capability).collect();
+            (self.await_disks)(self.disks.revoke(names), Event::Revoked(ticket));
+        }
+        let ends = std::mem::take(&mut finished.ended.revoked);
+        if let Some(finished) = self.held.hold(&ends, finished) {
+            self.finish(finished);
+        }
+    }
+
+    /// The disks have acknowledged a revocation.
+    pub(super) fn revoked(&mut self, ticket: Ticket) {
+        for finished in self.held.revoked(ticket) {
+            self.finish(finished);
+        }
+    }
+
+    /// Answers a call.
+    pub(super) fn finish(&mut self, finished: Finished) {
+        for session in finished.ended.sessions {
+            self.live.session_is_over(session, self.clock.instant());
+        }
+        self.act();
+        let draining = finished.ended.draining;
+        self.clear(draining);
+        self.left.extend(finished.ended.left);
+        if let Some((asked, next)) = finished.task {
+            // If the driver is gone nothing is done, and the blocks stay stale.
+            let _ = asked.send(next);
+        }
+        if let Some(copying) = finished.copying {
+            let file = copying.file;
+            (self.await_moved)(self.live.copy(copying), file);
+        }
+        if let Some((waiter, disk)) = finished.disks {
+            // A caller that is gone finds the disk in the list.
+            let _ = waiter.send(Ok(disk));
+        }
+        let Some((waiter, reply)) = finished.reply else { return };
+        let others = finished.sequence.map(|call| match reply.is_not_yet() {
+            true => self.slots.put_off(call),
+            false => self.slots.finish(call, reply.bytes.clone()),
+        });
+        for waiter in others.into_iter().flatten().chain([waiter]) {
+            // A caller that is gone asks again.
+            let _ = waiter.send(reply.clone());
         }
     }
 }

@@ -3,22 +3,22 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
-use larder_wire::meta::words::DiskId;
+use larder_wire::meta::words::{DiskId, Medium};
 use larder_wire::meta::{BLOCK_BYTES, Status};
 
-use super::copies::{self, Sets};
+use super::copies::{self, Set, Sets};
 use super::map::Piece;
 use super::placement::{self, Turns};
 use crate::store::key::Pool;
 use crate::store::records::Blocks;
 use crate::store::{Txn, key};
 
-/// After so many times that blocks were taken, the disks' shares are worked out again.
+/// After blocks were taken this many times, the disks' shares are computed again.
 const TAKES_PER_TURNS: u64 = 256;
 
-/// Where the next blocks are looked for first: on the disk whose turn it is, behind those that were
-/// taken last, so that files lie in one piece and a block is not taken again soon. A hint and no
-/// more: it counts what calls took that were refused in the end, too.
+/// Where the next blocks are searched first: on the disk whose turn it is, after those that were
+/// taken last, so that files are contiguous and a block is not reused soon. Only a hint: it also
+/// counts what calls took that were refused in the end.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cursor {
     /// Where blocks of each disk were taken last.
@@ -38,16 +38,15 @@ impl Cursor {
         }
     }
 
-    /// In which order disks are asked for blocks at `offset` of a file; `before` has what lies
+    /// The order in which disks are asked for blocks at `offset` of a file; `before` has the blocks
     /// before that.
     fn order(
         &mut self,
         txn: &Txn<'_>,
-        sets: &Sets,
+        disks: Vec<DiskId>,
         offset: u64,
         before: Option<DiskId>,
     ) -> Result<Vec<DiskId>, Status> {
-        let disks: Vec<DiskId> = sets.complete().map(|(set, _)| set).collect();
         if disks.len() < 2 {
             return Ok(disks);
         }
@@ -56,7 +55,9 @@ impl Cursor {
             for (key, blocks) in txn.scan_all::<Blocks>(&[Pool::Free.tag()])? {
                 let disk = key[1..].first_chunk().ok_or(Status::Io)?;
                 let disk = DiskId(u32::from_be_bytes(*disk));
-                *self.free.entry(disk).or_default() += blocks.length;
+                if let Some(free) = self.free.get_mut(&disk) {
+                    *free += blocks.length;
+                }
             }
         }
         if self.taken.is_multiple_of(TAKES_PER_TURNS) {
@@ -80,7 +81,21 @@ impl Cursor {
     }
 }
 
-/// Blocks that somebody got.
+/// One for each medium.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Cursors {
+    disk: Cursor,
+    memory: Cursor,
+}
+
+impl Cursors {
+    /// That of memory disks, or of others.
+    pub(crate) fn of(&mut self, is_memory: bool) -> &mut Cursor {
+        if is_memory { &mut self.memory } else { &mut self.disk }
+    }
+}
+
+/// Blocks that were taken.
 pub(crate) struct Taken {
     pub(crate) disk: DiskId,
     pub(crate) bytes: Range<u64>,
@@ -88,11 +103,11 @@ pub(crate) struct Taken {
 
 /// Where in a file blocks are wanted.
 pub(crate) struct Wanted {
-    /// At which offset of the file.
+    /// The offset in the file.
     pub(crate) offset: u64,
     /// How many bytes of them.
     pub(crate) length: u64,
-    /// The disk of what lies just before it in the file.
+    /// The disk of the bytes just before it in the file.
     pub(crate) before: Option<DiskId>,
 }
 
@@ -102,14 +117,67 @@ pub(crate) struct Room<'a> {
     pub(crate) sets: &'a Sets,
     /// Whether a disk could be reached last.
     pub(crate) is_there: &'a dyn Fn(DiskId) -> bool,
+    /// The medium that they are to be on.
+    pub(crate) medium: Medium,
 }
 
-/// Takes free blocks for a file: as many as are wanted, or as lie together. Sets of which disks are
-/// not there are asked last.
+/// Takes free blocks for a file: as many as are wanted, or as are contiguous; from disks if memory
+/// is wanted and has no room.
 ///
 /// # Errors
 /// [`Status::NoSpace`]
 pub(crate) fn take(
+    txn: &mut Txn<'_>,
+    wanted: &Wanted,
+    cursors: &mut Cursors,
+    room: Room<'_>,
+) -> Result<Taken, Status> {
+    match room.medium {
+        Medium::Disk => take_on(txn, wanted, cursors.of(false), room),
+        Medium::Memory(_) => match take_on(txn, wanted, cursors.of(true), room) {
+            Err(Status::NoSpace) => {
+                take_on(txn, wanted, cursors.of(false), Room { medium: Medium::Disk, ..room })
+            }
+            taken => taken,
+        },
+    }
+}
+
+/// Takes free blocks for bytes that are moved from memory, and returns them with the disks of their
+/// set to write. The blocks count as draining until a file has them.
+///
+/// # Errors
+/// [`Status::NoSpace`]
+pub(super) fn take_to_move(
+    txn: &mut Txn<'_>,
+    wanted: &Wanted,
+    cursors: &mut Cursors,
+    room: Room<'_>,
+) -> Result<(Taken, Vec<DiskId>), Status> {
+    let room = Room { medium: Medium::Disk, ..room };
+    let taken = take_on(txn, wanted, cursors.of(false), room)?;
+    put(txn, Pool::Draining, taken.disk, taken.bytes.clone());
+    let mut written = Vec::new();
+    for disk in room.sets.disks(taken.disk).iter().filter(|disk| (room.is_there)(**disk)) {
+        // Stale blocks of a disk stay stale until the disk is brought up to date.
+        if copies::stale(txn, *disk, &taken.bytes)?.is_empty() {
+            written.push(*disk);
+        }
+    }
+    Ok((taken, written))
+}
+
+/// A file now has `used`, in order, of blocks that count as draining. The others are cleared.
+pub(super) fn drain_on(txn: &mut Txn<'_>, set: DiskId, bytes: Range<u64>, used: &[Range<u64>]) {
+    txn.delete(key::blocks(Pool::Draining, set, bytes.end));
+    for bytes in copies::without(&[bytes], used) {
+        put(txn, Pool::Draining, set, bytes.clone());
+        txn.drain(set, bytes);
+    }
+}
+
+/// The same from one medium. Sets with disks that are away are asked last.
+fn take_on(
     txn: &mut Txn<'_>,
     wanted: &Wanted,
     cursor: &mut Cursor,
@@ -117,13 +185,21 @@ pub(crate) fn take(
 ) -> Result<Taken, Status> {
     let Wanted { offset, length, before } = *wanted;
     debug_assert!(length > 0 && length.is_multiple_of(BLOCK_BYTES));
-    let mut order = cursor.order(txn, room.sets, offset, before)?;
+    let disks = room.sets.on(room.medium);
+    let before = before.filter(|before| disks.contains(before));
+    let mut order = cursor.order(txn, disks, offset, before)?;
     let length = placement::together(offset, length, order.len());
     let away = |set: DiskId| {
         let disks = room.sets.disks(set).iter();
         disks.filter(|disk| !(room.is_there)(**disk)).count()
     };
     order.sort_by_key(|set| away(*set));
+    if room.medium != Medium::Disk {
+        // No writer should wait for a memory disk that is away: there are disks. Sets with more
+        // copies than are wanted come last.
+        order.retain(|set| away(*set) == 0 && room.sets.suits(*set, room.medium));
+        order.sort_by_key(|set| room.sets.disks(*set).len());
+    }
     for disk in order {
         let at = cursor.at.get(&disk).copied().unwrap_or(0);
         for from in [at, 0] {
@@ -134,12 +210,12 @@ pub(crate) fn take(
             }
         }
     }
-    // What was counted is wrong, or there is little to count.
+    // The counts are wrong, or so low that they must be exact.
     cursor.free.clear();
     Err(Status::NoSpace)
 }
 
-/// Takes free blocks of a disk that end behind `from`.
+/// Takes free blocks of a disk that end beyond `from`.
 fn take_from(
     txn: &mut Txn<'_>,
     disk: DiskId,
@@ -164,12 +240,12 @@ pub(super) fn drain(txn: &mut Txn<'_>, pieces: Vec<Piece>) {
     }
 }
 
-/// Frees blocks that drained: nobody has a capability on them any more. What does not drain is left
-/// alone, so it may be told twice.
-/// Of its disks, those that have `missed` it that they were cleared have stale blocks there.
+/// Frees blocks that drained: no capability covers them any more. Blocks that do not drain are left
+/// alone, so this may be called twice. Those of its disks that have `missed` the clearing have
+/// stale blocks there.
 pub(crate) fn free(
     txn: &mut Txn<'_>,
-    (disk, disks): (DiskId, &[DiskId]),
+    (disk, sets): (DiskId, &Sets),
     bytes: &Range<u64>,
     missed: &[DiskId],
 ) -> Result<(), Status> {
@@ -179,7 +255,7 @@ pub(crate) fn free(
         return Ok(());
     }
     txn.delete(drained);
-    for disk in disks.iter().filter(|_| disks.len() > 1) {
+    for disk in sets.disks(disk).iter().filter(|_| sets.may_be_stale(disk)) {
         match missed.contains(disk) {
             true => copies::add_stale(txn, *disk, bytes)?,
             false => copies::remove_stale(txn, *disk, bytes)?,
@@ -224,13 +300,26 @@ pub(crate) fn add_free(
     Ok(())
 }
 
-/// Free bytes of all disks.
-pub(crate) fn free_bytes(txn: &Txn<'_>) -> Result<u64, Status> {
-    let free = txn.scan_all::<Blocks>(&[Pool::Free.tag()])?;
-    Ok(free.iter().map(|(_, blocks)| blocks.length).sum())
+/// The volume has a set no longer, all of which is free.
+pub(crate) fn forget(txn: &mut Txn<'_>, set: DiskId) -> Result<(), Status> {
+    let first = key::blocks(Pool::Free, set, 0);
+    for (key, _) in txn.scan_all::<Blocks>(&first[..first.len() - 8])? {
+        txn.delete(key);
+    }
+    Ok(())
 }
 
-/// What of a range of a set is free.
+/// Free bytes that ordinary files can have.
+pub(crate) fn free_bytes(txn: &Txn<'_>) -> Result<u64, Status> {
+    let mut bytes = 0;
+    for (set, Set { bytes: end, .. }) in Sets::load(txn)?.lasting() {
+        let free = free_in(txn, set, &(0..*end))?;
+        bytes += free.iter().map(|free| free.end - free.start).sum::<u64>();
+    }
+    Ok(bytes)
+}
+
+/// The free parts of a range of a set.
 pub(crate) fn free_in(
     txn: &Txn<'_>,
     set: DiskId,
@@ -244,12 +333,12 @@ pub(crate) fn free_in(
     Ok(found)
 }
 
-/// Bytes of all sets: what files can have.
+/// Bytes of all sets: those that ordinary files can use.
 pub(crate) fn bytes(txn: &Txn<'_>) -> Result<u64, Status> {
-    Ok(Sets::load(txn)?.complete().map(|(_, set)| set.bytes).sum())
+    Ok(Sets::load(txn)?.lasting().map(|(_, set)| set.bytes).sum())
 }
 
-/// The first blocks of a pool that end behind `from`.
+/// The first blocks of a pool that end beyond `from`.
 fn next(txn: &Txn<'_>, pool: Pool, disk: DiskId, from: u64) -> Result<Option<Range<u64>>, Status> {
     let start = key::blocks(pool, disk, from.saturating_add(1));
     let until = key::after(&key::blocks(pool, disk, u64::MAX));

@@ -3,12 +3,13 @@
 use std::ops::Range;
 
 use larder_wire::meta::calls::{CommitExtents, FileChanged};
-use larder_wire::meta::words::{DiskId, Merged, MergedFrom, Written};
-use larder_wire::meta::{BLOCK_BYTES, Status};
+use larder_wire::meta::words::{DiskId, FileId, Merged, MergedFrom, Written};
+use larder_wire::meta::{BLOCK_BYTES, FILE_BYTES_MAX, Status};
 
 use super::blocks;
 use super::copies::{self, Sets};
 use super::map::{Map, Piece, rounded};
+use super::memory;
 use crate::inode;
 use crate::request::Request;
 use crate::rights::without_privileges;
@@ -16,12 +17,13 @@ use crate::store::Txn;
 use crate::store::records::Inode;
 use crate::store::txn::Revoked;
 
-/// Commits what a session wrote to a file.
+/// Commits what a session wrote to a file; on memory disks it is due at `due_ms` on others.
 pub(crate) fn commit(
     txn: &mut Txn<'_>,
     request: &Request<'_>,
     call: &CommitExtents,
     sets: &Sets,
+    due_ms: u64,
 ) -> Result<FileChanged, Status> {
     let CommitExtents { file, written, copies, merged, mtime, .. } = call;
     let mut inode = inode::regular(txn, *file)?;
@@ -29,6 +31,7 @@ pub(crate) fn commit(
         return Err(Status::Invalid);
     }
     let before = inode.attributes.version();
+    let is_all = is_all(txn, *file, &written.0)?;
     let mut end = 0;
     for part in &written.0 {
         let range = part.range().filter(|range| range.start >= end).ok_or(Status::Invalid)?;
@@ -42,6 +45,8 @@ pub(crate) fn commit(
             merged: &merged.0,
             part: *part,
             range,
+            due_ms,
+            is_all,
         };
         commit.carry_out()?;
     }
@@ -68,6 +73,21 @@ struct Commit<'a, 'b> {
     merged: &'a [Merged],
     part: Written,
     range: Range<u64>,
+    /// When it is due if it is in memory.
+    due_ms: u64,
+    /// Whether the file had nothing but what is replaced.
+    is_all: bool,
+}
+
+/// Whether a file has nothing beside what was written of it.
+fn is_all(txn: &Txn<'_>, file: FileId, written: &[Written]) -> Result<bool, Status> {
+    let (Some(first), Some(last)) = (written.first(), written.last()) else { return Ok(false) };
+    let end = last.offset.saturating_add(last.length);
+    let is_one =
+        written.is_sorted_by(|one, next| one.offset.checked_add(one.length) == Some(next.offset));
+    let blocks = rounded(&(first.offset..end.min(FILE_BYTES_MAX)));
+    let has = |range| Ok(!Map::File(file).overlapping(txn, &range, 1)?.is_empty());
+    Ok(is_one && !has(0..blocks.start)? && !has(blocks.end..u64::MAX)?)
 }
 
 impl Commit<'_, '_> {
@@ -96,19 +116,19 @@ impl Commit<'_, '_> {
         Ok(())
     }
 
-    /// Parts of extents in `blocks` that lie where the client says that it wrote.
+    /// Parts of extents in `blocks` that are where the client says that it wrote.
     fn matching(&self, map: Map, blocks: &Range<u64>) -> Result<Vec<Piece>, Status> {
         let Written { offset, disk, position, .. } = self.part;
         let mut pieces = map.overlapping(self.txn, blocks, usize::MAX)?;
         pieces.retain(|piece| piece.maps(offset, disk, position));
-        // An extent is written on as a whole: where its bytes end is part of it.
+        // A session's extent is committed as a whole: where its bytes end is part of it.
         if !matches!(map, Map::File(_)) {
             pieces = pieces.iter().filter_map(|piece| piece.within(blocks)).collect();
         }
         Ok(pieces)
     }
 
-    /// Blocks of the session become the file's, in place of what others made of them meanwhile.
+    /// The session's blocks become the file's, in place of what others put there in the meantime.
     fn take_over(&mut self, own: Map, piece: Piece) -> Result<(), Status> {
         let file = self.inode.file();
         let covered = piece.offset..piece.end();
@@ -117,7 +137,7 @@ impl Commit<'_, '_> {
         if !merged.into_iter().all(|merged| is_there_still(merged, &replaced)) {
             return Err(Status::Changed);
         }
-        // What is not there of a merged block is zeros in either.
+        // What a merged block lacks is zeros in both versions.
         let is_merged = |block: u64| self.merged.iter().any(|merged| merged.offset == block);
         let blocks = rounded(&self.range);
         let end = match is_merged(blocks.end - BLOCK_BYTES) {
@@ -136,11 +156,15 @@ impl Commit<'_, '_> {
         own.cut(self.txn, &covered)?;
         self.note_copies(&piece)?;
         Map::File(file).put(self.txn, piece)?;
+        if self.sets.is_memory(piece.disk) {
+            memory::note(self.txn, (piece.disk, file), self.due_ms, self.is_all)?;
+        }
         self.inode.attributes.used += piece.length();
         Ok(())
     }
 
-    /// Disks of the set that have missed what was written have stale blocks there. One has it.
+    /// Disks of the set that have missed what was written have stale blocks there. At least one
+    /// disk has it.
     fn note_copies(&mut self, piece: &Piece) -> Result<(), Status> {
         let (disks, bytes) = (self.sets.disks(piece.disk), piece.bytes());
         let mut is_whole = false;
@@ -154,15 +178,15 @@ impl Commit<'_, '_> {
         if is_whole { Ok(()) } else { Err(Status::NotAllocated) }
     }
 
-    /// Blocks that are the file's were written in place; or, where there are copies, as the blocks
-    /// of the session that they were before.
+    /// Blocks that belong to the file were written in place; or, where there are copies, when they
+    /// still were blocks of the session.
     fn write_on(&mut self, piece: Piece) -> Result<(), Status> {
         let end = self.range.end.min(piece.end());
         if end <= piece.valid_end() {
             return Ok(());
         }
         // The file was cut since.
-        if self.sets.are_mirrored() {
+        if self.sets.are_written_anew() {
             return Err(Status::Changed);
         }
         // Between the end of the extent and what was written there would be old bytes.
@@ -174,7 +198,7 @@ impl Commit<'_, '_> {
     }
 }
 
-/// Whether a block of which a part was written is the one that the rest was taken from.
+/// Whether the block into which a part was merged is still the file's.
 fn is_there_still(merged: &Merged, replaced: &[Piece]) -> bool {
     let block = merged.offset..merged.offset.saturating_add(BLOCK_BYTES);
     let there = replaced.iter().find_map(|piece| piece.within(&block));

@@ -3,24 +3,29 @@
 //!
 //! A *set* is as many disks as the volume keeps copies. Blocks are named by the number of their set
 //! and lie at the same place on each of its disks; on a volume that keeps one copy each disk is a
-//! set. Blocks of one disk are *stale* if they differ from those of the other disks of its set: the
-//! disk was away when they were written or cleared, or is new. No capability covers stale blocks,
-//! except those of the task that brings them up to date ([`crate::resilver`]).
+//! set. *Memory disks*, whose bytes go with their processes, are sets of their own, of as many
+//! disks as were enrolled beside each other, and ordinary files have no blocks there. Blocks of one
+//! disk are *stale* if they differ from those of the other disks of its set: the disk was away when
+//! they were written or cleared, or is new, or is a memory disk that was started again
+//! ([`crate::live`] finds that by the disk's boot). No capability covers stale blocks, except those
+//! of the task that brings them up to date ([`crate::resilver`]).
 //!
-//! With copies, a committed block is never written again: a writer gets other blocks, and the
-//! commit puts them in its place. So copies of a committed block that are not stale are equal,
-//! whatever died meanwhile: uncommitted blocks are never read by others.
+//! Blocks of a set of memory disks that are stale on each of them are *lost*.
+//!
+//! With copies or memory disks, a committed block is never written again: a writer gets other
+//! blocks, and the commit puts them in its place. So copies of a committed block that are not stale
+//! are equal, whatever died meanwhile: uncommitted blocks are never read by others.
 //!
 //! Invariant, checked by [`crate::check`]: some disk has a copy of each committed block that is not
-//! stale. The same holds for free blocks: a disk has cleared them.
+//! stale, except on memory disks. The same holds for free blocks: a disk has cleared them.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use larder_wire::meta::words::DiskId;
+use larder_wire::meta::words::{DiskId, Medium};
 use larder_wire::meta::{BLOCK_BYTES, Status};
 
-use crate::store::records::{Blocks, Disk, Volume};
+use crate::store::records::{Blocks, Disk, MemoryBoot, Volume};
 use crate::store::{Txn, key};
 
 /// The sets of a volume.
@@ -40,6 +45,19 @@ pub(crate) struct Set {
     pub(crate) disks: Vec<DiskId>,
     /// The size of each.
     pub(crate) bytes: u64,
+    /// For memory disks: the boot of each to which the blocks belong.
+    pub(crate) boots: BTreeMap<DiskId, u64>,
+}
+
+impl Set {
+    pub(crate) fn is_memory(&self) -> bool {
+        !self.boots.is_empty()
+    }
+
+    /// Whether its blocks may be stale: for a single memory disk, those that are lost.
+    pub(crate) fn may_be_stale(&self) -> bool {
+        self.is_memory() || self.disks.len() > 1
+    }
 }
 
 impl Sets {
@@ -53,6 +71,10 @@ impl Sets {
             let bytes = disk.blocks * BLOCK_BYTES;
             set.bytes = if set.disks.is_empty() { bytes } else { set.bytes.min(bytes) };
             set.disks.push(number);
+            if disk.is_memory {
+                let boot = txn.get::<MemoryBoot>(&key::memory_boot(number))?;
+                set.boots.insert(number, boot.map_or(0, |record| record.boot));
+            }
         }
         Ok(Sets { copies, sets })
     }
@@ -62,9 +84,20 @@ impl Sets {
         self.copies
     }
 
-    /// Whether that is more than one: then a committed block is never written again.
+    /// Whether that is more than one.
     pub(crate) fn are_mirrored(&self) -> bool {
         self.copies > 1
+    }
+
+    /// The most disks of a set.
+    pub(crate) fn copies_max(&self) -> usize {
+        self.sets.values().map(|set| set.disks.len()).max().unwrap_or(1)
+    }
+
+    /// Whether a committed block is never written again: with copies, and if what is written may be
+    /// on another medium than what it replaces.
+    pub(crate) fn are_written_anew(&self) -> bool {
+        self.are_mirrored() || self.memory().next().is_some()
     }
 
     /// The disks of a set.
@@ -74,16 +107,73 @@ impl Sets {
 
     /// Sets that have all their disks: others have no blocks yet.
     pub(crate) fn complete(&self) -> impl Iterator<Item = (DiskId, &Set)> {
-        let is_complete = |set: &Set| set.disks.len() >= self.copies;
+        let is_complete = |set: &Set| set.is_memory() || set.disks.len() >= self.copies;
         self.sets
             .iter()
             .filter(move |(_, set)| is_complete(set))
             .map(|(number, set)| (*number, set))
     }
 
-    /// The set to which another disk is added, if one lacks some.
+    /// The sets without memory disks: ordinary files have their blocks there.
+    pub(crate) fn lasting(&self) -> impl Iterator<Item = (DiskId, &Set)> {
+        self.complete().filter(|(_, set)| !set.is_memory())
+    }
+
+    /// Those of them that are memory disks.
+    pub(crate) fn memory(&self) -> impl Iterator<Item = (DiskId, &Set)> {
+        self.complete().filter(|(_, set)| set.is_memory())
+    }
+
+    /// The sets from which blocks are taken for a medium: for memory all memory disks, however many
+    /// copies are wanted.
+    pub(crate) fn on(&self, medium: Medium) -> Vec<DiskId> {
+        let is_on = |(_, set): &(DiskId, &Set)| set.is_memory() == (medium != Medium::Disk);
+        self.complete().filter(is_on).map(|(number, _)| number).collect()
+    }
+
+    /// Whether a set is as good as a medium, or better: it is durable, or has as many memory disks
+    /// as are wanted.
+    pub(crate) fn suits(&self, set: DiskId, medium: Medium) -> bool {
+        match medium {
+            Medium::Disk => !self.is_memory(set),
+            Medium::Memory(copies) => {
+                !self.is_memory(set) || self.disks(set).len() >= copies as usize
+            }
+        }
+    }
+
+    /// Whether a set is one of memory disks.
+    pub(crate) fn is_memory(&self, set: DiskId) -> bool {
+        self.sets.get(&set).is_some_and(Set::is_memory)
+    }
+
+    /// The set that a disk is of.
+    pub(crate) fn of(&self, disk: DiskId) -> Option<(DiskId, &Set)> {
+        let of = self.sets.iter().find(|(_, set)| set.disks.contains(&disk));
+        of.map(|(number, set)| (*number, set))
+    }
+
+    /// Whether blocks of a set may be stale.
+    pub(crate) fn may_be_stale(&self, set: DiskId) -> bool {
+        self.sets.get(&set).is_some_and(Set::may_be_stale)
+    }
+
+    /// The boot of a memory disk to which its blocks belong, 0 if it was never used; `None` for
+    /// others.
+    pub(crate) fn boot(&self, disk: DiskId) -> Option<u64> {
+        self.sets.values().find_map(|set| set.boots.get(&disk)).copied()
+    }
+
+    /// Its blocks are of another boot.
+    pub(crate) fn set_boot(&mut self, disk: DiskId, boot: u64) {
+        if let Some(known) = self.sets.values_mut().find_map(|set| set.boots.get_mut(&disk)) {
+            *known = boot;
+        }
+    }
+
+    /// The set to which another disk is added, if one is incomplete.
     pub(crate) fn incomplete(&self) -> Option<DiskId> {
-        let lacks = |set: &Set| set.disks.len() < self.copies;
+        let lacks = |set: &Set| !set.is_memory() && set.disks.len() < self.copies;
         self.sets.iter().find(|(_, set)| lacks(set)).map(|(number, _)| *number)
     }
 }
@@ -100,7 +190,7 @@ pub(crate) fn all(txn: &Txn<'_>) -> Result<Vec<(DiskId, Disk)>, Status> {
     disks.into_iter().map(|(key, disk)| Ok((number(&key).ok_or(Status::Io)?, disk))).collect()
 }
 
-/// What of a range of a disk is stale.
+/// The stale parts of a range of a disk.
 pub(crate) fn stale(
     txn: &Txn<'_>,
     disk: DiskId,
@@ -111,7 +201,7 @@ pub(crate) fn stale(
     Ok(overlapping(txn, disk, bytes)?.into_iter().map(within).collect())
 }
 
-/// The first stale blocks of a disk that end behind `from`.
+/// The first stale blocks of a disk that end beyond `from`.
 pub(crate) fn first_stale(
     txn: &Txn<'_>,
     disk: DiskId,
@@ -126,7 +216,7 @@ pub(crate) fn stale_bytes(txn: &Txn<'_>, disk: DiskId) -> Result<u64, Status> {
     Ok(stale.iter().map(|bytes| bytes.end - bytes.start).sum())
 }
 
-/// What of these ranges is not stale.
+/// The parts of these ranges that are not stale.
 pub(crate) fn whole(
     txn: &Txn<'_>,
     disk: DiskId,
@@ -139,7 +229,21 @@ pub(crate) fn whole(
     Ok(whole)
 }
 
-/// What of `ranges` is in none of `others`. Both are in order, and do not overlap.
+/// The parts of a range of a set that none of its disks has: stale on all of them.
+pub(crate) fn lost(
+    txn: &Txn<'_>,
+    set: &[DiskId],
+    bytes: &Range<u64>,
+) -> Result<Vec<Range<u64>>, Status> {
+    let mut lost = vec![bytes.clone()];
+    for disk in set {
+        let whole = whole(txn, *disk, &lost)?;
+        lost = without(&lost, &whole);
+    }
+    Ok(lost)
+}
+
+/// The parts of `ranges` that are in none of `others`. Both are in order, and do not overlap.
 pub(crate) fn without(ranges: &[Range<u64>], others: &[Range<u64>]) -> Vec<Range<u64>> {
     let mut left = Vec::new();
     for range in ranges {
@@ -216,7 +320,8 @@ mod tests {
 
     const B: u64 = BLOCK_BYTES;
 
-    /// All orders of two additions and a removal in six blocks, against a bit for each block.
+    /// All orders of two additions and a removal in six blocks, against a model with one bit per
+    /// block.
     #[test]
     fn stale_blocks_are_those_that_were_added_and_not_removed() {
         let engine = MemoryEngine::new();

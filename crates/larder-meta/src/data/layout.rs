@@ -6,11 +6,11 @@ use std::ops::Range;
 use larder_wire::meta::words::{ByteRange, DiskId, Extent, ExtentState, FileId, Mode, SessionId};
 use larder_wire::meta::{EXTENTS_MAX, GRANTS_MAX, Status};
 
-use super::copies::Sets;
+use super::copies::{self, Sets};
 use super::map::{Map, Piece, rounded};
 use crate::store::Txn;
 
-/// A layout without its grants, and what those have to cover.
+/// A layout without its grants, and the extents that those have to cover.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) covered: ByteRange,
@@ -19,10 +19,10 @@ pub(crate) struct Plan {
     pub(crate) grants: BTreeMap<DiskId, Vec<Range<u64>>>,
 }
 
-/// Where `range` of a file lies, for a session: what is committed, and where nothing is, to be
-/// written, what the session has allocated or was given ahead. Who reads sees zeros there: what he
-/// has written and not committed is no part of the file. Where there are copies, what the session
-/// has comes before what is committed, which nobody writes.
+/// The location of `range` of a file, for a session: what is committed or lost, and for writing,
+/// where nothing is committed, what the session has allocated or was given ahead. A reader sees
+/// zeros there: what its session has written and not committed is not part of the file. Where there
+/// are copies, the session's blocks come before the committed ones, which are never written.
 pub(crate) fn layout(
     txn: &Txn<'_>,
     (session, file): (SessionId, FileId),
@@ -35,9 +35,12 @@ pub(crate) fn layout(
     let limit = if mode.writes() { EXTENTS_MAX } else { 0 };
     let asked = Map::Own(session, file).overlapping(txn, &blocks, limit)?;
     let ahead = Map::Ahead(session, file).overlapping(txn, &blocks, limit)?;
-    let own_first = sets.are_mirrored() && mode.writes();
+    let own_first = sets.are_written_anew() && mode.writes();
     let state = |state| move |piece: &Piece| (*piece, state);
-    let committed = ours.iter().map(state(ExtentState::Committed)).collect();
+    let mut committed = Vec::with_capacity(ours.len());
+    for piece in &ours {
+        committed.extend(there_or_lost(txn, piece, sets)?);
+    }
     let mut own: Vec<_> = asked.iter().chain(&ahead).map(state(ExtentState::Provisional)).collect();
     own.sort_by_key(|(piece, _)| piece.offset);
     let (first, second) = if own_first { (own, committed) } else { (committed, own) };
@@ -49,7 +52,7 @@ pub(crate) fn layout(
         at = piece.end();
         extents.push((piece, state));
     }
-    // Behind what was read of either there may be more.
+    // Beyond the records that were read there may be more.
     let seen = |pieces: &[Piece]| match pieces.last() {
         Some(last) if pieces.len() == EXTENTS_MAX => last.end(),
         _ => u64::MAX,
@@ -67,7 +70,31 @@ pub(crate) fn layout(
     })
 }
 
-/// Adds what of `others` lies in a hole.
+/// Parts of a committed extent: those that exist, and those that memory disks have lost.
+fn there_or_lost(
+    txn: &Txn<'_>,
+    piece: &Piece,
+    sets: &Sets,
+) -> Result<Vec<(Piece, ExtentState)>, Status> {
+    if !sets.is_memory(piece.disk) {
+        return Ok(vec![(*piece, ExtentState::Committed)]);
+    }
+    let bytes = piece.bytes();
+    let lost = copies::lost(txn, sets.disks(piece.disk), &bytes)?;
+    let there = copies::without(std::slice::from_ref(&bytes), &lost);
+    let state = |state| move |bytes: Range<u64>| (bytes, state);
+    let lost = lost.into_iter().map(state(ExtentState::Lost));
+    let mut parts: Vec<_> =
+        there.into_iter().map(state(ExtentState::Committed)).chain(lost).collect();
+    parts.sort_by_key(|(bytes, _)| bytes.start);
+    let in_file = |at: u64| piece.offset + (at - piece.position);
+    let part = |(bytes, state): (Range<u64>, _)| {
+        Some((piece.within(&(in_file(bytes.start)..in_file(bytes.end)))?, state))
+    };
+    Ok(parts.into_iter().filter_map(part).collect())
+}
+
+/// Adds the parts of `others` that are in a hole.
 fn fill(
     extents: &mut Vec<(Piece, ExtentState)>,
     others: &[(Piece, ExtentState)],
@@ -77,20 +104,21 @@ fn fill(
     extents.extend(others.iter().filter_map(part));
 }
 
-/// What grants must cover: to read, the bytes that are the file's; to write, whole blocks, but none
-/// that are never written again. Extents on more disks than fit into a reply are left without.
+/// The extents that grants must cover: to read, the bytes of the file; to write, whole blocks, but
+/// none that are never written again. Extents on more disks than fit into a reply are left out.
 fn grants(
     extents: &[(Piece, ExtentState)],
     mode: Mode,
     sets: &Sets,
 ) -> BTreeMap<DiskId, Vec<Range<u64>>> {
     let mut grants: BTreeMap<DiskId, Vec<Range<u64>>> = BTreeMap::new();
-    let sets_max = GRANTS_MAX / sets.copies().max(1);
+    let sets_max = GRANTS_MAX / sets.copies_max();
     for (piece, state) in extents {
         let length = if mode.writes() { piece.length() } else { piece.valid };
         let is_new = !grants.contains_key(&piece.disk);
-        let is_immutable = mode.writes() && sets.are_mirrored() && *state == ExtentState::Committed;
-        if is_immutable || (is_new && grants.len() == sets_max) {
+        let is_immutable =
+            mode.writes() && sets.are_written_anew() && *state == ExtentState::Committed;
+        if *state == ExtentState::Lost || is_immutable || (is_new && grants.len() == sets_max) {
             continue;
         }
         let bytes = piece.position..piece.position + length;
@@ -101,7 +129,7 @@ fn grants(
 }
 
 /// Puts ranges into order, and neighbours together.
-fn merge(ranges: &mut Vec<Range<u64>>) {
+pub(super) fn merge(ranges: &mut Vec<Range<u64>>) {
     ranges.sort_by_key(|range| range.start);
     ranges.dedup_by(|next, range| {
         let follows = next.start == range.end;

@@ -18,8 +18,8 @@ pub(crate) enum Map {
     File(FileId),
     /// A session's of a file, as it has asked for them: provisional.
     Own(SessionId, FileId),
-    /// The same, given ahead with an open: they go with the session's last open for writing, unless
-    /// it has asked for them by then.
+    /// The same, given ahead with an open: they are taken back with the session's last open for
+    /// writing, unless the session has requested them by then.
     Ahead(SessionId, FileId),
 }
 
@@ -28,7 +28,7 @@ pub(crate) enum Map {
 pub(crate) struct Piece {
     /// Where it begins in the file, in bytes; block-aligned.
     pub(crate) offset: u64,
-    /// Bytes that are the file's. What is left of the last block reads as zeros.
+    /// Bytes of the file. The rest of the last block reads as zeros.
     pub(crate) valid: u64,
     pub(crate) disk: DiskId,
     /// Where it begins on the disk, in bytes; block-aligned.
@@ -60,7 +60,7 @@ impl Piece {
         self.position..self.position + self.length()
     }
 
-    /// Whether `offset` of the file lies at `position` of the disk if it lies in this piece.
+    /// Whether `offset` of the file would be at `position` of the disk if it were in this piece.
     pub(crate) fn maps(&self, offset: u64, disk: DiskId, position: u64) -> bool {
         self.disk == disk
             && self.position.wrapping_sub(self.offset) == position.wrapping_sub(offset)
@@ -87,7 +87,7 @@ impl Map {
         }
     }
 
-    /// All maps in which blocks of the same file are, as its session sees it.
+    /// All maps with blocks of the same file, as its session sees it.
     pub(crate) fn all_of_its_file(self) -> Vec<Map> {
         match self {
             Map::File(_) => vec![self],
@@ -97,7 +97,7 @@ impl Map {
         }
     }
 
-    /// All maps in which blocks are that only its session has.
+    /// All maps with blocks that only its session has.
     pub(crate) fn all_of_its_session(self) -> Vec<Map> {
         let mut maps = self.all_of_its_file();
         maps.retain(|map| !matches!(map, Map::File(_)));
@@ -138,8 +138,8 @@ impl Map {
         }
     }
 
-    /// Adds an extent where there is none. It becomes one with the extent before it if it lies
-    /// behind that on the disk, too.
+    /// Adds an extent where there is none. It is merged with the extent before it if it follows
+    /// that on the disk, too.
     pub(crate) fn put(self, txn: &mut Txn<'_>, mut piece: Piece) -> Result<(), Status> {
         if let Some(before) = txn.get::<Extent>(&self.key(piece.offset))? {
             let length = before.length();
@@ -176,17 +176,18 @@ impl Map {
         Ok(taken)
     }
 
-    /// Lets the extent in which the file's new end lies end there, too.
+    /// Shortens the extent that contains the file's new end to that end.
     pub(crate) fn shorten(self, txn: &mut Txn<'_>, size: u64) -> Result<(), Status> {
         for mut piece in self.overlapping(txn, &(size..size + 1), 1)? {
             piece.valid = piece.valid.min(size - piece.offset);
-            // Its last block stays: the key does, too.
+            // Its last block stays, and so does its key.
             self.write(txn, piece);
         }
         Ok(())
     }
 
-    /// Lets the last block of an extent, which was cut by a smaller size, have bytes up to `end`.
+    /// Extends the last block of an extent, which was cut by a smaller size, to have bytes up to
+    /// `end`.
     pub(crate) fn lengthen(self, txn: &mut Txn<'_>, mut piece: Piece, end: u64) {
         debug_assert!(piece.valid_end() < end && end <= piece.end());
         piece.valid = end - piece.offset;

@@ -7,10 +7,11 @@
 
 use larder_wire::meta::words::DiskId;
 
-/// So many bytes of a file lie on one disk before it is another's turn: the largest request.
+/// This many bytes of a file are on one disk before it is the next disk's turn: the largest
+/// request.
 pub(crate) const STRIPE_BYTES: u64 = 1 << 20;
 
-/// The disk with the most free bytes has so many turns in a round.
+/// The disk with the most free bytes has this many turns in a round.
 const TURNS_MAX: u64 = 16;
 
 /// Whose turn it is.
@@ -23,7 +24,7 @@ pub(crate) struct Turns {
 }
 
 impl Turns {
-    /// Of disks with so many free bytes each.
+    /// From the free bytes of each disk.
     pub(crate) fn new(free: impl IntoIterator<Item = (DiskId, u64)>) -> Turns {
         let free: Vec<(DiskId, u64)> = free.into_iter().collect();
         let most = free.iter().map(|(_, bytes)| *bytes).max().unwrap_or(0);
@@ -33,8 +34,9 @@ impl Turns {
         };
         let weights: Vec<i64> = free.iter().map(|(_, bytes)| weight(*bytes)).collect();
         let all: i64 = weights.iter().sum();
-        // Smooth weighted round robin: each turn everybody gains his weight, and who has most pays
-        // for the turn. So the turns of a disk are spread over the round.
+        // Smooth weighted round robin: in each turn every disk gains its weight as credit, and the
+        // one with the most credit pays for the turn. So the turns of a disk are spread over the
+        // round.
         let mut credit = vec![0; weights.len()];
         let mut round = Vec::new();
         for _ in 0..all {
@@ -71,7 +73,7 @@ pub(crate) fn together(offset: u64, wanted: u64, disks: usize) -> u64 {
     }
 }
 
-/// Whether what lies at `offset` of a file lies on the disk of what is before it.
+/// Whether the bytes at `offset` of a file are on the disk of those before them.
 pub(crate) fn follows(offset: u64) -> bool {
     !offset.is_multiple_of(STRIPE_BYTES)
 }
@@ -97,10 +99,11 @@ mod tests {
         assert_eq!(turns(&[7; 3]).at(4), [DiskId(2), DiskId(3), DiskId(1)]);
     }
 
-    /// Of each distribution of free bytes over four disks: the turns are as the bytes are, every
-    /// disk is asked at last, and no disk has many turns in a row that others could have.
+    /// For each distribution of free bytes over four disks: the turns are proportional to the
+    /// bytes, every disk is asked eventually, and no disk has many turns in a row that others could
+    /// have.
     #[test]
-    fn who_has_more_room_takes_more_turns() {
+    fn a_disk_with_more_room_takes_more_turns() {
         let sizes = [0, 1, 100, 250, 1000];
         for code in 0..5_usize.pow(4) {
             let free: Vec<u64> = (0..4).map(|at| sizes[code / 5_usize.pow(at) % 5]).collect();

@@ -28,13 +28,14 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
 use super::data::{self, Data};
-use super::known::{Identity, Known};
+use super::disk_state::{Identity, Known};
 use super::reach::{Reach, Unreached};
 use super::{
     Acknowledged, CapabilityName, Copied, DiskAddress, DiskState, Disks, Minted, Witnessed,
 };
 
-/// How long a disk trusts what it knows: what a revocation may be delayed by a disk that is away.
+/// How long a disk trusts what it knows: the most by which a disk that is away can delay a
+/// revocation.
 const TRUST: Duration = Duration::from_secs(30);
 /// How often a disk is refreshed.
 const REFRESH: Duration = Duration::from_secs(8);
@@ -54,10 +55,11 @@ pub struct ControlledDisks {
     clock: Arc<dyn Clock>,
 }
 
-/// What is told to one disk.
+/// The handle of the task that controls one disk.
 #[derive(Clone, Debug)]
 struct Keeper {
     public: String,
+    is_memory: bool,
     /// For bytes that are copied.
     data: Arc<Data>,
     known: Arc<Mutex<Known>>,
@@ -94,7 +96,7 @@ impl ControlledDisks {
     /// Begins to control another disk. To be called within a tokio runtime.
     pub fn add(&self, disk: DiskAddress) {
         let (volume, owner, clock) = (self.volume, self.owner, &self.clock);
-        let DiskAddress { disk, bytes, address, public, master } = disk;
+        let DiskAddress { disk, bytes, address, public, is_memory, master } = disk;
         let identity = Identity { master: master.clone(), volume, disk, owner };
         let known = Arc::new(Mutex::new(Known::new(identity)));
         let (orders, taken) = mpsc::channel(ORDERS_MAX);
@@ -117,16 +119,16 @@ impl ControlledDisks {
             data: Arc::clone(&data),
         };
         tokio::spawn(keep.run(taken));
-        let keeper = Keeper { public, data, known, orders, reach };
+        let keeper = Keeper { public, is_memory, data, known, orders, reach };
         self.disks.write().unwrap_or_else(PoisonError::into_inner).insert(disk, keeper);
     }
 
-    /// Controls a disk no more, which is none of the volume's any more: no capability on it is
-    /// good. What it has been ordered before it does, or has nothing to do with any more.
+    /// Stops controlling a disk that no longer belongs to the volume: no capability on it is valid.
+    /// Orders given before are carried out, or have become irrelevant.
     pub async fn retire(&self, disk: DiskId) {
         let gone = self.disks.write().unwrap_or_else(PoisonError::into_inner).remove(&disk);
         if let Some(keeper) = gone {
-            // One that has ended keeps nobody waiting.
+            // A task that has ended keeps no caller waiting.
             let _ = keeper.orders.send(Order::Retire).await;
         }
     }
@@ -140,12 +142,12 @@ impl ControlledDisks {
     pub async fn ready(&self) {
         let all: Vec<Keeper> = self.all().values().cloned().collect();
         for keeper in all {
-            // A keeper that is gone will never be ready: whoever asks finds out by what it refuses.
+            // A task that is gone will never be ready: callers find out by its refusals.
             let _ = keeper.reach.clone().wait_for(Reach::is_ready).await;
         }
     }
 
-    /// How each disk does. Takes [`STATUS_MAX`] at most, however many are away.
+    /// The status of each disk. Takes at most [`STATUS_MAX`], however many are away.
     pub async fn status(&self) -> Vec<DiskState> {
         let until = self.clock.instant() + STATUS_MAX;
         let mut asked = Vec::new();
@@ -180,7 +182,7 @@ impl ControlledDisks {
         self.all().get(&disk).map(|keeper| Arc::clone(&keeper.data))
     }
 
-    /// Gives an order to each of these disks; ends when all are carried out. A disk that is not
+    /// Gives an order to each of these disks; resolves when all are carried out. A disk that is not
     /// ours has nothing to do.
     fn order<T>(
         &self,
@@ -198,7 +200,7 @@ impl ControlledDisks {
         Box::pin(async move {
             let mut waiting = Vec::new();
             for (orders, order, is_done) in sent {
-                // A keeper ends with all of this: then nobody waits any more.
+                // The tasks end with this object: then no caller waits any more.
                 let _ = orders.send(order).await;
                 waiting.push(is_done);
             }
@@ -217,6 +219,7 @@ impl Disks for ControlledDisks {
             disk: *disk,
             address: Opaque::copy_from_slice(keeper.public.as_bytes()),
             epoch: lock(&keeper.known).boot().map_or(0, |boot| boot.0),
+            is_memory: keeper.is_memory,
         };
         self.all().iter().map(info).collect()
     }
@@ -263,7 +266,13 @@ impl Disks for ControlledDisks {
         self.order(all, |(), done| Order::Flush(done))
     }
 
-    fn copy(&self, from: (DiskId, Minted), to: (DiskId, Minted), bytes: Range<u64>) -> Copied {
+    fn copy(
+        &self,
+        from: (DiskId, Minted),
+        to: (DiskId, Minted),
+        bytes: Range<u64>,
+        at: u64,
+    ) -> Copied {
         let of =
             |(disk, minted): (DiskId, Minted)| Some((disk, self.data(disk)?, granted(&minted)?));
         let (from, to) = (of(from), of(to));
@@ -271,7 +280,7 @@ impl Disks for ControlledDisks {
             let (Some((source, from, read)), Some((target, to, write))) = (from, to) else {
                 return false;
             };
-            let copied = data::copy((&from, &read), (&to, &write), bytes).await;
+            let copied = data::copy((&from, &read), (&to, &write), bytes, at).await;
             if let Err(error) = &copied {
                 tracing::debug!(from = source.0, to = target.0, "not copied: {error}");
             }
@@ -303,7 +312,7 @@ fn lock(known: &Mutex<Known>) -> MutexGuard<'_, Known> {
     known.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Blocks that are to be cleared, and who waits for it.
+/// Blocks that are to be cleared, and the caller that waits for it.
 type Unclear = (Vec<Range<u64>>, oneshot::Sender<()>);
 
 /// The task of one disk.
@@ -316,16 +325,16 @@ struct Keep {
     /// How many bytes it is to have.
     bytes: u64,
     control: Option<DiskControl>,
-    /// Until when the disk may trust what it knows, as far as we have let it.
+    /// Until when the disk may trust what it knows, as far as we have allowed it.
     trusted_until: Instant,
-    /// Capabilities that should be over may not be: none is made, and the disk is not refreshed,
-    /// before it has been told that all are.
+    /// Capabilities that should have ended may still be valid: none is made, and the disk is not
+    /// refreshed, before it has voided all.
     must_void: bool,
-    /// What could not be cleared yet.
+    /// Blocks that could not be cleared yet.
     unclear: Vec<Unclear>,
-    /// Who waits until the disk has made durable what was written to it.
+    /// The callers that wait until the disk has made durable what was written to it.
     unflushed: Vec<oneshot::Sender<()>>,
-    /// The way to its bytes.
+    /// The connection for its bytes.
     data: Arc<Data>,
 }
 
@@ -360,7 +369,7 @@ impl Keep {
     }
 
     async fn carry_out(&mut self, order: Order) {
-        // Who has gone does not wait.
+        // A caller that is gone does not wait.
         match order {
             Order::Revoke(names, done) => {
                 self.revoke(&names).await;
@@ -392,7 +401,7 @@ impl Keep {
         }
     }
 
-    /// Nobody waits for the disk any more: what it has is of no use to anybody.
+    /// No caller waits for the disk any more: its content is not used again.
     fn retire(&mut self) {
         self.unclear.drain(..).for_each(|(_, done)| _ = done.send(()));
         self.unflushed.drain(..).for_each(|done| _ = done.send(()));
@@ -455,7 +464,7 @@ impl Keep {
         Ok(self.control().await?.status().await?)
     }
 
-    /// What the disk would take is not what it should.
+    /// The disk may accept what it should not.
     fn distrust(&mut self) {
         self.must_void = true;
         lock(&self.known).forget();
@@ -469,7 +478,7 @@ impl Keep {
         self.reach.send_replace(Reach::Away(why.to_string()));
     }
 
-    /// Ends every group that the disk takes. Others begin in their place.
+    /// Ends every group that the disk accepts. Others begin in their place.
     async fn void(&mut self) -> Result<(), Unreached> {
         lock(&self.known).forget();
         let key = lock(&self.known).key();
@@ -489,7 +498,7 @@ impl Keep {
         Ok(())
     }
 
-    /// Lets the disk trust what it knows for another while, and tells it what is new.
+    /// Lets the disk trust what it knows for another while, and tells it about new groups.
     async fn refresh(&mut self) -> Result<(), Unreached> {
         if self.must_void {
             self.void().await?;
@@ -533,15 +542,15 @@ impl Keep {
         if lock(&self.known).booted(boot) {
             tracing::info!(disk = self.whose.disk.0, "the disk has started anew");
         }
-        // Of a boot whose clock is not known it is not known either what it was told.
+        // For a boot whose clock is not known, it is not known either what the disk was told.
         let key = lock(&self.known).key();
         self.control().await?.rotate(key).await?;
         lock(&self.known).refreshed(done.clock_ms, now);
         Ok(())
     }
 
-    /// Has the disk make durable what was written to it, if somebody waits for that and it does so
-    /// now. A flush goes under a capability like a client's: one that nobody else has.
+    /// Has the disk make durable what was written to it, if a caller waits for that and the disk
+    /// can do it now. A flush uses a capability like a client's: one that no client has.
     async fn flush(&mut self) {
         if self.unflushed.is_empty() {
             return;
@@ -556,7 +565,7 @@ impl Keep {
         }
     }
 
-    /// Clears what is to be cleared, as far as the disk does it now.
+    /// Clears the blocks that are to be cleared, as far as the disk does it now.
     async fn clear(&mut self) {
         for (blocks, done) in std::mem::take(&mut self.unclear) {
             match self.try_clear(&blocks).await {

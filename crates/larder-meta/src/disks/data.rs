@@ -16,18 +16,18 @@ use tokio::sync::OnceCell;
 
 /// How long a disk may take for a request.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
-/// How long a disk waits for what a client says is on its way. A disk that takes longer for it has
-/// so much to do that the client's waiting for it first costs little.
+/// How long a disk waits for bytes that a client says are in flight. A disk that takes longer has
+/// so much to do that it costs little if the client waits for it first.
 const WRITTEN_WAIT: Duration = Duration::from_secs(1);
 
-/// The way to a disk's bytes, which is made when it is used first.
+/// The connections to a disk, made when they are first used.
 #[derive(Debug)]
 pub(super) struct Data {
     address: SocketAddr,
     clock: Arc<dyn Clock>,
     client: OnceCell<DiskClient>,
-    /// To ask whether something was written. Not that by which it is told what it must know: that
-    /// one waits for nobody.
+    /// To ask whether something was written. Separate from the connection for orders, which must
+    /// not wait.
     control: OnceCell<DiskControl>,
     whose: Control,
 }
@@ -65,8 +65,8 @@ impl Data {
         RpcClient::connect(config).await
     }
 
-    /// Waits until these blocks have been written. Answers whether they were, durably; a disk that
-    /// does not say so in time has not.
+    /// Waits until these blocks have been written. Returns whether they were, durably; a disk that
+    /// does not confirm it in time has not written them.
     pub(super) async fn has_written(&self, mut blocks: Vec<Range<u64>>) -> bool {
         blocks.sort_by_key(|bytes| bytes.start);
         let extents =
@@ -98,7 +98,7 @@ pub(super) async fn flush(disk: &Data, granted: &Granted) -> Result<(), NotDone>
     Ok(())
 }
 
-/// Copies bytes to the same place of another disk, durably.
+/// Copies bytes to `target` of another disk, durably.
 ///
 /// # Errors
 /// [`NotDone`]; then any part of them may have been written.
@@ -106,13 +106,14 @@ pub(super) async fn copy(
     (from, read): (&Data, &Granted),
     (to, write): (&Data, &Granted),
     bytes: Range<u64>,
+    target: u64,
 ) -> Result<(), NotDone> {
     for at in bytes.clone().step_by(DATA_BYTES_MAX) {
         // It fits: the largest request does.
         let length = (bytes.end - at).min(DATA_BYTES_MAX as u64) as u32;
         let options = CallOptions::default();
         let data = from.client().await?.read(read, at, length, options).await?;
-        to.client().await?.write(write, at, data, true, options).await?;
+        to.client().await?.write(write, target + (at - bytes.start), data, true, options).await?;
     }
     Ok(())
 }

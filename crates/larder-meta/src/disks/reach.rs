@@ -4,7 +4,7 @@ use larder_disk_client::DiskError;
 use larder_rpc::ConnectError;
 use larder_wire::capability::ExtentsError;
 
-/// Whether a disk was refreshed when that was tried last, so capabilities can be made for it.
+/// Whether a disk was refreshed at the last attempt, so that capabilities can be made for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Reach {
     /// That was not tried yet.

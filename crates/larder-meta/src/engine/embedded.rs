@@ -46,7 +46,7 @@ pub struct Sizes {
 }
 
 impl Default for Sizes {
-    /// A checkpoint of 1 MiB keeps others waiting for 40 to 70 ms, one of 8 MiB for 170 to 400 ms;
+    /// A checkpoint of 1 MiB makes calls wait for 40 to 70 ms, one of 8 MiB for 170 to 400 ms;
     /// eight times as many of them take 8 % more processor time for each create (ADR 0023).
     fn default() -> Sizes {
         Sizes { log_bytes: 32 << 20, layers_bytes: 1 << 20, cache_bytes: 64 << 20 }
@@ -57,7 +57,7 @@ impl Default for Sizes {
 pub struct Embedded {
     database: Database,
     sizes: Sizes,
-    /// Held by who commits, while the disk works. Taken before `durable`.
+    /// Held by the caller that commits, while the disk works. Taken before `durable`.
     writing: Mutex<Writing>,
     durable: Mutex<Durable>,
 }
@@ -67,9 +67,9 @@ struct Writing {
     has_failed: bool,
 }
 
-/// What is in the tree and in the log, as far as it was synced.
+/// The content of the tree and of the log, as far as it was synced.
 struct Durable {
-    /// What the tree does not have.
+    /// The writes that the tree does not have.
     layers: Stack,
     tree: Arc<Tree>,
 }
@@ -124,7 +124,7 @@ impl Embedded {
 
     /// Brings the layers into the tree, and begins the log again.
     fn checkpoint(&self, log: &mut Log) -> Result<(), EngineError> {
-        // Not under the lock: who looks does not wait for it.
+        // Not under the lock: views do not wait for a checkpoint.
         let layers = self.durable().layers.clone();
         let mut all = layers.merged();
         all.insert(APPLIED.to_vec(), Some(log.last().to_le_bytes().to_vec()));
@@ -224,7 +224,7 @@ fn first_records() -> Writes {
 
 fn write_tree(database: &Database, writes: &Writes) -> Result<Tree, redb::Error> {
     let mut transaction = database.begin_write()?;
-    // An unclean stop is the usual one: the next open must not have to walk the whole tree.
+    // An unclean stop is the usual one: the next open must not have to scan the whole tree.
     transaction.set_quick_repair(true);
     {
         let mut table = transaction.open_table(TABLE)?;
@@ -239,7 +239,7 @@ fn write_tree(database: &Database, writes: &Writes) -> Result<Tree, redb::Error>
     Ok(database.begin_read()?.open_table(TABLE)?)
 }
 
-/// Runs redb's code; a panic in it, which damaged pages can cause, is an error like others.
+/// Runs redb's code; a panic in it, which damaged pages can cause, is treated like an error.
 fn guarded<T>(run: impl FnOnce() -> Result<T, redb::Error>) -> Result<T, EngineError> {
     match catch_unwind(AssertUnwindSafe(run)) {
         Ok(done) => done.map_err(failed),

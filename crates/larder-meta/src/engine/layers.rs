@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use super::{EngineError, View, Visitor, Writes};
 
-/// Layers that commits leave above a state of the store, newest last. Each is larger than the
-/// next: a lookup has few layers to look at, and each write is moved few times.
+/// Layers that commits leave above a state of the store, newest last. Each is larger than the next:
+/// so a lookup has few layers to search, and each write is moved only a few times.
 #[derive(Clone, Debug, Default)]
 pub struct Stack {
     layers: Vec<Arc<Writes>>,
@@ -19,7 +19,7 @@ pub struct Stack {
 }
 
 impl Stack {
-    /// Puts a layer on top. Those that are not larger than twice the next one become one with it.
+    /// Puts a layer on top. Layers that are not larger than twice the next one are merged with it.
     pub fn push(&mut self, mut newest: Writes) {
         self.bytes += newest.iter().map(|(key, value)| bytes(key, value.as_deref())).sum::<usize>();
         while let Some(last) = self.layers.pop_if(|last| last.len() <= 2 * newest.len()) {
@@ -44,7 +44,7 @@ impl Stack {
         all
     }
 
-    /// What one sees who looks from above at these layers and at what is below.
+    /// A view of these layers on top of what is below.
     pub fn above<V: View>(&self, below: V) -> Above<V> {
         Above { layers: self.layers.iter().rev().map(Arc::clone).collect(), below }
     }
@@ -78,7 +78,7 @@ impl<V: View> View for Above<V> {
     }
 }
 
-/// The value of `key`: that of the newest layer which has something on it, else that of `below`.
+/// The value of `key`: that of the newest layer that has a write for it, else that of `below`.
 ///
 /// # Errors
 /// Those of `below`.
@@ -176,7 +176,7 @@ mod tests {
     }
 
     proptest! {
-        /// Layers over a view are the map that one gets by writing them one after the other.
+        /// Layers over a view equal the map that results from writing them one after the other.
         #[test]
         fn layers_are_one_map(
             below in layer(), layers in proptest::collection::vec(layer(), 0..4),

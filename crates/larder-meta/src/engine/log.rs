@@ -16,7 +16,7 @@ use super::Writes;
 
 /// Name of the log.
 pub(super) const LOG_FILE: &str = "log";
-/// Records begin at multiples of so many bytes: what a disk writes whole, with room to spare.
+/// Records begin at multiples of this many bytes: more than what a disk writes atomically.
 const UNIT_BYTES: u64 = 4096;
 /// Before the payload: u32 length, u32 checksum, u64 number.
 const HEADER_BYTES: usize = 16;
@@ -33,7 +33,7 @@ pub(super) struct Log {
     next: u64,
 }
 
-/// Why a log cannot be gone on with.
+/// Why a log cannot be continued.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LogError {
     #[error(transparent)]
@@ -45,8 +45,8 @@ pub(super) enum LogError {
 }
 
 impl Log {
-    /// Opens the log, which is made with `size_bytes` if it is not there, and reads what follows
-    /// record `applied`. The next record goes behind it.
+    /// Opens the log, which is made with `size_bytes` if it does not exist, and reads what follows
+    /// record `applied`. The next record goes after it.
     pub(super) fn open(
         disk: &dyn Disk,
         size_bytes: u64,
@@ -124,7 +124,7 @@ impl Log {
         Ok(Some((writes, HEADER_BYTES as u64 + u64::from(length))))
     }
 
-    /// A record behind the end means that one before it is damaged, not unfinished: records are
+    /// A record after the end means that one before it is damaged, not unfinished: records are
     /// written one at a time.
     fn check_rest(&self) -> Result<(), LogError> {
         let end = self.file.len()?;
@@ -209,7 +209,7 @@ fn take(payload: &mut &[u8]) -> Option<Option<Vec<u8>>> {
     Some(Some(bytes.to_vec()))
 }
 
-/// The seed is the store's own and random, so that nobody can put a record into a record.
+/// The seed is the store's own and random, so that no client can forge a record inside a record.
 fn checksum(seed: u64, number: u64, payload: &[u8]) -> u32 {
     let head = crc32c::crc32c_append(crc32c::crc32c(&seed.to_le_bytes()), &number.to_le_bytes());
     crc32c::crc32c_append(head, payload)
@@ -281,7 +281,7 @@ mod tests {
         assert!(matches!(open(&disk, 0), Err(LogError::Damaged(UNIT_BYTES))));
     }
 
-    /// What lies in a payload is no record, whatever it looks like.
+    /// What is in a payload is not taken for a record, whatever it looks like.
     #[test]
     fn a_record_cannot_be_put_into_a_record() {
         let disk = SimDisk::new();

@@ -1,4 +1,4 @@
-//! The engine of tests: a map in memory, and each state that it ever had.
+//! The engine of tests: a map in memory, and each state that it has had.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,7 +30,7 @@ impl MemoryEngine {
         MemoryEngine::default()
     }
 
-    /// What a crash now leaves: a map of its own with what was committed.
+    /// The result of a crash now: a map of its own with what was committed.
     pub fn after_crash(&self) -> MemoryEngine {
         let state = self.lock();
         let (map, commits) = (Arc::clone(&state.map), state.commits);
@@ -48,7 +48,7 @@ impl MemoryEngine {
         self.lock().is_unreadable.store(do_fail, Ordering::SeqCst);
     }
 
-    /// Lets owners have terms, which nothing here holds anybody to.
+    /// Gives owners terms, which this engine does not enforce.
     pub fn give_terms(&self, term: Duration) {
         self.lock().term = Some(term);
     }

@@ -36,20 +36,20 @@ const FORMAT: &str = "larder metadata store 1";
 const PAUSE: Duration = Duration::from_millis(200);
 /// Entries that a scan asks for at a time.
 const SCAN_ROWS: i64 = 256;
-/// Connections that are kept for the next view.
+/// Connections that are kept for later views.
 const IDLE_MAX: usize = 4;
 
-/// How long what takes is.
+/// The durations of waits.
 #[derive(Clone, Copy, Debug)]
 pub struct Waits {
-    /// How long a commit, and what the owner reads, waits for a server that is away.
+    /// How long a commit, and the owner's reads, wait for a server that is away.
     pub patience: Duration,
     /// For how long a commit of the owner keeps others from taking the volume.
     pub term: Duration,
 }
 
-/// A store in a database. Any number of processes may have it open: who may commit is said by the
-/// owner's record.
+/// A store in a database. Any number of processes may have it open: the owner's record says which
+/// may commit.
 pub struct Postgres {
     server: Arc<Server>,
     committing: Mutex<Committing>,
@@ -73,7 +73,7 @@ struct Committing {
     has_failed: bool,
 }
 
-/// What the row of commits says.
+/// The content of the row of commits.
 struct Last {
     number: u64,
     mark: Vec<u8>,
@@ -89,10 +89,10 @@ struct Batch<'a> {
 /// How one try to commit went.
 enum Tried {
     Done,
-    /// Nothing was written, nor will be: the number or the owner is another, or the volume is to be
-    /// taken and the term of its owner is not over.
+    /// Nothing was written, nor will be: the number or the owner has changed, or the volume is to
+    /// be taken and the term of its owner is not over.
     Refused,
-    /// Nothing was written because somebody else was faster.
+    /// Nothing was written because another commit was faster.
     Again,
     /// The connection broke.
     Unknown(String),
@@ -137,7 +137,7 @@ impl Postgres {
     /// Makes a store without records, unless there is one.
     ///
     /// # Errors
-    /// As [`open`](Self::open), and if the user may not make tables.
+    /// As [`open`](Self::open), and if the user may not create tables.
     pub fn create(target: &Target, clock: &Arc<dyn Clock>) -> Result<(), EngineError> {
         let line =
             Line::open(target, clock, &Arc::default()).map_err(|trouble| report(&trouble))?;
@@ -148,7 +148,7 @@ impl Postgres {
         self.committing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many times an answer of the server was waited for, since this was opened.
+    /// How many answers of the server were waited for, since this was opened.
     pub fn round_trips(&self) -> u64 {
         self.server.trips.load(Ordering::Relaxed)
     }
@@ -183,8 +183,8 @@ impl Postgres {
         Ok(committing.line.insert(line))
     }
 
-    /// The row of commits, after raising it if it is `number` still: no commit that expects that
-    /// is carried out any more.
+    /// The row of commits, after raising it if it still is `number`: no commit that expects that
+    /// number is carried out any more.
     fn fence(&self, committing: &mut Committing, number: u64, mark: &[u8]) -> Result<Last, String> {
         let line = self.line(committing)?;
         let fenced = loop {
@@ -209,7 +209,7 @@ impl Postgres {
         let mark = |what: u8| [&larder_rpc::random_u64().to_be_bytes()[..], &[what]].concat();
         let (own, fence) = (mark(1), mark(2));
         let mut number = server.seen.load(Ordering::SeqCst);
-        // Once a try has no answer, it may be carried out until the number is another.
+        // An attempt without an answer may be carried out until the number changes.
         let mut is_in_doubt = false;
         loop {
             let away = if is_in_doubt {
@@ -220,8 +220,8 @@ impl Postgres {
                         server.saw(number);
                         continue;
                     }
-                    // Somebody else has committed since: whether ours came before is not known, and
-                    // does not matter to who is not the owner any more.
+                    // Another process has committed since: whether our commit came before is not
+                    // known, and does not matter to a process that is not the owner any more.
                     Ok(_) => return Err(EngineError::NotOwner),
                     Err(away) => away,
                 }
@@ -301,14 +301,14 @@ impl Server {
                     let server = Arc::clone(self);
                     return Ok(Snapshot { number, line: Some(line), server });
                 }
-                // It broke while nobody used it: the others may have, too.
+                // It broke while it was unused: the others may have, too.
                 Err(_) if is_kept => {}
                 Err(trouble) => return Err(report(&trouble)),
             }
         }
     }
 
-    /// Does what needs the server again while that is away.
+    /// Repeats work that needs the server while that is away.
     fn patiently<T>(
         &self,
         mut ask: impl FnMut() -> Result<T, EngineError>,
@@ -395,8 +395,8 @@ impl View for Snapshot {
     }
 }
 
-/// A read-only transaction of the owner. If it breaks, another one takes its place: as long as
-/// nobody commits it sees the same.
+/// A read-only transaction of the owner. If it breaks, another one replaces it: as long as nothing
+/// is committed it sees the same state.
 struct Steady(RefCell<Snapshot>);
 
 impl Steady {
@@ -427,7 +427,7 @@ impl View for Steady {
     }
 }
 
-/// Scans what is told some rows at a time.
+/// How many rows a scan requests at a time.
 fn scan_by(
     rows: impl Fn(&[u8]) -> Result<Vec<Row>, EngineError>,
     from: &[u8],

@@ -13,7 +13,7 @@ use crate::change::Change;
 use crate::store::records::Entry;
 use crate::store::{Txn, key};
 
-/// What a call claims.
+/// The claims of a call.
 pub(crate) fn of(txn: &Txn<'_>, change: &Change) -> Result<Vec<Claim>, Status> {
     let whole = |file| Some(Claim { file, keep: LeaseKind::None });
     let data = |file| Some(Claim { file, keep: LeaseKind::Read });

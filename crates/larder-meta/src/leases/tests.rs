@@ -9,11 +9,11 @@ fn session(number: u8) -> SessionId {
     SessionId([number; 16])
 }
 
-/// What the invariants are stated of, kept beside the machine from its actions alone.
+/// The state for which the invariants are stated, derived from the machine's actions alone.
 #[derive(Clone)]
 struct Known {
     leases: Leases,
-    /// Who was given what, and what was recalled of it.
+    /// The leases that were granted, to which session, and what was recalled of them.
     given: BTreeMap<LeaseNumber, (SessionId, FileId, LeaseKind, Option<LeaseKind>)>,
     waiting: BTreeMap<CallNumber, (SessionId, Vec<Claim>)>,
     from_before: BTreeSet<SessionId>,
@@ -22,7 +22,7 @@ struct Known {
     now: Instant,
 }
 
-/// What is done next. Numbers of leases are not known ahead.
+/// The next step. Numbers of leases are not known in advance.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Ask(u8, u64, LeaseKind),
@@ -150,7 +150,7 @@ impl Known {
         let of = |given: &&(SessionId, FileId, LeaseKind, Option<LeaseKind>)| {
             (given.0, given.1) == (session, file)
         };
-        // Who has none gives back what he never had.
+        // A session without a lease returns one that it never had.
         let number = self.given.iter().find(|(_, given)| of(given)).map(|(number, _)| *number);
         let number = number.unwrap_or(LeaseNumber(self.highest + 1));
         if let Some(given) = self.given.get_mut(&number) {
@@ -220,7 +220,7 @@ impl Known {
         }
     }
 
-    /// Everybody does what is wanted of him.
+    /// Every session does what is requested of it.
     fn obey(&mut self) {
         for (who, file, keep) in
             self.given.values().filter_map(|one| Some((one.0, one.1, one.3?))).collect::<Vec<_>>()
@@ -236,7 +236,8 @@ impl Known {
     }
 }
 
-/// All that two sessions can do with one file, and with a second one that is claimed together.
+/// Every step of two sessions with one file, and with a second one that is claimed together with
+/// it.
 fn all_steps() -> Vec<Step> {
     let mut steps = vec![Step::Gone(1), Step::Tick(20), Step::ClaimTwo(1)];
     for who in [1, 2] {
@@ -262,8 +263,8 @@ fn all_sequences(known: &Known, steps: &[Step], length: usize, tried: &mut u64) 
     }
 }
 
-/// Every sequence of four events of all kinds by two sessions, and what follows when everybody then
-/// does what is wanted of him.
+/// Every sequence of four events of all kinds by two sessions, and what follows when every session
+/// then does what is requested of it.
 #[test]
 fn leases_are_right_after_every_short_sequence() {
     let mut tried = 0;
@@ -302,7 +303,7 @@ fn leases_are_right_after_long_random_sequences() {
 }
 
 #[test]
-fn who_gives_nothing_back_is_condemned_in_time() {
+fn a_client_that_returns_nothing_is_condemned_in_time() {
     let now = Instant::now();
     let mut leases = Leases::new(1, PATIENCE);
     let (one, two, file) = (session(1), session(2), FileId(1));
@@ -311,7 +312,7 @@ fn who_gives_nothing_back_is_condemned_in_time() {
     let call = CallNumber(1);
     leases.apply(Event::Claimed { call, session: two, claims: claims.clone(), now });
     assert_eq!(leases.apply(Event::Ticked { now: now + PATIENCE / 2 }), []);
-    // Somebody else wants it, too: that gives no more time.
+    // Another session wants it, too: that does not extend the time.
     let later = now + PATIENCE / 2;
     leases.apply(Event::Claimed { call: CallNumber(2), session: two, claims, now: later });
     assert_eq!(leases.apply(Event::Ticked { now: now + PATIENCE }), [Action::Condemn(one)]);

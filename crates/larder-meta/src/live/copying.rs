@@ -24,7 +24,7 @@ use crate::store::{Txn, key, records};
 /// Bytes of a disk.
 type OnDisk = (DiskId, Vec<Range<u64>>);
 
-/// What a task of resilvering is done with.
+/// What a task of resilvering uses.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "there is one at a time, in a box")]
 pub(crate) enum Doing {
@@ -34,17 +34,18 @@ pub(crate) enum Doing {
     Clear { bytes: Range<u64> },
 }
 
-/// What capabilities go under of the task of a disk. It is no session's: those are random.
+/// The session number for capabilities of the task of a disk. It belongs to no session: their
+/// numbers are random.
 fn resilverer(to: DiskId) -> SessionId {
     let mut id = [0; 16];
     id[12..].copy_from_slice(&to.0.to_be_bytes());
     SessionId(id)
 }
 
-/// A task that copies has so many capabilities.
+/// A task that copies has this many capabilities.
 const TASK_CAPABILITIES: usize = 2;
 
-/// Blocks that the disks of their set have cleared, but for some that were away.
+/// Blocks that the disks of their set have cleared, except some that were away.
 #[derive(Clone, Debug)]
 pub(crate) struct Cleared {
     pub(crate) set: DiskId,
@@ -70,7 +71,7 @@ impl Live {
         let Plan { covered, extents, grants } =
             data::layout(txn, (session, file), mode, &bytes, &self.sets)?;
         self.note_grant(txn, (file, session), mode, &extents);
-        // What the call ends was given out before; what it gives out now stays.
+        // Capabilities that the call ends were made before; those that it makes now stay.
         let revoked = txn.take_revoked();
         self.ended.extend(revoked.into_iter().flat_map(|revoked| self.issued.take(revoked)));
         let mut given = Vec::with_capacity(grants.len());
@@ -89,7 +90,7 @@ impl Live {
     }
 
     /// Makes a capability that ends with what it is for.
-    fn mint(
+    pub(super) fn mint(
         &mut self,
         purpose: Purpose,
         disk: DiskId,
@@ -98,6 +99,11 @@ impl Live {
     ) -> Option<Minted> {
         let minted = self.disks.mint(disk, purpose.mode, ranges)?;
         self.issued.add(purpose, (disk, minted.name), now + minted.lasts, now);
+        if self.sets.boot(disk).is_some_and(|boot| boot != minted.boot) {
+            // What the disk had before is lost, and that is not recorded yet.
+            self.restarted.insert(disk, minted.boot);
+            return None;
+        }
         Some(minted)
     }
 
@@ -107,19 +113,19 @@ impl Live {
         txn: &mut Txn<'_>,
         Cleared { set, bytes, missed }: &Cleared,
     ) -> Result<(), Status> {
-        blocks::free(txn, (*set, self.sets.disks(*set)), bytes, missed)?;
-        self.cursor.freed(*set, bytes);
+        blocks::free(txn, (*set, &self.sets), bytes, missed)?;
+        self.cursors.of(self.sets.is_memory(*set)).freed(*set, bytes);
         Ok(())
     }
 
-    /// The volume has other disks from now on. Capabilities on one that is not among them end.
+    /// The volume has other disks from now on. Capabilities on one that was removed end.
     pub(crate) fn disks_changed(
         &mut self,
         txn: &Txn<'_>,
         gone: Option<DiskId>,
     ) -> Result<Vec<Taken>, Status> {
         self.sets = copies::Sets::load(txn)?;
-        self.cursor = blocks::Cursor::default();
+        self.cursors = blocks::Cursors::default();
         Ok(gone.map(|disk| self.issued.take_on(disk)).unwrap_or_default())
     }
 
@@ -128,9 +134,9 @@ impl Live {
         self.sets.disks(set)
     }
 
-    /// Which disks of a set are to be read or written, and what of these ranges they have. Disks
-    /// that are away are not written if another one is there, and are read only if no other has
-    /// what they have.
+    /// The disks of a set to be read or written, and which of these ranges they have. Disks that
+    /// are away are not written if another one is there, and are read only if no other has the
+    /// bytes.
     pub(super) fn copies_of(
         &self,
         txn: &Txn<'_>,
@@ -139,7 +145,7 @@ impl Live {
         mode: Mode,
     ) -> Result<Vec<OnDisk>, Status> {
         let disks = self.sets.disks(set);
-        if let [disk] = disks {
+        if let ([disk], false) = (disks, self.sets.may_be_stale(set)) {
             return Ok(vec![(*disk, ranges.to_vec())]);
         }
         let (there, away): (Vec<DiskId>, Vec<DiskId>) =
@@ -163,14 +169,14 @@ impl Live {
         Ok(found)
     }
 
-    /// What is next of what disks have stale.
+    /// The next stale blocks of disks.
     pub(crate) fn next_stale(&mut self, txn: &Txn<'_>) -> Result<Step, Status> {
         let disks = &self.disks;
         self.resilver.next(txn, &self.sets, &|disk| disks.is_there(disk))
     }
 
-    /// A task begins to be done: what it is done with, and the capabilities that end first. Nothing
-    /// if none can be made for it now.
+    /// A task begins: returns what it uses, and the capabilities that end first. Nothing if none
+    /// can be made for it now.
     pub(crate) fn begin_task(&mut self, task: &Task, now: Instant) -> Option<(Doing, Vec<Taken>)> {
         let (to, bytes) = (task.to, task.bytes.clone());
         self.resilver.begun(to, now);
@@ -178,7 +184,7 @@ impl Live {
             return Some((Doing::Clear { bytes }, Vec::new()));
         };
         let own = resilverer(task.to);
-        // Whoever writes there may do so late.
+        // A client may write there late.
         let ended = self.issued.take_writers(file, to);
         let mut mint = |disk, mode| {
             let purpose = Purpose { session: own, file, mode };
@@ -202,7 +208,7 @@ impl Live {
                 txn.revoke(Revoked::Session(resilverer(to), file));
                 vec![task.bytes].into_iter().filter(|_| has_lasted).collect()
             }
-            // What somebody has got since was written by him, but not to that disk.
+            // Its present owner has written it after the clearing, but not on that disk.
             Source::Clear => blocks::free_in(txn, self.set_of(to), &task.bytes)?,
         };
         for bytes in bytes.iter().filter(|_| is_done) {
@@ -213,8 +219,7 @@ impl Live {
     }
 
     fn set_of(&self, disk: DiskId) -> DiskId {
-        let of = self.sets.complete().find(|(_, set)| set.disks.contains(&disk));
-        of.map_or(disk, |(set, _)| set)
+        self.sets.of(disk).map_or(disk, |(set, _)| set)
     }
 }
 
@@ -229,14 +234,14 @@ impl Live {
         extents: &[Extent],
     ) {
         let is_committed = |extent: &Extent| extent.state == ExtentState::Committed;
-        let is_in_place = mode.writes() && !self.sets.are_mirrored();
+        let is_in_place = mode.writes() && !self.sets.are_written_anew();
         if is_in_place && extents.iter().any(is_committed) && self.in_place.granted(mark) {
             txn.put(key::in_place(mark.0, mark.1), &records::InPlace {});
         }
     }
 
-    /// A session has committed something, or `all` that it wrote; or that was refused: then it will
-    /// not be committed.
+    /// A session has committed something, or `all` that it wrote; or the commit was refused: then
+    /// it will not be committed.
     pub(super) fn note_commit(&mut self, mark: Mark, is_done: bool, all: bool) {
         if is_done && all {
             self.in_place.committed(mark);
@@ -245,7 +250,7 @@ impl Live {
         }
     }
 
-    /// Whether some commit was refused of which something may be left.
+    /// Whether a commit was refused that may have left something.
     pub(crate) fn was_refused(&self) -> bool {
         !self.refused.is_empty()
     }
@@ -258,7 +263,7 @@ impl Live {
         Ok(())
     }
 
-    /// What is left with capabilities that end.
+    /// What is left when capabilities end.
     pub(crate) fn left_with(&mut self, revoked: &Revoked) -> Vec<Mark> {
         match *revoked {
             Revoked::All(session) => {
@@ -269,7 +274,7 @@ impl Live {
                 let mark = Some((file, session));
                 mark.into_iter().filter(|mark| self.in_place.is_left(*mark)).collect()
             }
-            // Whoever has them may go on with others.
+            // Their holders may continue with others.
             Revoked::File(_) => Vec::new(),
         }
     }
@@ -281,8 +286,8 @@ impl Live {
         Ok(sets.into_iter().flat_map(|set| self.sets.disks(set)).copied().collect())
     }
 
-    /// What is left of a file cannot change any more, and the disks have it: the file gets another
-    /// version of its data, so whoever has some asks again.
+    /// What is left of a file cannot change any more, and the disks have it: the file gets a new
+    /// data version, so clients that have cached bytes of it ask again.
     pub(crate) fn mend(&mut self, txn: &mut Txn<'_>, mark: Mark, now: Time) -> Result<(), Status> {
         match inode::get(txn, mark.0) {
             Ok(mut inode) => {
@@ -298,7 +303,7 @@ impl Live {
         Ok(())
     }
 
-    /// Forgets who has committed all that he wrote.
+    /// Forgets the marks of writers that have committed everything.
     pub(crate) fn forget_committed(&mut self, txn: &mut Txn<'_>) -> Result<(), Status> {
         for (file, session) in self.in_place.forget_clean() {
             txn.delete(key::in_place(file, session));

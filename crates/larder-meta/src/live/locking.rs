@@ -64,12 +64,12 @@ impl Live {
         Ok(())
     }
 
-    /// The time in which clients claim what they had before the server was started is over.
+    /// The time in which clients claim what they had before the server was restarted is over.
     pub(crate) fn end_grace(&mut self) {
         self.locks.end_grace();
     }
 
-    /// Whom to tell, since this was asked last, that a lock is kept for him.
+    /// The notifications about reserved locks, since the last call of this.
     pub(crate) fn take_free_locks(&mut self) -> Vec<LockFree> {
         self.locks.take_free()
     }
@@ -94,15 +94,16 @@ impl Live {
         self.locks.end(session, now);
     }
 
-    /// A file is gone for good.
+    /// A file is removed.
     pub(crate) fn file_is_gone(&mut self, file: FileId) {
         self.on_lease(leases::Event::Gone { file });
         self.locks.forget(file);
         self.in_place.gone(file);
+        self.destage.forget(file);
     }
 }
 
-/// What a call asks for.
+/// The changes that a call requests.
 fn changes(changes: &LockChanges) -> Result<Vec<Change>, Status> {
     changes.0.iter().map(Change::of).collect()
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use larder_wire::meta::words::LockMode;
 
-/// Locked ranges of one holder by where they begin. They do not overlap, and neighbours differ in
+/// Locked ranges of one holder, by their beginning. They do not overlap, and neighbours differ in
 /// mode.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Ranges(BTreeMap<u64, (u64, LockMode)>);
@@ -44,13 +44,13 @@ impl Ranges {
         end >= range.end
     }
 
-    /// From now on the bytes of `range` are locked so, whatever they were before.
+    /// From now on the bytes of `range` are locked in this mode, whatever they were before.
     ///
     /// # Panics
     /// If it is empty.
     pub(super) fn set(&mut self, range: &Range<u64>, mode: Option<LockMode>) {
         assert!(!range.is_empty(), "an empty range");
-        // Neighbours are looked at too: they become one range with what is set.
+        // Neighbours are included: they may become one range with what is set.
         let around = range.start.saturating_sub(1)..range.end.saturating_add(1);
         let held: Vec<_> = self.overlapping(&around).collect();
         let mut new = range.clone();

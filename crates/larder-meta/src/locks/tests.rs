@@ -1,4 +1,4 @@
-//! Every event in every state that events lead to, against a model byte by byte.
+//! Every event in every reachable state, against a model byte by byte.
 
 use super::*;
 
@@ -71,7 +71,7 @@ fn carry_out(locks: &mut Locks, model: &mut Model, event: &Event, now: Instant) 
     }
 }
 
-/// What the table must hold of a session for it to be as the model says.
+/// The ranges that the table must have for a session to agree with the model.
 fn ranges(bytes: &[Option<LockMode>; BYTES]) -> Vec<(Range<u64>, LockMode)> {
     let mut ranges = Vec::new();
     let mut start = 0;
@@ -85,7 +85,7 @@ fn ranges(bytes: &[Option<LockMode>; BYTES]) -> Vec<(Range<u64>, LockMode)> {
     ranges
 }
 
-/// Every event in every state that events lead to, so sequences of any length.
+/// Every event in every reachable state, so sequences of any length.
 #[test]
 fn every_sequence_of_changes_locks_the_bytes_that_it_should() {
     let (events, now) = (events(), Instant::now());
@@ -129,7 +129,7 @@ fn of_several_ranges_all_are_locked_or_none() {
     locks.change(asked(mine, FILE), &both, now).unwrap();
     let found = locks.conflict(theirs, FILE, &(0..26), LockMode::Shared);
     assert_eq!(found, Some(LockFound { range: (25..40).into(), mode: LockMode::Exclusive }));
-    // In order: the later one counts.
+    // In order: the later change counts.
     let twice = [change(0..LOCK_END, None), change(5..6, shared)];
     locks.change(asked(mine, FILE), &twice, now).unwrap();
     let found = locks.conflict(theirs, FILE, &(0..LOCK_END), LockMode::Exclusive);
@@ -147,7 +147,7 @@ fn a_session_has_so_many_ranges_and_no_more() {
     let more = [one(RANGES_MAX)];
     assert_eq!(locks.change(asked(own, FILE), &more, now), Err(Status::NoSpace));
     assert!(locks.change(asked(session(1), FILE), &more, now).is_ok(), "each has its own");
-    // What takes no room is not refused: two become one.
+    // A change that needs no room is not refused: two ranges become one.
     locks.change(asked(own, FILE), &[change(1..2, Some(LockMode::Shared))], now).unwrap();
     locks.change(asked(own, FILE), &more, now).unwrap();
     locks.change(asked(own, FILE), &[change(0..LOCK_END, None)], now).unwrap();
@@ -155,13 +155,14 @@ fn a_session_has_so_many_ranges_and_no_more() {
     assert!(locks.sessions.keys().eq([&session(1)]));
 }
 
-/// Three sessions and one byte, of each of which one caller may wait.
+/// Three sessions and one byte, for which one caller of each may wait.
 mod waiting {
     use super::*;
 
     const SESSIONS: usize = 3;
 
-    /// What each session has, and who waits for what, in order; for whom it is kept.
+    /// What each session has, the waiters in order with what they wait for, and for which it is
+    /// reserved.
     #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
     struct Seen {
         held: [Option<LockMode>; SESSIONS],
@@ -203,8 +204,8 @@ mod waiting {
         seen
     }
 
-    /// Whether a session could have the byte so, beside what others have and what is kept for the
-    /// others of `line`.
+    /// Whether a session could have the byte in this mode, considering what others have and what is
+    /// reserved for the others in `line`.
     fn is_free(seen: &Seen, line: &[(usize, LockMode, bool)], who: usize, mode: LockMode) -> bool {
         let held = seen.held.iter().enumerate().filter_map(|(of, held)| Some((of, (*held)?)));
         let kept = line.iter().filter(|(.., is_kept)| *is_kept).map(|(of, mode, _)| (*of, *mode));
@@ -221,7 +222,7 @@ mod waiting {
         for (who, mode) in after.held.iter().enumerate() {
             assert!(mode.is_none_or(|mode| is_free(after, &[], who, mode)), "{what}");
         }
-        // Nobody is served before somebody who stood further in front and could have been instead.
+        // No waiter is served before an earlier one that could have been served instead.
         let is_new = |one: &(usize, LockMode, bool)| {
             one.2 && !before.line.iter().any(|old| old.0 == one.0 && old.2)
         };
@@ -264,7 +265,7 @@ mod waiting {
             let by_reply = matches!(event, Event::Wait(by, _) if by == *who);
             let is_told = told.contains(who);
             match event {
-                // Whoever was late is told again if it is kept for him again.
+                // A waiter that was late is notified again if the lock is reserved for it again.
                 Event::Late => assert_eq!(is_told, *is_kept),
                 _ => {
                     assert_eq!(is_told, *is_kept && !was_kept && !by_reply, "{event:?} {before:?}");
@@ -282,7 +283,7 @@ mod waiting {
 
     /// Every event in every state that events lead to.
     #[test]
-    fn whoever_waits_is_served_in_his_turn_and_told() {
+    fn waiters_are_served_in_turn_and_told() {
         let (events, now) = (events(), Instant::now());
         let mut known = std::collections::HashSet::from([Seen::default()]);
         let mut states = vec![locks()];
@@ -291,7 +292,7 @@ mod waiting {
             next += 1;
             for event in &events {
                 let mut locks = there.clone();
-                // What was kept is late each time that some passes.
+                // A reservation expires each time that this much time passes.
                 let at = if matches!(event, Event::Late) { now + PATIENCE } else { now };
                 carry_out(&mut locks, *event, at);
                 for waiter in locks.files.values_mut().flat_map(|there| &mut there.waiters) {
@@ -321,7 +322,7 @@ mod grace {
     }
 
     #[test]
-    fn nobody_gets_a_lock_before_those_from_before_have_claimed_theirs() {
+    fn no_lock_is_granted_before_those_from_before_the_restart_are_claimed() {
         let (mut locks, now) = (locks(), Instant::now());
         let (one, two, new) = (session(1), session(2), session(3));
         locks.expect_claims(one);
@@ -346,7 +347,7 @@ mod grace {
     }
 
     #[test]
-    fn who_comes_too_late_claims_nothing() {
+    fn a_client_that_comes_too_late_claims_nothing() {
         let (mut locks, now) = (locks(), Instant::now());
         locks.expect_claims(session(1));
         locks.end_grace();
@@ -354,8 +355,8 @@ mod grace {
         locks.change(asked(session(1), FILE), &wanted(), now).unwrap();
     }
 
-    /// A client that goes on in another process has what it had, whoever waits, as far as it asks
-    /// for it.
+    /// A client that continues in another process has the locks that it had, whichever other
+    /// clients wait, as far as it requests them.
     #[test]
     fn the_next_life_of_a_client_takes_its_locks_over() {
         let (mut locks, now) = (locks(), Instant::now());

@@ -10,7 +10,7 @@ use crate::rights::{Caller, EXECUTE, WRITE};
 use crate::store::records::{Entry, Inode, Listed};
 use crate::store::{Txn, key};
 
-/// What a name stands for.
+/// The file for which a name stands.
 pub(crate) fn lookup(txn: &Txn<'_>, caller: &Caller, place: &Place) -> Result<LookedUp, Status> {
     let dir = searched(txn, caller, place)?;
     let found = match &*place.name {
@@ -31,7 +31,7 @@ pub(crate) fn read_link(txn: &Txn<'_>, file: FileId) -> Result<LinkRead, Status>
     }
 }
 
-/// The directory of a place in which the caller may look for its name.
+/// The directory of a place, if the caller may look up names in it.
 pub(super) fn searched(txn: &Txn<'_>, caller: &Caller, place: &Place) -> Result<Inode, Status> {
     let dir = inode::directory(txn, place.dir)?;
     if place.name.len() > NAME_BYTES_MAX {
@@ -41,7 +41,7 @@ pub(super) fn searched(txn: &Txn<'_>, caller: &Caller, place: &Place) -> Result<
     Ok(dir)
 }
 
-/// The directory of a place in which the caller may make or take its name.
+/// The directory of a place, if the caller may make or remove names in it.
 pub(super) fn changed(txn: &Txn<'_>, caller: &Caller, place: &Place) -> Result<Inode, Status> {
     let dir = searched(txn, caller, place)?;
     if is_dots(&place.name) {
@@ -59,7 +59,7 @@ pub(super) fn find(txn: &Txn<'_>, dir: &Inode, name: &Name) -> Result<Option<Ent
     txn.get(&key::entry(dir.file(), name))
 }
 
-/// Enters a name into a directory that has none such, which is a new version then.
+/// Adds a name to a directory without that name, which gives the directory a new version.
 pub(super) fn enter(txn: &mut Txn<'_>, dir: &mut Inode, name: &Name, file: FileId, now: Time) {
     let cookie = dir.next_cookie;
     dir.next_cookie += 1;
@@ -70,7 +70,7 @@ pub(super) fn enter(txn: &mut Txn<'_>, dir: &mut Inode, name: &Name, file: FileI
     txn.put(key::listed(dir.file(), cookie), &Listed { file, name });
 }
 
-/// Takes a name out of a directory, which is a new version then.
+/// Removes a name from a directory, which gives the directory a new version.
 pub(super) fn take(txn: &mut Txn<'_>, dir: &mut Inode, name: &Name, cookie: u64, now: Time) {
     dir.entries -= 1;
     dir.touch(now, true);

@@ -12,8 +12,9 @@ use crate::store::Txn;
 /// Most names of a file, as on ext4.
 const LINKS_MAX: u32 = 65_000;
 
-/// Gives a file another name. One that has lost its last name gets none again (link(2): ENOENT), so
-/// who has it open sees that it is gone, and nothing that was freed with it can come back.
+/// Gives a file another name. A file that has lost its last name gets none again (link(2): ENOENT),
+/// so a client that has it open sees that it is gone, and nothing that was freed with it can come
+/// back.
 pub(crate) fn link(
     txn: &mut Txn<'_>,
     request: &Request<'_>,

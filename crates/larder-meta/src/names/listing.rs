@@ -10,12 +10,13 @@ use crate::rights::{Caller, READ};
 use crate::store::records::Listed;
 use crate::store::{Txn, key};
 
-/// About what an entry takes without its attributes, in bytes: how many are read at a time.
+/// About the size of an entry without its attributes, in bytes: determines how many are read at a
+/// time.
 const ENTRY_BYTES: usize = 40;
 /// Most bytes of entries in a reply, whatever is asked for.
 const BYTES_MAX: usize = 1 << 20;
 
-/// Entries of a directory behind a cookie: one at least, if there is one.
+/// Entries of a directory after a cookie: at least one, if there is one.
 pub(crate) fn list(
     txn: &Txn<'_>,
     caller: &Caller,

@@ -12,7 +12,7 @@ use crate::rights::SET_GID;
 use crate::store::Txn;
 use crate::store::records::Inode;
 
-/// What a place holds after a file was asked for there.
+/// The state of a place after a file was requested there.
 pub(crate) struct Found {
     pub(crate) inode: Inode,
     pub(crate) created: bool,
@@ -37,8 +37,8 @@ pub(crate) fn make(
     Ok(Made { made: found.inode.attributes, dir: found.dir })
 }
 
-/// Makes a regular file, or finds the one that is there, if that will do: then it gets the size of
-/// `set` and nothing else of it.
+/// Makes a regular file, or finds an existing one, if that is permitted: then only the size in
+/// `set` is applied to it.
 pub(crate) fn make_file(
     txn: &mut Txn<'_>,
     request: &Request<'_>,
@@ -64,7 +64,7 @@ pub(crate) fn make_file(
     Ok(Found { inode: inode::get(txn, entry.file)?, created: false, file, dir })
 }
 
-/// What no place allows.
+/// Refuses what is not permitted at any place.
 fn check(request: &Request<'_>, body: &Body, set: SetAttributes) -> Result<(), Status> {
     if set.size.is_some_and(|size| size > 0) && !matches!(body, Body::File) {
         return Err(Status::Invalid);
@@ -81,7 +81,7 @@ fn check(request: &Request<'_>, body: &Body, set: SetAttributes) -> Result<(), S
     }
 }
 
-/// Makes a file and its name, which is not there.
+/// Makes a file and its name, which does not exist.
 fn make_new(
     txn: &mut Txn<'_>,
     request: &Request<'_>,

@@ -12,7 +12,7 @@ use crate::store::records::{Inode, Orphan};
 use crate::store::{Txn, key};
 use crate::xattrs;
 
-/// Takes away the name of anything but a directory. `is_open`: whether somebody has a file open.
+/// Removes the name of anything but a directory. `is_open`: whether any client has a file open.
 pub(crate) fn remove(
     txn: &mut Txn<'_>,
     request: &Request<'_>,
@@ -57,8 +57,8 @@ fn remove_if(
     Ok(NameChanged { file, dir: dir.changed(before) })
 }
 
-/// A file has lost a name. With its last one it goes, or is kept until nobody has it open, unless
-/// it is a directory: those are not opened.
+/// A file has lost a name. With its last one it is removed, or kept until no client has it open,
+/// unless it is a directory: those are not opened.
 pub(super) fn unlink(
     txn: &mut Txn<'_>,
     request: &Request<'_>,
@@ -79,7 +79,7 @@ pub(super) fn unlink(
     Ok(file.changed(before))
 }
 
-/// Removes a file that nothing names and nobody has open.
+/// Removes a file that has no name and is not open.
 pub(crate) fn forget(txn: &mut Txn<'_>, file: &Inode) -> Result<(), Status> {
     data::drop_all(txn, file.file())?;
     xattrs::drop_all(txn, file.file())?;

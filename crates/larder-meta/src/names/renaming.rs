@@ -70,7 +70,7 @@ fn judge(
     }
 }
 
-/// Whether `dir` is `ancestor` or lies below it.
+/// Whether `dir` is `ancestor` or is below it.
 fn is_within(txn: &Txn<'_>, dir: &Inode, ancestor: FileId) -> Result<bool, Status> {
     let (mut file, mut parent) = (dir.file(), dir.parent);
     while file != ancestor && file != FileId::ROOT {
@@ -80,7 +80,7 @@ fn is_within(txn: &Txn<'_>, dir: &Inode, ancestor: FileId) -> Result<bool, Statu
     Ok(file == ancestor)
 }
 
-/// A rename that may be carried out.
+/// A rename that was checked.
 struct Move<'a> {
     from_dir: Inode,
     from: &'a Place,
@@ -102,7 +102,8 @@ impl Move<'_> {
         let now = request.now;
         let is_directory = moved.is_directory();
         let (from_before, to_before) = (from_dir.attributes.version(), to_dir.attributes.version());
-        // One inode if it is one directory: each step sees what the one before did.
+        // If both are one directory, there is one inode: each step sees the changes of the one
+        // before.
         let mut other = (from_dir.file() != to_dir.file()).then_some(to_dir);
 
         take(txn, &mut from_dir, &from.name, entry.cookie, now);

@@ -2,31 +2,34 @@
 //!
 //! A key is a tag and big-endian numbers, so that records that are read together are stored
 //! together. A value is the format of its kind of record and its fields in XDR; another format is
-//! refused, with its number. Extents are stored by their *end*: the first one behind a point is the
+//! refused, with its number. Extents are stored by their *end*: the first one after a point is the
 //! one that contains it.
 
 use bytes::Bytes;
 use larder_wire::meta::words::{Attributes, DiskId, FileId, SessionId};
 use larder_wire::xdr::{Decode, Encode, Opaque};
 
+/// When bytes are due that may stay where they are.
+pub(crate) const NEVER_MS: u64 = u64::MAX;
+
 /// A value of the store.
 pub(crate) trait Record: Sized {
-    /// What it is called in errors.
+    /// The name of the kind in errors.
     const KIND: &'static str;
     /// Its bytes.
     fn to_bytes(&self) -> Vec<u8>;
-    /// The record of these bytes, or what is wrong with them.
+    /// The record in these bytes, or what is wrong with them.
     fn from_bytes(bytes: Vec<u8>) -> Result<Self, String>;
 }
 
 macro_rules! records {
     ($( $(#[$meta:meta])* $name:ident, format $format:literal { $( $(#[$of:meta])* $field:ident : $type:ty ),* $(,)? }
-        $( , or $next:literal { $(#[$more_of:meta])* $more:ident : $more_type:ty = $default:expr } )? )+) => { $(
+        $( , or $next:literal { $(#[$more_of:meta])* $more:ident : $more_type:ty = $default:expr } )* )+) => { $(
         $(#[$meta])*
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub(crate) struct $name {
             $( $(#[$of])* pub(crate) $field: $type, )*
-            $( $(#[$more_of])* pub(crate) $more: $more_type, )?
+            $( $(#[$more_of])* pub(crate) $more: $more_type, )*
         }
 
         impl Record for $name {
@@ -34,13 +37,15 @@ macro_rules! records {
 
             fn to_bytes(&self) -> Vec<u8> {
                 let mut out = larder_wire::xdr::Encoder::default();
-                // What an earlier version can read is written as it reads it.
-                let is_plain = true $( && self.$more == $default )?;
-                out.put_u32(if is_plain { $format } else { Self::FORMAT_MAX });
+                // A record that an earlier version can read is written in the format of that
+                // version.
+                let needed = [$format $( , if self.$more == $default { 0 } else { $next } )*];
+                let format = needed.into_iter().max().unwrap_or($format);
+                out.put_u32(format);
                 $( self.$field.encode(&mut out); )*
-                $( if !is_plain {
+                $( if format >= $next {
                     self.$more.encode(&mut out);
-                } )?
+                } )*
                 out.finish().to_bytes().into()
             }
 
@@ -48,15 +53,15 @@ macro_rules! records {
                 let mut input = Bytes::from(bytes);
                 let mut read = || -> Result<Result<Self, u32>, larder_wire::xdr::XdrError> {
                     let format = u32::decode(&mut input)?;
-                    if format != $format && format != Self::FORMAT_MAX {
+                    if !($format..=Self::FORMAT_MAX).contains(&format) {
                         return Ok(Err(format));
                     }
                     Ok(Ok($name {
                         $( $field: Decode::decode(&mut input)?, )*
-                        $( $more: match format {
-                            $format => $default,
-                            _ => Decode::decode(&mut input)?,
-                        }, )?
+                        $( $more: match format >= $next {
+                            true => Decode::decode(&mut input)?,
+                            false => $default,
+                        }, )*
                     }))
                 };
                 match read().map_err(|error| error.to_string())? {
@@ -68,9 +73,9 @@ macro_rules! records {
         }
 
         impl $name {
-            /// The latest format.
+            /// The latest format. Each contains the fields of the one before, and more.
             const FORMAT_MAX: u32 = {
-                let formats = [$format $( , $next )?];
+                let formats = [$format $( , $next )*];
                 formats[formats.len() - 1]
             };
         }
@@ -86,9 +91,14 @@ records! {
     }, or 3 {
         /// On how many disks each block is.
         copies: u32 = 1
+    }, or 4 {
+        /// The least number that the next disk gets: those below were given. 0 if no disk was ever
+        /// removed.
+        next_disk: u32 = 0
     }
 
-    /// Who owns the volume. There is one, and each transaction expects it as it is.
+    /// The owner of the volume. There is one such record, and each transaction expects it
+    /// unchanged.
     Owner, format 1 {
         /// Raised by each process that takes the volume.
         epoch: u64,
@@ -98,8 +108,13 @@ records! {
 
     /// A disk of the volume.
     Disk, format 1 { id: [u8; 16], address: Opaque<255>, blocks: u64 }, or 2 {
-        /// Of which set it is: the number that blocks on it go by; 0 for its own number.
+        /// The set to which it belongs: the number by which its blocks are named; 0 for its own
+        /// number.
         set: u32 = 0
+    }, or 3 {
+        /// Whether its bytes are in memory, and lost with its process. Its set is then one of
+        /// memory disks.
+        is_memory: bool = false
     }
 
     /// A file of any kind.
@@ -121,11 +136,11 @@ records! {
     /// The same name, by its cookie.
     Listed, format 1 { file: FileId, name: Opaque<255> }
 
-    /// A part of a file on a disk: `valid` bytes at `position`, which are all of its blocks but
-    /// after a truncation. What is behind them in the last block reads as zeros.
+    /// A part of a file on a disk: `valid` bytes at `position`, which fill all of its blocks except
+    /// after a truncation. The rest of the last block reads as zeros.
     Extent, format 1 { valid: u64, disk: DiskId, position: u64 }
 
-    /// Blocks of a set that no file has, or of a disk that are stale; the key says of which kind.
+    /// Blocks of a set that no file has, or stale blocks of a disk; the key says which kind.
     Blocks, format 1 { length: u64 }
 
     /// A file without names that was open when its last one went.
@@ -137,6 +152,16 @@ records! {
     /// A session was granted to write committed blocks of a file, and may have done so without a
     /// commit.
     InPlace, format 1 {}
+
+    /// The boot of a memory disk to which its blocks belong: in another boot it has lost them.
+    MemoryBoot, format 1 { boot: u64 }
+
+    /// A file may have bytes on a set of memory disks.
+    InMemory, format 1 {}, or 2 {
+        /// When the first of them are due on other disks: in ms since the epoch, by the server's
+        /// time ([`crate::destage::Moments`]).
+        due_ms: u64 = NEVER_MS
+    }
 
     /// A session.
     Session, format 1 { client: [u8; 16], boot: u64, slots: u32 }
@@ -159,7 +184,7 @@ pub(crate) mod key {
     /// Which blocks a record of [`super::Blocks`] is about.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) enum Pool {
-        /// For anybody to take.
+        /// Available for allocation.
         Free,
         /// Given up, and capabilities may still cover them.
         Draining,
@@ -191,6 +216,15 @@ pub(crate) mod key {
 
     pub(crate) fn disk(disk: DiskId) -> Vec<u8> {
         join(b'k', &[&disk.0.to_be_bytes()])
+    }
+
+    pub(crate) fn memory_boot(disk: DiskId) -> Vec<u8> {
+        join(b'b', &[&disk.0.to_be_bytes()])
+    }
+
+    /// A file that may have bytes on a set of memory disks.
+    pub(crate) fn in_memory(set: DiskId, file: FileId) -> Vec<u8> {
+        join(b'm', &[&set.0.to_be_bytes(), &file.0.to_be_bytes()])
     }
 
     pub(crate) fn inode(file: FileId) -> Vec<u8> {
@@ -231,7 +265,7 @@ pub(crate) mod key {
         join(b'u', &[&file.0.to_be_bytes(), &session.0])
     }
 
-    /// A file without names that somebody has open.
+    /// A file without names that is still open.
     pub(crate) fn orphan(file: FileId) -> Vec<u8> {
         join(b'o', &[&file.0.to_be_bytes()])
     }

@@ -24,17 +24,19 @@ pub(crate) struct Txn<'a> {
     effects: Effects,
 }
 
-/// What has to happen at the disks before a call is answered, or blocks are used again.
+/// What must happen at the disks before a call is answered, or blocks are used again.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Effects {
     /// Whose capabilities end with it.
     pub(crate) revoked: BTreeSet<Revoked>,
-    /// Of those, whose nobody has [taken](Txn::take_revoked).
+    /// Those of them that were not [taken](Txn::take_revoked).
     pub(crate) untaken: BTreeSet<Revoked>,
     /// Blocks that are free once those are revoked.
     pub(crate) draining: Vec<(DiskId, Range<u64>)>,
     /// Files that are no more.
     pub(crate) gone: Vec<FileId>,
+    /// When a file's bytes on a set of memory disks are due on others, in ms.
+    pub(crate) due: Vec<(DiskId, FileId, u64)>,
 }
 
 /// Capabilities that end.
@@ -49,12 +51,12 @@ pub(crate) enum Revoked {
 }
 
 impl<'a> Txn<'a> {
-    /// On top of a view and of what earlier calls of the group wrote.
+    /// A transaction on top of a view and of what earlier calls of the group wrote.
     pub(crate) fn new(below: &'a dyn View, group: &'a Writes) -> Txn<'a> {
         Txn { below, group, own: Writes::new(), effects: Effects::default() }
     }
 
-    /// What it wrote, and what is to happen at the disks then.
+    /// What it wrote, and what must then happen at the disks.
     pub(crate) fn finish(self) -> (Writes, Effects) {
         (self.own, self.effects)
     }
@@ -65,7 +67,7 @@ impl<'a> Txn<'a> {
         self.effects.untaken.insert(revoked);
     }
 
-    /// Whose capabilities end with what was done so far: those that are made from now on do not.
+    /// The capabilities that end with what was done so far: those that are made from now on do not.
     pub(crate) fn take_revoked(&mut self) -> BTreeSet<Revoked> {
         std::mem::take(&mut self.effects.untaken)
     }
@@ -80,6 +82,11 @@ impl<'a> Txn<'a> {
         self.effects.gone.push(file);
     }
 
+    /// A file has bytes on a set of memory disks that are due on others then.
+    pub(crate) fn due(&mut self, set: DiskId, file: FileId, due_ms: u64) {
+        self.effects.due.push((set, file, due_ms));
+    }
+
     /// Whether it wrote nothing.
     pub(crate) fn is_empty(&self) -> bool {
         self.own.is_empty()
@@ -88,7 +95,7 @@ impl<'a> Txn<'a> {
     /// The record of a key.
     ///
     /// # Errors
-    /// [`Status::Io`] if the store fails, or holds something else there.
+    /// [`Status::Io`] if the store fails, or contains something else there.
     pub(crate) fn get<R: Record>(&self, key: &[u8]) -> Result<Option<R>, Status> {
         let value = layers::get(&[&self.own, self.group], self.below, key).map_err(report)?;
         value.map(|value| read(key, value)).transpose()

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use larder_wire::meta::BLOCK_BYTES;
 use larder_wire::meta::calls;
-use larder_wire::meta::words::{FileId, LeaseKind, Mode, OpenId};
+use larder_wire::meta::words::{FileId, LeaseKind, Medium, Mode, OpenId};
 
 use super::rig::{Rig, size};
 use crate::engine::{Engine, Writes};
@@ -21,9 +21,9 @@ enum Step {
     Allocate(usize),
     /// Opens a file for writing, with blocks given ahead.
     Open(usize),
-    /// Closes what was opened last.
+    /// Closes the file that was opened last.
     Close,
-    /// Closed files lose what they were given ahead.
+    /// Closed files lose the blocks that they were given ahead.
     Tick,
     Commit(usize),
     Read(usize),
@@ -70,7 +70,8 @@ fn take(rig: Rig, files: [FileId; 2], opens: &mut Vec<OpenId>, step: Step) -> Ri
         Step::Open(file) => {
             let (sequence, what) = (rig.next(), calls::OpenWhat::File(files[file]));
             let (mode, lease, range) = (Mode::Write, LeaseKind::None, (0..2 * B).into());
-            let call = calls::Open { sequence, what, mode, lease, range, allocate: true };
+            let call =
+                calls::Open { sequence, what, mode, lease, range, allocate: Some(Medium::Disk) };
             // Refused as long as the call before is not answered.
             opens.extend(rig.ask(&root, call).and_then(Result::ok).map(|opened| opened.open));
         }
@@ -84,7 +85,10 @@ fn take(rig: Rig, files: [FileId; 2], opens: &mut Vec<OpenId>, step: Step) -> Ri
         Step::Allocate(file) => {
             let (sequence, open) = (rig.next(), OpenId::NONE);
             let range = (0..2 * B).into();
-            rig.ask(&root, calls::Alloc { sequence, file: files[file], open, range });
+            rig.ask(
+                &root,
+                calls::Alloc { sequence, file: files[file], open, range, medium: Medium::Disk },
+            );
         }
         Step::Commit(file) => {
             let given = rig.layout(files[file], Mode::Write).unwrap();
@@ -111,7 +115,7 @@ fn take(rig: Rig, files: [FileId; 2], opens: &mut Vec<OpenId>, step: Step) -> Ri
     rig
 }
 
-/// No capability that a disk takes covers a block that is free, and each block is somewhere.
+/// No capability that a disk accepts covers a block that is free, and each block is somewhere.
 fn holds(rig: &Rig, steps: &[Step]) {
     let faults = crate::check(&rig.engine).unwrap();
     assert!(faults.is_empty(), "{faults:?} after {steps:?}");
@@ -183,7 +187,7 @@ fn every_order(before: &[Step], all: &[Step; 10]) {
     assert_eq!(count, all.len().pow(depth as u32));
 }
 
-/// The disk has cleared blocks while the store cannot be read: nobody tells that again.
+/// The disk has cleared blocks while the store cannot be read: that is not reported again.
 #[test]
 fn what_a_disk_has_cleared_is_free_although_the_store_could_not_be_read_then() {
     let mut rig = Rig::new(DISK_BLOCKS);

@@ -1,7 +1,9 @@
 //! Allocation, commits, layouts, sizes and holes, case by case.
 
 use larder_wire::meta::calls;
-use larder_wire::meta::words::{ByteRange, ExtentState, FileId, Layout, Mode, OpenId, SessionId};
+use larder_wire::meta::words::{
+    ByteRange, ExtentState, FileId, Layout, Medium, Mode, OpenId, SessionId,
+};
 use larder_wire::meta::{ALLOCATE_BYTES_MAX, BLOCK_BYTES, EXTENTS_MAX, FILE_BYTES_MAX, Status};
 use larder_wire::xdr::Array;
 
@@ -79,7 +81,7 @@ fn a_commit_of_what_one_does_not_have_does_nothing() {
     let mut beyond = given.layout.clone();
     beyond.extents.0[0].length = 3 * B;
     assert_eq!(refused(rig.commit(file, &beyond, 0..3 * B)), Status::NotAllocated);
-    // Blocks of somebody else.
+    // Blocks of another session.
     let mut elsewhere = given.layout.clone();
     elsewhere.extents.0[0].position += 10 * B;
     assert_eq!(refused(rig.commit(file, &elsewhere, 0..B)), Status::NotAllocated);
@@ -102,8 +104,9 @@ fn a_commit_of_what_one_does_not_have_does_nothing() {
     rig.check();
 }
 
-/// Every byte of the store is as it was when room ends in the middle of an ALLOC, on the second
-/// disk and in the third gap, or its range is none; and what is there can be had after that.
+/// Every byte of the store is unchanged when space runs out in the middle of an ALLOC, on the
+/// second disk and in the third gap, or its range is invalid; and the remaining space can be
+/// allocated afterwards.
 #[test]
 fn an_alloc_that_is_refused_has_taken_nothing() {
     let mut rig = Rig::with_disks(&[16, 16]);
@@ -156,13 +159,13 @@ fn a_smaller_size_takes_blocks_away_and_hides_what_was_behind_it() {
     rig.commit(file, &given.layout, B + 300..2 * B).unwrap();
     rig.write(file, 2 * B..3 * B).unwrap();
     rig.check();
-    // What was behind is somewhere else now, or zeros.
+    // The blocks after that are elsewhere now, or read as zeros.
     let given = rig.layout(file, Mode::Read).unwrap();
     assert_eq!(given.layout.extents.0.iter().map(|extent| extent.length).sum::<u64>(), 3 * B);
 }
 
 #[test]
-fn two_who_fill_one_hole() {
+fn two_clients_that_fill_one_hole() {
     let mut rig = Rig::new(64);
     let file = file(&mut rig);
     let one = rig.alloc(file, 0..2 * B).unwrap();
@@ -227,7 +230,7 @@ fn preallocated_blocks_are_the_files_at_once() {
         rig.check();
         done
     };
-    // Within the file, then behind its end, then where all is there: only the version changes.
+    // Within the file, then beyond its end, then where all blocks exist: only the version changes.
     let done = preallocate(&mut rig, 100, 2 * B - 90).unwrap().after;
     assert_eq!((done.size, done.used), (2 * B + 10, 3 * B));
     let done = preallocate(&mut rig, 4 * B + 1, 2 * B - 2).unwrap();
@@ -253,10 +256,10 @@ fn preallocated_blocks_are_the_files_at_once() {
     assert_eq!((rig.free_bytes(), after.used), (0, 64 * B));
 }
 
-/// Who has blocks of a hole that is preallocated meanwhile writes them in vain: what he commits
-/// goes into the file's blocks, and his own are not seen again.
+/// A session that has blocks of a hole which is preallocated in the meantime writes them in vain:
+/// what it commits goes into the file's blocks, and its own are not seen again.
 #[test]
-fn preallocating_where_somebody_is_about_to_write() {
+fn preallocating_where_another_client_is_about_to_write() {
     let mut rig = Rig::new(64);
     let file = file(&mut rig);
     let own = rig.session;
@@ -267,7 +270,7 @@ fn preallocating_where_somebody_is_about_to_write() {
     let call = calls::Preallocate { sequence, file, open: OpenId::NONE, range };
     rig.call(&Caller::root(), call).unwrap();
     rig.check();
-    // Its own provisional ones are gone, and the capabilities on them.
+    // Its own provisional blocks are gone, and the capabilities on them.
     assert_eq!(refused(rig.commit(file, &two.layout, 0..100)), Status::NotAllocated);
     rig.session = own;
     // Half of a block of the file would be lost.
@@ -325,7 +328,7 @@ fn what_was_opened_stays_open_whatever_becomes_of_the_mode() {
     let mut alloc = |open| {
         let sequence = rig.next();
         let range = ByteRange { offset: 0, length: 1 };
-        rig.call(&other, calls::Alloc { sequence, file, open, range })
+        rig.call(&other, calls::Alloc { sequence, file, open, range, medium: Medium::Disk })
     };
     assert_eq!(refused(alloc(OpenId::NONE)), Status::AccessDenied);
     assert_eq!(refused(alloc(OpenId(99))), Status::BadOpen);
@@ -333,7 +336,7 @@ fn what_was_opened_stays_open_whatever_becomes_of_the_mode() {
     let reader = rig.open(&Caller::root(), calls::OpenWhat::File(file), Mode::Read).unwrap();
     let sequence = rig.next();
     let range = ByteRange { offset: 0, length: 1 };
-    let call = calls::Alloc { sequence, file, open: reader.open, range };
+    let call = calls::Alloc { sequence, file, open: reader.open, range, medium: Medium::Disk };
     assert_eq!(refused(rig.call(&Caller::root(), call)), Status::AccessDenied);
 }
 
@@ -349,7 +352,7 @@ fn writing_clears_set_uid() {
     call.extents.0.clear();
 }
 
-/// Opens a file for writing, which is made if it is not there, with blocks given ahead.
+/// Opens a file for writing, which is made if it does not exist, with blocks given ahead.
 fn open_ahead(rig: &mut Rig, text: &str, blocks: u64) -> calls::Opened {
     let create = calls::Create {
         place: super::rig::place(ROOT, text),
@@ -362,13 +365,14 @@ fn open_ahead(rig: &mut Rig, text: &str, blocks: u64) -> calls::Opened {
         mode: Mode::Write,
         lease: larder_wire::meta::words::LeaseKind::None,
         range: (0..blocks * B).into(),
-        allocate: true,
+        allocate: Some(Medium::Disk),
     };
     rig.call(&Caller::root(), call).unwrap()
 }
 
-/// What OPEN gave ahead and nobody has asked for or committed is free some time after the last
-/// close; what ALLOC was asked for stays its session's: a write may be on its way.
+/// Blocks that OPEN gave ahead and that were neither requested nor committed are freed some time
+/// after the last close; blocks that ALLOC requested stay with the session: a write may be in
+/// flight.
 #[test]
 fn closing_frees_what_was_given_ahead_and_not_what_was_asked_for() {
     let mut rig = Rig::new(16);
@@ -396,8 +400,9 @@ fn closing_frees_what_was_given_ahead_and_not_what_was_asked_for() {
     rig.check();
 }
 
-/// Somebody else fills a block of a file that we have one for, too, and have written it: ours is
-/// given up when we ask for blocks again, so what is in it does not come back when his is cut off.
+/// Another session fills a block of a file for which we have one, too, and have written it: ours is
+/// given up when we request blocks again, so its content does not appear when the other one is cut
+/// off.
 #[test]
 fn a_block_that_came_too_late_does_not_come_back() {
     for asks_first in [false, true] {
@@ -424,8 +429,8 @@ fn a_block_that_came_too_late_does_not_come_back() {
     }
 }
 
-/// Nothing that was given ahead outlives the server, which alone knows of opens; what was asked for
-/// does.
+/// No block that was given ahead survives the server, which alone knows of opens; requested blocks
+/// do.
 #[test]
 fn what_was_given_ahead_is_free_after_a_restart_and_a_commit_of_it_does_nothing() {
     let mut rig = Rig::new(16);
@@ -445,7 +450,7 @@ fn what_was_given_ahead_is_free_after_a_restart_and_a_commit_of_it_does_nothing(
 }
 
 /// Many closed files lose what they were given ahead by one request to the disk, without waiting
-/// for the next look at sessions; and so they do when there is no room.
+/// for the next check of sessions; and so they do when there is no space.
 #[test]
 fn what_closed_files_were_given_ahead_is_freed_many_at_a_time() {
     let mut rig = Rig::new(1024);
@@ -463,7 +468,7 @@ fn what_closed_files_were_given_ahead_is_freed_many_at_a_time() {
     rig.check();
 }
 
-/// O_TRUNC ends the capabilities from before, and not those that the same reply brings.
+/// O_TRUNC ends the capabilities from before, but not those in the same reply.
 #[test]
 fn an_open_that_truncates_grants_what_is_good() {
     let mut rig = Rig::new(8);
@@ -481,7 +486,7 @@ fn an_open_that_truncates_grants_what_is_good() {
         mode: Mode::Write,
         lease: larder_wire::meta::words::LeaseKind::None,
         range: (0..B).into(),
-        allocate: true,
+        allocate: Some(Medium::Disk),
     };
     let opened = rig.call(&Caller::root(), call).unwrap();
     assert_eq!((opened.created, opened.file.after.size), (false, 0));

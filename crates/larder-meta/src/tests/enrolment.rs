@@ -9,12 +9,14 @@ use super::mirrors::{granted, two_copies};
 use super::rig::{Rig, refused};
 use crate::committer::Event;
 use crate::rights::Caller;
-use crate::volume::{self, Enrolment, NewDisk};
+use crate::store::Record;
+use crate::store::records::Volume;
+use crate::volume::{self, DisksChange, NewDisk, Place};
 
 const B: u64 = BLOCK_BYTES;
 
-/// A disk is replaced by the server: nobody is answered before the capabilities on the lost one are
-/// over, and what was written to that alone cannot be committed.
+/// The server replaces a disk: no answer is sent before the capabilities on the lost one are over,
+/// and what was written only to that cannot be committed.
 #[test]
 fn a_disk_that_is_replaced_lets_nobody_in_when_that_is_answered() {
     let (mut rig, file, _) = two_copies();
@@ -24,9 +26,9 @@ fn a_disk_that_is_replaced_lets_nobody_in_when_that_is_answered() {
     let bytes = own.position..own.position + B;
     assert!(rig.disks.write(lost.name, &bytes, 7));
     rig.is_quick = false;
-    let new = NewDisk { id: [1; 16], address: "disk:9".into(), bytes: 64 * B };
+    let new = NewDisk { id: [1; 16], address: "disk:9".into(), bytes: 64 * B, is_memory: false };
     let (waiter, mut done) = oneshot::channel();
-    rig.event(Event::Enrol(Enrolment { new, old: Some(DiskId(1)) }, waiter));
+    rig.event(Event::Disks(DisksChange::Enrol { new, place: Place::Of(DiskId(1)) }, waiter));
     assert!(done.try_recv().is_err(), "the lost disk was not told yet");
     let mut call = rig.committing(file, &layout, 2 * B..3 * B);
     call.copies = Array(vec![DiskId(1)]);
@@ -34,7 +36,7 @@ fn a_disk_that_is_replaced_lets_nobody_in_when_that_is_answered() {
     rig.acknowledge_all();
     assert_eq!(done.try_recv().unwrap().unwrap(), DiskId(3));
     assert!(!rig.disks.write(lost.name, &bytes, 7) && !rig.disks.takes_any(DiskId(1)));
-    // The new one is brought what the other one has.
+    // The new disk gets the bytes that the other one has.
     let copies = volume::copies(&rig.engine).unwrap();
     assert!(copies.disks[&DiskId(3)].stale_bytes >= 2 * B);
     rig.is_quick = true;
@@ -48,18 +50,18 @@ fn a_disk_that_is_added_to_a_served_volume_takes_new_blocks() {
     let opened = rig.create(&Caller::root(), FileId::ROOT, "f").unwrap();
     let file = opened.file.after.file;
     assert_eq!(refused(rig.alloc(file, 0..8 * B)), Status::NoSpace);
-    let new = NewDisk { id: [1; 16], address: "disk:9".into(), bytes: 64 * B };
-    assert_eq!(rig.enrol(new.clone(), None).unwrap(), DiskId(2));
+    let new = NewDisk { id: [1; 16], address: "disk:9".into(), bytes: 64 * B, is_memory: false };
+    assert_eq!(rig.enrol(new.clone(), Place::Any).unwrap(), DiskId(2));
     let layout = rig.alloc(file, 0..8 * B).unwrap().layout;
     assert!(layout.grants.0.iter().any(|grant| granted(grant).disk == DiskId(2)));
     let small = NewDisk { bytes: B - 1, ..new.clone() };
-    let refused = rig.enrol(small, None).unwrap_err().to_string();
+    let refused = rig.enrol(small, Place::Any).unwrap_err().to_string();
     assert!(refused.contains("smaller than one block"), "{refused}");
-    assert!(rig.enrol(new, Some(DiskId(1))).is_err(), "it has the only copy of what is on it");
+    assert!(rig.enrol(new, Place::Of(DiskId(1))).is_err(), "it has the only copy of what is on it");
     rig.check();
 }
 
-/// Disks are used when there are as many as copies, by the room of the smallest.
+/// Disks are used when there are as many as copies, with the space of the smallest.
 #[test]
 fn a_set_is_used_when_it_has_all_its_disks() {
     let mut rig = Rig::with_copies(2, &[64, 48, 64]);
@@ -68,18 +70,97 @@ fn a_set_is_used_when_it_has_all_its_disks() {
     let copies = volume::copies(&rig.engine).unwrap();
     assert_eq!((copies.copies, copies.missing), (2, 1));
     rig.end();
-    let new = |blocks: u64| NewDisk { id: [1; 16], address: "disk:1".into(), bytes: blocks * B };
+    let new = |blocks: u64| NewDisk {
+        id: [1; 16],
+        address: "disk:1".into(),
+        bytes: blocks * B,
+        is_memory: false,
+    };
     let engine = &rig.engine;
     let replace = |old, blocks| {
-        let error = volume::replace_disk(engine, DiskId(old), &new(blocks)).unwrap_err();
+        let error = volume::enrol(engine, &new(blocks), Place::Of(DiskId(old))).unwrap_err();
         error.to_string()
     };
     assert!(replace(3, 64).contains("no disk 3 with copies"));
     assert!(replace(1, 47).contains("smaller than disk 1"));
     volume::add_disk(engine, &new(80)).unwrap();
     assert_eq!(volume::space(engine).unwrap().bytes, (48 + 64) * B);
-    assert_eq!(volume::replace_disk(engine, DiskId(1), &new(48)).unwrap(), DiskId(5));
+    assert_eq!(volume::enrol(engine, &new(48), Place::Of(DiskId(1))).unwrap(), DiskId(5));
     let copies = volume::copies(engine).unwrap();
     assert_eq!((copies.disks[&DiskId(5)].set, copies.missing), (DiskId(1), 0));
     assert_eq!(crate::check(engine).unwrap(), []);
+}
+
+/// A disk is removed while the volume is served, and while it is not: only if nothing is on it,
+/// and its number is of no other disk.
+#[test]
+fn an_empty_disk_is_removed_and_no_other_gets_its_number() {
+    let mut rig = Rig::new(8);
+    let memory = NewDisk { is_memory: true, ..disk_of(8) };
+    assert_eq!(rig.enrol(disk_of(8), Place::Any).unwrap(), DiskId(2));
+    assert_eq!(rig.enrol(memory, Place::Any).unwrap(), DiskId(3));
+    let opened = rig.create(&Caller::root(), FileId::ROOT, "f").unwrap();
+    let file = opened.file.after.file;
+    rig.write(file, 0..10 * B).unwrap();
+    let why = |refused: Result<DiskId, volume::VolumeError>| refused.unwrap_err().to_string();
+    for used in [1, 2] {
+        let why = why(rig.remove_disk(DiskId(used)));
+        assert!(why.contains(&format!("bytes of disk {used} are in use")), "{why}");
+    }
+    assert_eq!(why(rig.remove_disk(DiskId(9))), "the volume has no disk 9");
+    rig.remove_disk(DiskId(3)).unwrap();
+    rig.check();
+    rig.close(opened.open).unwrap();
+    rig.remove(FileId::ROOT, "f").unwrap();
+    rig.wait(std::time::Duration::from_secs(1));
+    rig.remove_disk(DiskId(2)).unwrap();
+    rig.check();
+    assert_eq!((rig.free_bytes(), volume::disks(&rig.engine).unwrap().len()), (8 * B, 1));
+    let opened = rig.create(&Caller::root(), FileId::ROOT, "g").unwrap();
+    let file = opened.file.after.file;
+    assert_eq!(refused(rig.alloc(file, 0..9 * B)), Status::NoSpace, "there is one disk");
+    assert_eq!(rig.enrol(disk_of(8), Place::Any).unwrap(), DiskId(4));
+    rig.end();
+    volume::remove_disk(&rig.engine, DiskId(4)).unwrap();
+    assert_eq!(volume::next_disk(&rig.engine).unwrap(), DiskId(5));
+    let refused = volume::remove_disk(&rig.engine, DiskId(4)).unwrap_err();
+    assert!(matches!(refused, volume::VolumeError::Removed(_)));
+    assert_eq!(volume::add_disk(&rig.engine, &disk_of(8)).unwrap(), DiskId(5));
+    assert_eq!(crate::check(&rig.engine).unwrap(), []);
+}
+
+/// A disk that has copies of another's blocks is replaced, and not removed; one whose set lacks
+/// others has no blocks.
+#[test]
+fn a_disk_with_copies_is_not_removed() {
+    let mut rig = Rig::with_copies(2, &[8, 8, 8]);
+    for disk in [1, 2] {
+        let why = rig.remove_disk(DiskId(disk)).unwrap_err().to_string();
+        assert!(why.contains("has the same blocks as disk") && why.contains("--replace"), "{why}");
+    }
+    rig.remove_disk(DiskId(3)).unwrap();
+    assert_eq!(volume::copies(&rig.engine).unwrap().missing, 0);
+    assert_eq!(rig.enrol(disk_of(8), Place::Any).unwrap(), DiskId(4));
+    rig.check();
+}
+
+/// The bytes of `docs/formats/meta-store.md`: earlier versions read the record of a volume that
+/// never lost a disk.
+#[test]
+fn a_volume_record_has_the_least_format_that_says_it() {
+    let plain = Volume { id: [1; 16], next_file: 5, copies: 1, next_disk: 0 };
+    let fields = [&[1; 16][..], &5_u64.to_be_bytes()].concat();
+    let word = u32::to_be_bytes;
+    for (record, bytes) in [
+        (plain.clone(), [&word(2)[..], &fields].concat()),
+        (Volume { copies: 2, ..plain.clone() }, [&word(3)[..], &fields, &word(2)].concat()),
+        (Volume { next_disk: 7, ..plain }, [&word(4)[..], &fields, &word(1), &word(7)].concat()),
+    ] {
+        assert_eq!(record.to_bytes(), bytes);
+        assert_eq!(Volume::from_bytes(bytes), Ok(record));
+    }
+}
+
+fn disk_of(blocks: u64) -> NewDisk {
+    NewDisk { id: [1; 16], address: "disk:9".into(), bytes: blocks * B, is_memory: false }
 }

@@ -1,10 +1,10 @@
-//! What a writer leaves that wrote committed blocks in place and does not commit.
+//! What is left by a writer that wrote committed blocks in place and does not commit.
 
 use std::ops::Range;
 
 use larder_wire::meta::calls::{self, LookAt};
 use larder_wire::meta::words::{
-    Attributes, ByteRange, FileId, LeaseKind, Mode, OpenId, Returned, Sequence, SessionId,
+    Attributes, ByteRange, FileId, LeaseKind, Medium, Mode, OpenId, Returned, Sequence, SessionId,
 };
 use larder_wire::meta::{BLOCK_BYTES, Status};
 use larder_wire::xdr::Array;
@@ -15,7 +15,7 @@ use crate::store::records;
 
 const B: u64 = BLOCK_BYTES;
 
-/// A file with two committed blocks, a writer, and who only looks.
+/// A file with two committed blocks, a writer, and a reader.
 struct World {
     rig: Rig,
     file: FileId,
@@ -40,12 +40,12 @@ impl World {
         self.rig.read(&Caller::root(), &call).unwrap()
     }
 
-    /// How many sessions are on record as having been granted to write in place.
+    /// How many sessions are recorded as having been granted to write in place.
     fn marks(&self) -> usize {
         self.rig.records::<records::InPlace>(b'u').len()
     }
 
-    /// The writer gets at bytes and writes them, as far as the server can tell.
+    /// The writer gets access to bytes and writes them, as far as the server can tell.
     fn write(&mut self, bytes: Range<u64>) -> larder_wire::meta::words::Layout {
         self.rig.alloc(self.file, bytes).unwrap().layout
     }
@@ -119,8 +119,8 @@ const ENDS: [End; 4] = [
     ),
 ];
 
-/// A file that was written in place and not committed has another version of its data when its
-/// writer's session is over, however it ended; any other file stays as it is.
+/// A file that was written in place and not committed gets a new data version when its writer's
+/// session is over, however it ended; any other file stays as it is.
 #[test]
 fn what_a_dead_writer_may_have_written_in_place_has_another_version() {
     for (deed, act, leaves) in DEEDS {
@@ -128,7 +128,7 @@ fn what_a_dead_writer_may_have_written_in_place_has_another_version() {
             let mut world = World::new();
             act(&mut world);
             let before = world.seen();
-            // That all is committed is known to the server that was told, and no other.
+            // Only the server that was told knows that everything is committed.
             let leaves = leaves || (!is_same_server && world.marks() > 0);
             finish(&mut world);
             let after = world.seen();
@@ -143,8 +143,8 @@ fn what_a_dead_writer_may_have_written_in_place_has_another_version() {
     }
 }
 
-/// The version comes after the writer's capabilities are revoked and the disks have what it wrote,
-/// and who believes the old one is asked first to give his lease back.
+/// The new version comes after the writer's capabilities are revoked and the disks have what it
+/// wrote, and readers of the old one are first asked to return their leases.
 #[test]
 fn the_version_after_a_dead_writer_waits_for_the_disks_and_for_leases() {
     let mut world = World::new();
@@ -175,7 +175,7 @@ fn the_version_after_a_dead_writer_waits_for_the_disks_and_for_leases() {
     assert_eq!(world.marks(), 0);
 }
 
-/// A commit that is refused leaves what was written, too, though the session goes on.
+/// A commit that is refused leaves what was written, too, although the session continues.
 #[test]
 fn what_was_written_for_a_commit_that_is_refused_has_another_version() {
     let mut world = World::new();
@@ -185,7 +185,7 @@ fn what_was_written_for_a_commit_that_is_refused_has_another_version() {
     world.rig.session = world.writer;
     let (sequence, range) = (world.rig.next(), (0..10).into());
     let other = user(5, &[]);
-    let call = calls::Alloc { sequence, file, open, range };
+    let call = calls::Alloc { sequence, file, open, range, medium: Medium::Disk };
     let layout = world.rig.call(&other, call).unwrap().layout;
     world.rig.session = world.looker;
     world.rig.set(file, mode(0o600)).unwrap();
@@ -198,7 +198,7 @@ fn what_was_written_for_a_commit_that_is_refused_has_another_version() {
     world.rig.check();
 }
 
-/// Who writes and syncs by turns is put on record once, and not again for each write.
+/// A session that writes and syncs alternately is recorded once, and not again for each write.
 #[test]
 fn writing_and_committing_by_turns_costs_one_record() {
     let mut world = World::new();

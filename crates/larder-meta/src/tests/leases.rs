@@ -1,4 +1,4 @@
-//! Leases between calls: who is told, who waits, and for how long.
+//! Leases between calls: which clients are notified, which wait, and for how long.
 
 use std::time::Duration;
 
@@ -61,7 +61,7 @@ fn answer<T: larder_wire::xdr::Decode>(reply: &mut oneshot::Receiver<Reply>) -> 
     reply.try_recv().ok().map(|reply| decode(&reply))
 }
 
-/// A change of somebody else is carried out once the lease was given back, and not seen before.
+/// A change by another client is carried out once the lease was returned, and not seen before.
 #[test]
 fn a_change_waits_for_the_leases_of_others() {
     let mut two = Two::new();
@@ -95,7 +95,7 @@ fn a_change_waits_for_the_leases_of_others() {
     assert_eq!(two.lease(0, file), Some(again));
 }
 
-/// Names, too: of the directory, and the file that loses or gets one.
+/// Names, too: leases on the directory, and on the file that loses or gets a name.
 #[test]
 fn a_change_of_a_directory_recalls_it_and_its_file() {
     let mut two = Two::new();
@@ -121,7 +121,7 @@ fn a_change_of_a_directory_recalls_it_and_its_file() {
 /// A client that does not answer is not renewed any more, and its lease ends with its session: its
 /// capabilities first.
 #[test]
-fn who_does_not_answer_loses_its_capabilities_and_then_its_lease() {
+fn a_client_that_does_not_answer_loses_its_capabilities_and_then_its_lease() {
     let mut two = Two::new();
     let file = two.rig.create(&Caller::root(), ROOT, "a").unwrap().file.after.file;
     two.rig.write(file, 0..4096).unwrap();
@@ -155,7 +155,7 @@ fn who_does_not_answer_loses_its_capabilities_and_then_its_lease() {
 
 /// After a restart nothing is changed until each client knows that its leases are gone.
 #[test]
-fn a_restart_waits_for_those_who_may_have_leases() {
+fn a_restart_waits_for_clients_that_may_have_leases() {
     let mut two = Two::new();
     let file = two.rig.create(&Caller::root(), ROOT, "a").unwrap().file.after.file;
     two.lease(0, file).unwrap();

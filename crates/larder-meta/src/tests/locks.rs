@@ -1,4 +1,5 @@
-//! Locks between calls and sessions: who is refused, and when what a session had is free.
+//! Locks between calls and sessions: which requests are refused, and when a session's locks are
+//! free.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -70,7 +71,7 @@ impl Two {
 }
 
 #[test]
-fn sessions_exclude_each_other_and_are_told_by_whom() {
+fn sessions_exclude_each_other_and_learn_which_one_holds_a_lock() {
     let mut two = Two::new();
     let attributes = two.lock(0, 10..20, EXCLUSIVE).unwrap();
     assert_eq!(attributes, two.rig.attributes(two.file).unwrap());
@@ -87,8 +88,8 @@ fn sessions_exclude_each_other_and_are_told_by_whom() {
     two.lock(1, ALL, EXCLUSIVE).unwrap();
 }
 
-/// The reply was lost: the call is not refused by what it locked itself, nor does it lock again
-/// what was unlocked since.
+/// The reply was lost: the repeated call is not refused because of what it locked itself, nor does
+/// it lock again what was unlocked since.
 #[test]
 fn a_lock_that_comes_again_is_answered_as_before() {
     let mut two = Two::new();
@@ -103,7 +104,7 @@ fn a_lock_that_comes_again_is_answered_as_before() {
     assert_eq!(two.rig.call(&Caller::root(), call), first);
     assert_eq!(two.test(1, ALL, LockMode::Exclusive), None, "it has done nothing");
     two.rig.call(&Caller::root(), unlock).unwrap();
-    // A refusal is one, too.
+    // A refusal is repeated, too.
     let call = two.locking(0, 0..5, SHARED);
     assert_eq!(refused(two.rig.call(&Caller::root(), call.clone())), Status::Locked);
     two.lock(1, ALL, None).unwrap();
@@ -130,8 +131,8 @@ fn locks_end_with_their_session() {
     assert_eq!(refused(two.renew(1)), Status::BadSession);
 }
 
-/// What a client that died has sent to a disk under its lock must not arrive after the next one has
-/// the lock.
+/// What a client that died has sent to a disk under its lock must not arrive after the next client
+/// has the lock.
 #[test]
 fn a_lock_is_free_when_the_capabilities_of_its_session_are_revoked() {
     let mut two = Two::new();
@@ -197,7 +198,7 @@ impl Two {
         self.rig.call(&Caller::root(), calls::ForgoLock { session, file, number }).unwrap();
     }
 
-    /// Who was told that something is kept for him: the session and the waiter.
+    /// The notified waiters: session and waiter.
     fn told(&mut self) -> Vec<(usize, u64)> {
         let told = self.rig.recaller.take_free();
         let who = |free: &LockFree| self.sessions.iter().position(|one| *one == free.session);
@@ -206,7 +207,7 @@ impl Two {
 }
 
 #[test]
-fn who_waits_is_told_and_nobody_else_gets_it_before() {
+fn a_waiter_is_called_and_no_other_client_gets_the_lock_before() {
     let mut two = Two::new();
     two.lock(0, ALL, EXCLUSIVE).unwrap();
     assert_eq!(two.wait(1, 1, 0..10, LockMode::Exclusive), Ok(false));
@@ -229,9 +230,9 @@ fn who_waits_is_told_and_nobody_else_gets_it_before() {
     two.lock(0, 0..1, SHARED).unwrap();
 }
 
-/// Something may be on its way to a client that cannot hear.
+/// A notification may be in flight to a client that cannot receive it.
 #[test]
-fn who_is_called_and_does_not_come_stands_at_the_end_of_the_line() {
+fn a_waiter_that_is_called_and_does_not_come_goes_to_the_end_of_the_queue() {
     let mut two = Two::new();
     two.lock(0, ALL, EXCLUSIVE).unwrap();
     assert_eq!(two.wait(1, 1, ALL, LockMode::Exclusive), Ok(false));
@@ -250,8 +251,7 @@ fn who_is_called_and_does_not_come_stands_at_the_end_of_the_line() {
     assert_eq!(refused(two.lock(1, ALL, SHARED)), Status::Locked);
 }
 
-/// Those that were there before claim theirs; who asks for something else meanwhile is told to come
-/// again.
+/// Earlier sessions claim their locks; other requests are told to come again in the meantime.
 #[test]
 fn locks_are_claimed_after_a_restart_of_the_server() {
     let mut two = Two::new();
@@ -276,7 +276,7 @@ fn locks_are_claimed_after_a_restart_of_the_server() {
     assert!(two.rig.call(&Caller::root(), put_off).is_ok(), "the same call comes again");
 }
 
-/// The client of one does not come, that of the other has forgotten to say that it is done.
+/// The client of one session does not come back, that of the other does not report that it is done.
 #[test]
 fn the_grace_period_ends() {
     let mut two = Two::new();

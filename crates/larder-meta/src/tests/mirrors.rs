@@ -1,5 +1,5 @@
 //! Copies: random histories of writers, disks that come and go, servers that crash and tasks that
-//! bring disks up to date, against what files should have.
+//! bring disks up to date, compared with what files should contain.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -19,7 +19,7 @@ use crate::committer::{Event, NextStale};
 use crate::disks::CapabilityName;
 use crate::live::Doing;
 use crate::rights::Caller;
-use crate::volume::{self, NewDisk};
+use crate::volume::{self, NewDisk, Place};
 
 const B: u64 = BLOCK_BYTES;
 const DISK_BLOCKS: u64 = 44;
@@ -69,14 +69,14 @@ struct Doer {
     bytes: Range<u64>,
     at: u64,
     is_sound: bool,
-    /// A file that may be cut after it was done, and before that is told.
+    /// A file that may be truncated after it was copied, and before that is reported.
     file: FileId,
 }
 
 struct World {
     rig: Rig,
     random: Random,
-    /// What each block of each file has; zeros where there is nothing.
+    /// The content of each block of each file; zeros where there is nothing.
     files: BTreeMap<FileId, Vec<u64>>,
     late: Vec<Late>,
     doers: Vec<Doer>,
@@ -119,7 +119,7 @@ impl World {
         start..start + 1 + self.random.below(FILE_BLOCKS - start)
     }
 
-    /// Something is written to other blocks, and committed unless the writer dies.
+    /// New content is written to other blocks, and committed unless the writer dies.
     fn write(&mut self) {
         let (file, blocks) = (self.file(), self.blocks());
         let given = match self.rig.alloc(file, blocks.start * B..blocks.end * B) {
@@ -144,7 +144,7 @@ impl World {
                 let is_lost = self.random.below(8) == 0;
                 if !is_lost && self.rig.disks.write(grant.name, &bytes, what) {
                     have.push(grant.disk);
-                    // What a client gave up comes before what it asks later, or never.
+                    // A write that a client gave up arrives before its later requests, or never.
                     self.late.retain(|late| late.disk != grant.disk);
                 } else {
                     self.late(grant, &bytes, what);
@@ -162,7 +162,8 @@ impl World {
         let call = self.committing(file, written, copies.into_values().flatten().collect(), vec![]);
         let done = self.rig.call(&Caller::root(), call);
         if is_lost {
-            // A copy that nobody has is no copy. What was allocated goes with the session.
+            // A write that no disk has is not committed. What was allocated is freed with the
+            // session.
             return assert!(done.is_err());
         }
         done.unwrap();
@@ -195,6 +196,7 @@ impl World {
             mtime: None,
             all: true,
             on_way: false,
+            due_ms: None,
         }
     }
 
@@ -220,7 +222,7 @@ impl World {
         assert_eq!(&seen, &self.files[&file], "file {file:?}");
     }
 
-    /// What a block has on all disks for which there is a grant. There is at least one.
+    /// The content of a block on all disks for which there is a grant. There is at least one.
     fn block(&self, layout: &Layout, extent: &larder_wire::meta::words::Extent, at: u64) -> u64 {
         let position = extent.position + at;
         let mut found: Option<u64> = None;
@@ -263,23 +265,23 @@ impl World {
     }
 
     fn crash(&mut self) {
-        // Who did tasks, or was late, is known to nobody any more; disks take nothing from before.
+        // Unfinished tasks and late writes are forgotten; disks accept no capability from before.
         self.doers.clear();
         let rig = std::mem::replace(&mut self.rig, Rig::new(1));
         self.rig = rig.crash();
     }
 
-    /// A disk is lost, and another one takes its place, by the server or while there is none.
+    /// A disk is lost, and another one replaces it, through the server or while there is none.
     fn replace(&mut self) {
         let old = self.disks[self.random.below(self.disks.len() as u64) as usize];
         let bytes = DISK_BLOCKS * B;
-        let new = NewDisk { id: [1; 16], address: "disk:9".into(), bytes };
+        let new = NewDisk { id: [1; 16], address: "disk:9".into(), bytes, is_memory: false };
         let is_served = self.random.below(2) == 0;
         let added = if is_served {
-            self.rig.enrol(new, Some(old))
+            self.rig.enrol(new, Place::Of(old))
         } else {
             self.rig.end();
-            volume::replace_disk(&self.rig.engine, old, &new)
+            volume::enrol(&self.rig.engine, &new, Place::Of(old))
         };
         if let Ok(added) = added {
             assert!(!is_served || !self.rig.disks.takes_any(old));
@@ -292,7 +294,7 @@ impl World {
         }
     }
 
-    /// Asks what is to be done. `false` if nothing is.
+    /// Asks for the next task. `false` if there is none.
     fn ask(&mut self) -> bool {
         let (asked, mut next) = oneshot::channel();
         self.rig.event(Event::NextStale(asked));
@@ -319,7 +321,7 @@ impl World {
         }
     }
 
-    /// Whoever does a task goes on with it, a block at a time.
+    /// A task in progress continues, a block at a time.
     fn go_on(&mut self) {
         if self.doers.is_empty() {
             return;
@@ -327,7 +329,7 @@ impl World {
         let at = self.random.below(self.doers.len() as u64) as usize;
         let doer = &mut self.doers[at];
         if doer.at < doer.bytes.end && doer.is_sound {
-            doer.is_sound = self.rig.disks.copy_block(doer.from, doer.to, doer.at);
+            doer.is_sound = self.rig.disks.copy_block(doer.from, doer.to, (doer.at, doer.at));
             doer.at += B;
             return;
         }
@@ -429,7 +431,7 @@ impl World {
 }
 
 #[test]
-fn copies_are_the_same_whoever_dies_and_whatever_is_lost() {
+fn copies_are_the_same_whichever_server_dies_and_whatever_is_lost() {
     for seed in 0..120 {
         let (copies, disks) = [(2, 2), (2, 4), (3, 3)][seed as usize % 3];
         let mut world = World::new(seed, copies, disks);
@@ -443,7 +445,7 @@ fn copies_are_the_same_whoever_dies_and_whatever_is_lost() {
     }
 }
 
-/// A rig with two copies, a file of two blocks, and where its first one is.
+/// A rig with two copies, a file of two blocks, and the location of its first one.
 pub(super) fn two_copies() -> (Rig, FileId, MergedFrom) {
     let mut rig = Rig::with_copies(2, &[64, 64]);
     let opened = rig.create(&Caller::root(), FileId::ROOT, "f").unwrap();
@@ -467,7 +469,8 @@ fn write(
     rig.call(&Caller::root(), call)
 }
 
-/// Two who write parts of one block do not undo each other: the second one writes again.
+/// Two clients that write parts of one block do not undo each other's writes: the second one writes
+/// again.
 #[test]
 fn a_block_is_merged_with_what_the_file_has() {
     let (mut rig, file, from) = two_copies();
@@ -476,7 +479,7 @@ fn a_block_is_merged_with_what_the_file_has() {
     let again = write(&mut rig, file, 0..100, merged(Some(from)));
     assert_eq!(refused(again), Status::Changed, "it is another block now");
     assert_eq!(refused(write(&mut rig, file, 0..100, merged(None))), Status::Changed);
-    // Without a word of the rest, it would be lost.
+    // Without the name of the merged block, the rest would be lost.
     assert_eq!(refused(write(&mut rig, file, 0..100, vec![])), Status::Changed);
     rig.set(file, size(0)).unwrap();
     write(&mut rig, file, 0..100, merged(None)).unwrap();
@@ -484,9 +487,9 @@ fn a_block_is_merged_with_what_the_file_has() {
     rig.check();
 }
 
-/// Where there are copies, what is committed is written by nobody.
+/// Where there are copies, no client writes committed blocks.
 #[test]
-fn nobody_gets_to_write_what_is_committed() {
+fn no_client_gets_to_write_what_is_committed() {
     let (mut rig, file, _) = two_copies();
     let layout = rig.layout(file, Mode::Write).unwrap().layout;
     assert!(layout.grants.0.is_empty() && !layout.extents.0.is_empty());
@@ -502,13 +505,13 @@ fn nobody_gets_to_write_what_is_committed() {
     // Both disks are written, each under a capability of its own.
     let disks: Vec<DiskId> = given.grants.0.iter().map(|grant| granted(grant).disk).collect();
     assert_eq!(disks, [DiskId(1), DiskId(2)]);
-    // Nobody commits what no disk has.
+    // Blocks that no disk has cannot be committed.
     let mut call = rig.committing(file, &given, 0..B);
     call.copies = Array::default();
     assert_eq!(refused(rig.call(&Caller::root(), call)), Status::NotAllocated);
 }
 
-/// A disk that missed a write is not read for it; it holds up nobody, and is brought up to date.
+/// A disk that missed a write is not read for it; it delays no client, and is brought up to date.
 #[test]
 fn a_disk_that_missed_something_is_not_read_for_it() {
     let (mut rig, file, _) = two_copies();
@@ -533,8 +536,8 @@ fn a_disk_that_missed_something_is_not_read_for_it() {
     rig.check();
 }
 
-/// Has a rig a block that the second disk has missed, and what the client has for that disk still;
-/// and the task that copies it.
+/// Gives a rig a block that the second disk has missed, and the grant that the client still has for
+/// that disk; and the task that copies the block.
 fn missed(
     rig: &mut Rig,
     file: FileId,
@@ -569,20 +572,20 @@ fn a_late_write_does_not_reach_what_was_copied() {
     let (mut rig, file, _) = two_copies();
     let (late, bytes, [from, to]) = missed(&mut rig, file);
     assert!(!rig.disks.write(late, &bytes, 5), "it ended before the task began");
-    assert!(rig.disks.copy_block(from, to, bytes.start));
+    assert!(rig.disks.copy_block(from, to, (bytes.start, bytes.start)));
     rig.event(Event::TaskEnded(DiskId(2), true));
     assert_eq!((rig.disks.block(DiskId(2), bytes.start), stale_bytes(&rig)), (7, 0));
     // Nor does the task's own.
-    assert!(!rig.disks.copy_block(from, to, bytes.start));
+    assert!(!rig.disks.copy_block(from, to, (bytes.start, bytes.start)));
     rig.check();
 }
 
-/// The blocks are given up, and the disk misses that, between the copy and the word of it.
+/// The blocks are given up, and the disk misses that, between the copy and its report.
 #[test]
 fn a_copy_that_was_overtaken_is_not_taken_for_one() {
     let (mut rig, file, _) = two_copies();
     let (_, bytes, [from, to]) = missed(&mut rig, file);
-    assert!(rig.disks.copy_block(from, to, bytes.start));
+    assert!(rig.disks.copy_block(from, to, (bytes.start, bytes.start)));
     rig.disks.go_away(DiskId(2));
     rig.set(file, size(0)).unwrap();
     rig.disks.come_back(DiskId(2));

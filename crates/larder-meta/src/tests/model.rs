@@ -1,4 +1,4 @@
-//! Names, rights and attributes against the model that every server is held to
+//! Names, rights and attributes against the model that every server must match
 //! ([`larder_vfs::MemRemote`]): random sequences of calls by several users.
 
 use std::ffi::OsStr;
@@ -12,7 +12,7 @@ use larder_wire::meta::words::{self, Attributes, FileId, OpenId, SetAttributes};
 use super::rig::{Rig, place, user};
 use crate::rights::Caller;
 
-/// Histories, unless the variable `LARDER_META_HISTORIES` says otherwise.
+/// Number of histories, unless the variable `LARDER_META_HISTORIES` says otherwise.
 const HISTORIES: u64 = 300;
 const STEPS: usize = 60;
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "."];
@@ -69,7 +69,7 @@ fn status(error: Error) -> Status {
     }
 }
 
-/// What is compared of attributes.
+/// The attributes that are compared.
 type Seen = (words::Kind, u32, u32, u32, u32, u64);
 
 fn ours(attributes: &Attributes) -> Seen {
@@ -121,7 +121,7 @@ impl Pair {
         self.random.one_of(&NAMES)
     }
 
-    /// Both sides said the same. What was made is remembered.
+    /// Both sides gave the same answer. Objects that were made are remembered.
     fn same(
         &mut self,
         what: &str,
@@ -241,8 +241,8 @@ impl Pair {
             |random: &mut Random, from: &[u32]| (random.below(3) == 0).then(|| random.one_of(from));
         let random = &mut self.random;
         let mode = maybe(random, &[0o777, 0o700, 0o000, 0o6775, 0o1777, 0o2770, 0o555]);
-        // To give a file to its owner is nobody else's business on Linux, and anybody's in the
-        // model.
+        // On Linux only privileged users may give a file to its present owner; the model lets any
+        // user.
         let owners: &[u32] = if caller.uid == 0 { &[0, 1, 2] } else { &[9] };
         let (uid, gid) = (maybe(random, owners), maybe(random, &[0, 1, 7]));
         let size = maybe(random, &[0, 5000, 10]).map(u64::from);
@@ -253,7 +253,8 @@ impl Pair {
         };
         let atime = words::SetTime::Keep;
         let set = SetAttributes { mode, uid, gid, size, atime, mtime };
-        let model_set = SetAttr { mode, uid, gid, size, atime: None, mtime: model_mtime };
+        let model_set =
+            SetAttr { mode, uid, gid, size, atime: None, mtime: model_mtime, in_memory: None };
         let (sequence, open) = (self.rig.next(), OpenId::NONE);
         let call = calls::SetAttr { sequence, file: file.ours, open, set, guard: None };
         let got = self.rig.call(caller, call).map(|changed| Some(changed.file.after));

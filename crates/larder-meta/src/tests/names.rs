@@ -1,4 +1,4 @@
-//! What making, finding and taking names does, case by case. Random sequences are in `model`.
+//! Making, finding and removing names, case by case. Random sequences are in `model`.
 
 use larder_wire::meta::Status;
 use larder_wire::meta::calls::{self, OpenWhat};
@@ -28,7 +28,7 @@ fn a_change_tells_what_was_before_and_what_is_after() {
     rig.check();
 }
 
-/// Writing, cutting and punching make new data; links, names, modes, owners, times and extended
+/// Writing, truncating and punching make new data; links, names, modes, owners, times and extended
 /// attributes do not.
 #[test]
 fn only_data_moves_the_version_of_the_data() {

@@ -1,4 +1,4 @@
-//! Commits of what may still be on its way to the disks.
+//! Commits of bytes that may still be in flight to the disks.
 
 use larder_wire::meta::calls::{self, CommitExtents};
 use larder_wire::meta::words::{DiskId, ExtentState, FileId, Layout, Mode, Sequence};
@@ -74,7 +74,7 @@ fn a_commit_of_what_is_on_its_way_waits_for_the_disks() {
         let mut reply = on_way.send();
         assert!(answer(&mut reply).is_none(), "the disk has said nothing");
         assert_eq!(on_way.size(), 0);
-        // Others go on meanwhile, and who asks again joins.
+        // Other calls proceed in the meantime, and a repeated call joins the first.
         on_way.rig.is_quick = true;
         let mut again = on_way.send_again();
         assert!(answer(&mut again).is_none());
@@ -108,8 +108,8 @@ impl OnWay {
     }
 }
 
-/// What may come between a commit and the word of the disks: nothing is named that is not the
-/// session's and written by then.
+/// What may come between a commit and the disks' report: no block becomes part of the file that is
+/// not the session's and written by then.
 #[test]
 fn what_comes_between_a_commit_and_the_disks_word_is_heeded() {
     type Between = (&'static str, fn(&mut OnWay), Status);
@@ -195,7 +195,7 @@ fn a_commit_with_copies_waits_for_each_disk_that_it_names() {
     }
 }
 
-/// What makes no sense is refused, on its way or not.
+/// Nonsense is refused, in flight or not.
 #[test]
 fn a_commit_of_nonsense_on_its_way_is_refused() {
     for (position, length) in

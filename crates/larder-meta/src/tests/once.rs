@@ -1,4 +1,4 @@
-//! Each call is carried out once, however often it comes.
+//! Each call is carried out once, however often it is sent.
 
 use std::time::Duration;
 
@@ -80,8 +80,8 @@ fn old_calls_and_strange_sessions_are_refused() {
     assert_eq!(refused(rig.call(&root, strange)), Status::BadSession);
 }
 
-/// While the disks have not said that capabilities are revoked, the call that ends them is not
-/// answered, nor is the same call; others are.
+/// While the disks have not acknowledged a revocation, the call that caused it is not answered, nor
+/// is the same call sent again; others are.
 #[test]
 fn a_call_waits_for_the_disks_and_others_do_not() {
     let mut rig = Rig::new(16);
@@ -101,7 +101,7 @@ fn a_call_waits_for_the_disks_and_others_do_not() {
         calls::SetAttr { sequence, file, open, set, guard: None }
     };
     assert_eq!(rig.ask(&root, chmod(sequence, 1)), None);
-    // Nothing is left to revoke, but what was asked is not done yet.
+    // Nothing is left to revoke, but an earlier revocation is not done yet.
     assert_eq!(rig.ask(&root, remove.clone()), None);
     let mut again = rig.group(vec![(&root, remove.clone().into())]);
     let mut mkdir = mkdir(&rig, "d");
@@ -115,7 +115,8 @@ fn a_call_waits_for_the_disks_and_others_do_not() {
     rig.check();
 }
 
-/// A disk that is away holds up who ends capabilities there, and nobody who ends others elsewhere.
+/// A disk that is away delays calls that end capabilities there, and no calls that end others
+/// elsewhere.
 #[test]
 fn a_revocation_that_is_held_up_holds_up_no_others() {
     let mut rig = Rig::new(16);
@@ -164,7 +165,7 @@ fn nothing_is_answered_that_is_not_durable() {
 }
 
 #[test]
-fn who_lost_the_volume_changes_nothing() {
+fn a_server_that_lost_the_volume_changes_nothing() {
     let mut rig = Rig::new(16);
     let root = Caller::root();
     rig.mkdir(&root, ROOT, "a").unwrap();
@@ -177,9 +178,9 @@ fn who_lost_the_volume_changes_nothing() {
     other.check();
 }
 
-/// Nobody calls, and the volume stays ours; once another has taken it, it does not.
+/// Without calls, the volume stays ours; once another process has taken it, it does not.
 #[test]
-fn an_owner_begins_its_term_anew_whether_somebody_calls_or_not() {
+fn an_owner_renews_its_term_whether_or_not_clients_call() {
     let second = Duration::from_secs(1);
     let rig = Rig::new(16);
     rig.engine.give_terms(10 * second);
@@ -197,7 +198,7 @@ fn an_owner_begins_its_term_anew_whether_somebody_calls_or_not() {
     assert!(!other.is_over());
 }
 
-/// Who gives the volume up answers nothing after that.
+/// A server that has released the volume answers nothing afterwards.
 #[test]
 fn an_owner_that_ends_has_given_the_volume_up() {
     let rig = Rig::new(16);

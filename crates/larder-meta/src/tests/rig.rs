@@ -7,6 +7,7 @@ pub(crate) use disks::FakeDisks;
 use std::collections::VecDeque;
 use std::ops::{ControlFlow, Range};
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -15,8 +16,8 @@ use larder_wire::Procedure;
 use larder_wire::meta::calls::{self, SessionGiven};
 use larder_wire::meta::recall::{LockFree, Recall};
 use larder_wire::meta::words::{
-    ByteRange, DiskId, FileId, IfExists, LeaseKind, Mode, Name, OpenId, Place, Sequence, SessionId,
-    SetAttributes, Time, VolumeId, Written,
+    ByteRange, DiskId, FileId, IfExists, LeaseKind, Medium, Mode, Name, OpenId, Place, Sequence,
+    SessionId, SetAttributes, Time, VolumeId, Written,
 };
 use larder_wire::meta::{BLOCK_BYTES, Res, Status};
 use larder_wire::xdr::{Array, Decode, Encode};
@@ -25,7 +26,7 @@ use tokio::sync::oneshot;
 use crate::change::{Change, Reply};
 use crate::channels::Recaller;
 use crate::committer::{Called, Committer, Event, Parts, wall};
-use crate::disks::Disks;
+use crate::disks::{Disks, Moved};
 use crate::engine::memory::MemoryEngine;
 use crate::engine::{Engine, Writes};
 use crate::ownership::Ownership;
@@ -33,7 +34,7 @@ use crate::reads::Read;
 use crate::rights::Caller;
 use crate::sessions::Sessions;
 use crate::store::{Record, Txn};
-use crate::volume::{self, Enrolment, NewDisk, VolumeError};
+use crate::volume::{self, DisksChange, NewDisk, VolumeError};
 
 pub(crate) const LEASE: Duration = Duration::from_secs(30);
 
@@ -42,12 +43,12 @@ pub(crate) const LEASE: Duration = Duration::from_secs(30);
 pub(crate) struct FakeRecaller(Mutex<Vec<Recall>>, Mutex<Vec<LockFree>>);
 
 impl FakeRecaller {
-    /// What was recalled since this was asked last.
+    /// The leases that were recalled since the last call of this.
     pub(crate) fn take(&self) -> Vec<Recall> {
         std::mem::take(&mut self.0.lock().unwrap())
     }
 
-    /// Who was told since this was asked last that a lock is kept for him.
+    /// The notifications about reserved locks since the last call of this.
     pub(crate) fn take_free(&self) -> Vec<LockFree> {
         std::mem::take(&mut self.1.lock().unwrap())
     }
@@ -78,8 +79,12 @@ pub(crate) struct Rig {
     committer: Committer,
     sessions: Arc<Sessions>,
     pub(crate) ownership: Arc<Ownership>,
-    /// Events that come when the disks have said what they were asked.
+    /// Events that follow when the disks have carried out a request.
     asked: Arc<Mutex<VecDeque<Event>>>,
+    /// Copies that are to be made of files that are moved.
+    copying: Arc<Mutex<Vec<(FileId, Moved)>>>,
+    /// What was made of them.
+    copied: Vec<Event>,
     /// Whether disks answer at once.
     pub(crate) is_quick: bool,
     pub(crate) session: SessionId,
@@ -109,23 +114,23 @@ pub(crate) fn size(size: u64) -> SetAttributes {
 }
 
 impl Rig {
-    /// A server of a new volume with a disk of so many blocks, and a session.
+    /// A server of a new volume with a disk of this many blocks, and a session.
     pub(crate) fn new(blocks: u64) -> Rig {
         Rig::with_disks(&[blocks])
     }
 
-    /// The same with disks of so many blocks each.
+    /// The same with disks of these sizes in blocks.
     pub(crate) fn with_disks(blocks: &[u64]) -> Rig {
         Rig::with_copies(1, blocks)
     }
 
-    /// The same with so many copies of each block.
+    /// The same with this many copies of each block.
     pub(crate) fn with_copies(copies: u32, blocks: &[u64]) -> Rig {
         let engine = MemoryEngine::new();
         volume::create(&engine, VolumeId([7; 16]), copies, Time::default()).unwrap();
         for blocks in blocks {
             let bytes = blocks * BLOCK_BYTES;
-            let disk = NewDisk { id: [1; 16], address: "disk:1".into(), bytes };
+            let disk = NewDisk { id: [1; 16], address: "disk:1".into(), bytes, is_memory: false };
             volume::add_disk(&engine, &disk).unwrap();
         }
         let mut rig = Rig::over(engine, Arc::default(), true);
@@ -133,13 +138,26 @@ impl Rig {
         rig
     }
 
-    /// A server of the volume in `engine`. Disks that are quick have voided what was before.
+    /// A server of the volume in `engine`. If the disks are quick, they have voided the
+    /// capabilities from before.
     pub(crate) fn over(engine: MemoryEngine, disks: Arc<FakeDisks>, is_quick: bool) -> Rig {
         let clock = Arc::new(SimClock::new());
         clock.advance(Duration::from_secs(1_000_000_000));
+        Rig::over_at(engine, disks, is_quick, clock)
+    }
+
+    /// The same at a time.
+    fn over_at(
+        engine: MemoryEngine,
+        disks: Arc<FakeDisks>,
+        is_quick: bool,
+        clock: Arc<SimClock>,
+    ) -> Rig {
         let sessions = Arc::new(Sessions::new(LEASE));
         let asked: Arc<Mutex<VecDeque<Event>>> = Arc::default();
         let (events, on_way) = (Arc::clone(&asked), Arc::clone(&asked));
+        let copying: Arc<Mutex<Vec<(FileId, Moved)>>> = Arc::default();
+        let moves = Arc::clone(&copying);
         let volume = volume::take(&engine).unwrap();
         let engine_commits = engine.commits();
         let loaded = crate::server::load(&engine, &sessions, &*clock).unwrap();
@@ -157,10 +175,12 @@ impl Rig {
             sets: loaded.sets,
             draining: loaded.draining,
             in_place: loaded.in_place,
+            destage: loaded.destage,
             await_disks: Box::new(move |_ready, event| events.lock().unwrap().push_back(event)),
             await_written: Box::new(move |_, number| {
                 on_way.lock().unwrap().push_back(Event::Written(number, false));
             }),
+            await_moved: Box::new(move |moved, file| moves.lock().unwrap().push((file, moved))),
             ownership: Arc::clone(&ownership),
         };
         let committer = Committer::new(parts);
@@ -176,6 +196,8 @@ impl Rig {
             sessions,
             ownership,
             asked,
+            copying,
+            copied: Vec::new(),
             is_quick,
             session,
             sequence,
@@ -187,15 +209,15 @@ impl Rig {
         rig
     }
 
-    /// The server dies, and another one begins on what it has committed. Clients take their
-    /// sessions up again.
+    /// The server dies, and another one begins on what it has committed. Clients resume their
+    /// sessions.
     pub(crate) fn crash(self) -> Rig {
         let mut rig = self.crash_unknown();
         rig.resume_all();
         rig
     }
 
-    /// Clients learn that the server was started anew.
+    /// Clients learn that the server was restarted.
     pub(crate) fn resume_all(&mut self) {
         for id in self.sessions.left_over() {
             let session = self.sessions.get(id).unwrap();
@@ -208,19 +230,19 @@ impl Rig {
     /// The same, and the client does not know of it.
     pub(crate) fn crash_unknown(self) -> Rig {
         self.disks.forget_asked();
-        let mut rig = Rig::over(self.engine.after_crash(), self.disks, self.is_quick);
+        let engine = self.engine.after_crash();
+        let mut rig = Rig::over_at(engine, self.disks, self.is_quick, self.clock);
         rig.session = self.session;
         rig.sequence = self.sequence;
         rig
     }
 
-    /// The disks say that the first thing that was asked is done. `false` if nothing was.
+    /// The disks carry out their oldest request. `false` if there is none.
     pub(crate) fn acknowledge(&mut self) -> bool {
         self.acknowledge_at(0)
     }
 
-    /// The disks say that one of the things that were asked is done: as disks do of which one is
-    /// away.
+    /// The disks carry out one of their requests: as when one disk is away.
     pub(crate) fn acknowledge_at(&mut self, at: usize) -> bool {
         let Some(event) = self.asked.lock().unwrap().remove(at) else { return false };
         let is_there = self.disks.carry_out(at);
@@ -244,14 +266,56 @@ impl Rig {
         }
     }
 
-    /// A disk is added, in the place of another one if that is named.
+    /// What is due in memory by now begins to be moved.
+    pub(crate) fn begin_moves(&mut self) {
+        let (waiter, _done) = oneshot::channel();
+        self.event(Event::Due(waiter));
+    }
+
+    /// The disks copy what is moved. The server does not know that yet. Answers of how many files.
+    pub(crate) fn copy_moves(&mut self) -> usize {
+        let all = std::mem::take(&mut *self.copying.lock().unwrap());
+        let count = all.len();
+        for (file, mut moved) in all {
+            let mut context = Context::from_waker(Waker::noop());
+            let Poll::Ready(failed) = moved.as_mut().poll(&mut context) else {
+                panic!("these disks copy at once")
+            };
+            self.copied.push(Event::Moved(file, failed));
+        }
+        count
+    }
+
+    /// The server learns that it was copied.
+    pub(crate) fn end_moves(&mut self) {
+        for event in std::mem::take(&mut self.copied) {
+            self.event(event);
+        }
+    }
+
+    /// How long until something is due.
+    pub(crate) fn due_in(&self) -> Option<Duration> {
+        let due = *self.committer.first_due().borrow();
+        due.map(|due| due.saturating_duration_since(self.clock.instant()))
+    }
+
+    /// A disk is added.
     pub(crate) fn enrol(
         &mut self,
         new: NewDisk,
-        old: Option<DiskId>,
+        place: volume::Place,
     ) -> Result<DiskId, VolumeError> {
+        self.change_disks(DisksChange::Enrol { new, place })
+    }
+
+    /// A disk is removed.
+    pub(crate) fn remove_disk(&mut self, disk: DiskId) -> Result<DiskId, VolumeError> {
+        self.change_disks(DisksChange::Remove(disk))
+    }
+
+    fn change_disks(&mut self, change: DisksChange) -> Result<DiskId, VolumeError> {
         let (waiter, mut done) = oneshot::channel();
-        self.event(Event::Enrol(Enrolment { new, old }, waiter));
+        self.event(Event::Disks(change, waiter));
         done.try_recv().expect("an answer at once")
     }
 
@@ -287,7 +351,7 @@ impl Rig {
         Sequence { session: self.session, slot: 0, sequence: self.sequence }
     }
 
-    /// Calls go out together. What comes back, if it does by now.
+    /// Calls are sent together. Returns the replies that have arrived.
     pub(crate) fn group(&mut self, calls: Vec<(&Caller, Change)>) -> Vec<oneshot::Receiver<Reply>> {
         let mut replies = Vec::new();
         let mut events = VecDeque::new();
@@ -308,7 +372,7 @@ impl Rig {
         replies
     }
 
-    /// A call of root's, for whose reply nobody waits here.
+    /// A call of root, whose reply is not awaited here.
     pub(crate) fn group_call<P: Into<Change>>(&mut self, call: P) -> oneshot::Receiver<Reply> {
         self.group(vec![(&Caller::root(), call.into())]).pop().unwrap()
     }
@@ -347,7 +411,7 @@ impl Rig {
         self.call(&Caller::root(), calls::Session { client, boot, slots: 4 })
     }
 
-    /// Opens a file of this name, which is made if it is not there.
+    /// Opens a file of this name, which is made if it does not exist.
     pub(crate) fn create(
         &mut self,
         caller: &Caller,
@@ -367,7 +431,7 @@ impl Rig {
     ) -> Res<calls::Opened> {
         let sequence = self.next();
         let range = ByteRange { offset: 0, length: 1 << 20 };
-        let (lease, allocate) = (LeaseKind::None, false);
+        let (lease, allocate) = (LeaseKind::None, None);
         self.call(caller, calls::Open { sequence, what, mode, lease, range, allocate })
     }
 
@@ -394,8 +458,18 @@ impl Rig {
     }
 
     pub(crate) fn alloc(&mut self, file: FileId, range: Range<u64>) -> Res<calls::LayoutGiven> {
+        self.alloc_on(Medium::Disk, file, range)
+    }
+
+    /// The same on a medium.
+    pub(crate) fn alloc_on(
+        &mut self,
+        medium: Medium,
+        file: FileId,
+        range: Range<u64>,
+    ) -> Res<calls::LayoutGiven> {
         let (sequence, open, range) = (self.next(), OpenId::NONE, range.into());
-        self.call(&Caller::root(), calls::Alloc { sequence, file, open, range })
+        self.call(&Caller::root(), calls::Alloc { sequence, file, open, range, medium })
     }
 
     /// Commits that bytes of a file were written where `layout` has them.
@@ -430,8 +504,19 @@ impl Rig {
         let written: Vec<Written> = parts.collect();
         let copies = Array(written.iter().map(|part| part.disk).collect());
         let (sequence, open, merged) = (self.next(), OpenId::NONE, Array::default());
-        let (written, mtime, all, on_way) = (Array(written), None, true, false);
-        calls::CommitExtents { sequence, file, open, written, copies, merged, mtime, all, on_way }
+        let (written, mtime, all, on_way, due_ms) = (Array(written), None, true, false, None);
+        calls::CommitExtents {
+            sequence,
+            file,
+            open,
+            written,
+            copies,
+            merged,
+            mtime,
+            all,
+            on_way,
+            due_ms,
+        }
     }
 
     /// Makes a file's bytes be written and committed.
@@ -460,7 +545,7 @@ impl Rig {
         volume::space(&self.engine).unwrap().bytes_free
     }
 
-    /// What is on record under a tag.
+    /// The records with a tag.
     pub(crate) fn records<R: Record>(&self, tag: u8) -> Vec<(Vec<u8>, R)> {
         let view = self.engine.view().unwrap();
         let none = Writes::new();
@@ -496,7 +581,7 @@ pub(crate) fn decode<T: Decode>(reply: &Reply) -> T {
     decoded
 }
 
-/// What a refusal is.
+/// The status of a refusal.
 pub(crate) fn refused<T: std::fmt::Debug>(result: Res<T>) -> Status {
     result.expect_err("this is refused")
 }

@@ -43,7 +43,8 @@ fn a_client_that_does_not_call_loses_its_session() {
     rig.check();
 }
 
-/// After a restart a client can open again what has no name; what nobody opened in time goes.
+/// After a restart a client can open a file without a name again; files that no client opened in
+/// time are removed.
 #[test]
 fn files_without_names_wait_for_their_clients_after_a_restart() {
     let mut rig = Rig::new(16);
@@ -65,8 +66,9 @@ fn files_without_names_wait_for_their_clients_after_a_restart() {
     rig.check();
 }
 
-/// After a restart the server does not know yet what its clients have open: until they have had
-/// the time to say so, no file goes with its last name, nor with what may not be its last close.
+/// After a restart the server does not know yet what its clients have open: until they have had the
+/// time to report it, no file is removed with its last name, nor with what may not be its last
+/// close.
 #[test]
 fn what_may_be_open_since_before_a_restart_stays_until_its_clients_had_time_to_say_so() {
     let mut rig = Rig::new(16);
@@ -103,7 +105,7 @@ fn what_may_be_open_since_before_a_restart_stays_until_its_clients_had_time_to_s
     rig.check();
 }
 
-/// Nobody has a directory open, also right after a restart.
+/// A directory is never open, even right after a restart.
 #[test]
 fn a_directory_that_is_replaced_after_a_restart_goes_at_once() {
     let mut rig = Rig::new(16);

@@ -31,7 +31,7 @@ fn a_large_file_lies_on_all_disks_and_small_ones_take_turns() {
     let given = rig.alloc(large, 0..12 * MIB).unwrap();
     assert_eq!(by_disk(&given.layout), BTreeMap::from([1, 2, 3].map(|disk| (disk, 4 * MIB))));
     assert_eq!(given.layout.grants.0.len(), 3, "what lies together takes one capability");
-    // A file that grows by little goes on where it is, up to the next stripe.
+    // A file that grows in small steps stays on its disk, up to the next stripe.
     let log = file(&mut rig, "log");
     for at in 0..256 {
         rig.write(log, at * 4096..(at + 1) * 4096).unwrap();
@@ -70,7 +70,7 @@ fn disks_are_filled_by_their_room_and_to_the_end() {
     rig.alloc(rest, 0..28 * MIB).unwrap();
     assert_eq!(rig.free_bytes(), 0);
     assert_eq!(refused(rig.alloc(rest, 40 * MIB..41 * MIB)), Status::NoSpace);
-    // What is given back can be had again.
+    // Space that is given back can be allocated again.
     rig.set(half, super::rig::size(0)).unwrap();
     let session = rig.session;
     rig.call(&Caller::root(), larder_wire::meta::calls::EndSession { session }).unwrap();

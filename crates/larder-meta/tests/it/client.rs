@@ -18,7 +18,7 @@ use larder_wire::Procedure;
 use larder_wire::capability::{CapabilityId, GroupId};
 use larder_wire::meta::calls::{self, OpenWhat, Opened};
 use larder_wire::meta::words::{
-    ByteRange, DiskId, DiskInfo, FileId, IfExists, LeaseKind, Mode, Name, Place, Sequence,
+    ByteRange, DiskId, DiskInfo, FileId, IfExists, LeaseKind, Medium, Mode, Name, Place, Sequence,
     SessionId, SetAttributes, Time, VolumeId,
 };
 use larder_wire::meta::{BLOCK_BYTES, Res};
@@ -27,11 +27,11 @@ use larder_wire::meta::{BLOCK_BYTES, Res};
 const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) const DISK_BLOCKS: u64 = 1 << 16;
 
-/// Small sizes, so that a test sees checkpoints.
+/// Small sizes, so that a test reaches checkpoints.
 pub(crate) const SIZES: Sizes =
     Sizes { log_bytes: 1 << 20, layers_bytes: 128 << 10, cache_bytes: 4 << 20 };
 
-/// Disks that do at once what they are told.
+/// Disks that carry out every request at once.
 #[derive(Debug, Default)]
 pub(crate) struct GoodDisks(AtomicU32);
 
@@ -48,7 +48,7 @@ impl Disks for GoodDisks {
         let id = CapabilityId(self.0.fetch_add(1, Ordering::Relaxed));
         let name = CapabilityName { group: GroupId(1), id };
         let capability = Bytes::from_static(b"capability");
-        Some(Minted { name, capability, secret: [0; 32], lasts: PATIENCE })
+        Some(Minted { name, capability, secret: [0; 32], lasts: PATIENCE, boot: 0 })
     }
 
     fn revoke(&self, _capabilities: Vec<(DiskId, CapabilityName)>) -> Acknowledged {
@@ -67,7 +67,7 @@ impl Disks for GoodDisks {
         Box::pin(std::future::ready(()))
     }
 
-    fn copy(&self, _: (DiskId, Minted), _: (DiskId, Minted), _: Range<u64>) -> Copied {
+    fn copy(&self, _: (DiskId, Minted), _: (DiskId, Minted), _: Range<u64>, _: u64) -> Copied {
         Box::pin(std::future::ready(true))
     }
 
@@ -82,7 +82,7 @@ pub(crate) fn engine(disk: &Arc<dyn Disk>) -> Embedded {
     match volume::create(&engine, VolumeId([1; 16]), 1, Time::default()) {
         Ok(()) => {
             let bytes = DISK_BLOCKS * BLOCK_BYTES;
-            let new = NewDisk { id: [2; 16], address: "nowhere:1".into(), bytes };
+            let new = NewDisk { id: [2; 16], address: "nowhere:1".into(), bytes, is_memory: false };
             volume::add_disk(&engine, &new).unwrap();
         }
         Err(volume::VolumeError::Exists) => (),
@@ -160,7 +160,7 @@ pub(crate) fn create(sequence: Sequence, dir: FileId, text: &str) -> calls::Open
         mode: Mode::ReadWrite,
         lease: LeaseKind::None,
         range: ByteRange { offset: 0, length: BLOCK_BYTES },
-        allocate: true,
+        allocate: Some(Medium::Disk),
     }
 }
 

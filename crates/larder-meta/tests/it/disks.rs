@@ -89,12 +89,24 @@ async fn begin_by(
     clock: &Arc<dyn Clock>,
 ) -> (SocketAddr, Arc<ControlledDisks>) {
     if volume::create(engine, VOLUME, 1, Time::default()).is_ok() {
-        let new = NewDisk { id: [3; 16], address: served.address.to_string(), bytes: SIZE };
+        let new = NewDisk {
+            id: [3; 16],
+            address: served.address.to_string(),
+            bytes: SIZE,
+            is_memory: false,
+        };
         assert_eq!(volume::add_disk(engine, &new).unwrap(), DISK);
     }
     let owned = volume::take(engine).unwrap();
     let public = served.address.to_string();
-    let disks = vec![DiskAddress { disk: DISK, bytes: 0, address, public, master: master() }];
+    let disks = vec![DiskAddress {
+        disk: DISK,
+        bytes: 0,
+        address,
+        public,
+        is_memory: false,
+        master: master(),
+    }];
     let disks = ControlledDisks::start(disks, owned.id(), owned.epoch(), clock);
     let disks = Arc::new(disks);
     let (own, engine) = (Arc::clone(&disks) as Arc<dyn Disks>, Arc::new(engine.clone()));
@@ -133,7 +145,7 @@ impl Both {
         self.meta.sequence(0, self.sequence)
     }
 
-    /// Makes a file of one block with this text in it. Answers it and its layout from before.
+    /// Makes a file of one block with this text in it. Returns the file and its layout.
     async fn write(&mut self, name: &str, text: &'static [u8]) -> (FileId, Layout) {
         let at = (0, self.next().sequence);
         let opened = self.meta.create(at, ROOT, name).await.unwrap();
@@ -160,6 +172,7 @@ impl Both {
             mtime: None,
             all: true,
             on_way: false,
+            due_ms: None,
         };
         self.meta.call(commit).await.unwrap();
         let close = calls::Close { sequence: self.next(), open };
@@ -174,8 +187,8 @@ impl Both {
         self.meta.call(call).await.unwrap().layout
     }
 
-    /// Has a file's mode changed, which revokes. On return that is carried out, and maybe not
-    /// answered.
+    /// Has a file's mode changed, which revokes capabilities. On return that is carried out, and
+    /// maybe not answered.
     async fn begin_to_close_to_others(&mut self, file: FileId) -> JoinHandle<()> {
         let set = SetAttributes { mode: Some(0o600), ..SetAttributes::default() };
         let (sequence, open) = (self.next(), OpenId::NONE);
@@ -211,7 +224,7 @@ async fn a_file_is_written_by_one_and_read_by_another() {
     let (file, layout) = one.write("a", b"hello").await;
     let given = two.layout(file).await;
     assert_eq!(&two.read(&given, 5).await.unwrap()[..], b"hello");
-    // What the writer got is for writing, and reading.
+    // A writer's capability is good for writing, and reading.
     assert_eq!(&one.read(&layout, 5).await.unwrap()[..], b"hello");
     let beyond = granted(&given.grants.0[0]);
     let position = given.extents.0[0].position + 4096;
@@ -239,8 +252,8 @@ async fn a_capability_ends_with_the_rights() {
     assert_eq!(&one.read(&given, 5).await.unwrap()[..], b"hello");
 }
 
-/// Blocks of a removed file show nothing to who gets them next, and the whole disk can be had again
-/// and again.
+/// Blocks of a removed file show nothing to their next owner, and the whole disk can be allocated
+/// again and again.
 #[tokio::test(flavor = "multi_thread")]
 async fn blocks_change_hands_and_show_nothing() {
     let (engine, clock) = (MemoryEngine::new(), real());
@@ -268,7 +281,7 @@ async fn blocks_change_hands_and_show_nothing() {
     assert_eq!(larder_meta::check(&engine).unwrap(), []);
 }
 
-/// Neither a new server nor a new boot of the disk takes capabilities from before it.
+/// Neither a new server nor a new boot of the disk accepts capabilities from before it.
 #[tokio::test(flavor = "multi_thread")]
 async fn capabilities_end_with_the_server_and_with_the_disk() {
     let sim = Arc::new(SimClock::new());
@@ -289,7 +302,7 @@ async fn capabilities_end_with_the_server_and_with_the_disk() {
     served.start().await;
     let refused = two.read(&old, 5).await;
     assert!(matches!(refused, Err(DiskError::Hearsay(Refusal::OldBoot))), "{refused:?}");
-    // Once the disk was refreshed, others are made. How soon that is is up to the server.
+    // Once the disk was refreshed, new ones are made. When that happens is up to the server.
     let read = async {
         loop {
             let given = two.layout(file).await;
@@ -331,8 +344,8 @@ async fn a_change_waits_for_a_disk_that_is_away_as_long_as_it_may_be_trusted() {
     asked.await.unwrap();
 }
 
-/// A disk that is stopped with a REFRESH in its socket, and goes on after the metadata server has
-/// given it up: the message lets it trust nothing of what was revoked meanwhile.
+/// A disk is stopped with a REFRESH in its socket, and continues after the metadata server has
+/// given it up: the message lets it trust nothing that was revoked in the meantime.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refresh_that_is_heard_late_revives_nothing() {
     let sim = Arc::new(SimClock::new());

@@ -1,14 +1,14 @@
 //! One input of the fuzzer `meta_request`: calls to a metadata server, of which only the RPC
-//! header, the session and the sequence are sure to be good. Whatever they are, they are answered
-//! with a reply that can be read, the server goes on, and nothing is wrong with its volume. The
-//! fuzzer includes this file, so it stands alone.
+//! header, the session and the sequence are sure to be valid. Whatever they are, they are answered
+//! with a reply that can be decoded, the server continues, and its volume has no faults. The fuzzer
+//! includes this file, so it stands alone.
 //!
-//! An input is a row of calls of two clients: a byte for the procedure and the client, a byte for
-//! the number of words that follow, and the words. The arguments are made of them in one of two
-//! ways: each word is something, which may or may not be what belongs there; or all is what belongs
-//! there, from what the server has told of, and words say which.
-//! Absent: leases and waiting for locks, which need a connection on which the server can call;
-//! their state machines are tested by themselves.
+//! An input is a sequence of calls of two clients: a byte for the procedure and the client, a byte
+//! for the number of words that follow, and the words. The arguments are made of them in one of two
+//! ways: each word becomes a value, which may or may not be of the right type; or all values are of
+//! the right type, taken from the server's replies, and the words select them. Absent: leases and
+//! waiting for locks, which need a connection on which the server can call; their state machines
+//! are tested by themselves.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use larder_wire::Procedure;
 use larder_wire::capability::{DiskId, Mode, VolumeId};
 use larder_wire::meta::words::{
     ByteRange, Extent, FileId, IfExists, Kind, Layout, LeaseKind, LeaseNumber, LockChange,
-    LockMode, Merged, MergedFrom, Name, OpenId, Place, Returned, Sequence, SessionId,
+    LockMode, Medium, Merged, MergedFrom, Name, OpenId, Place, Returned, Sequence, SessionId,
     SetAttributes, SetTime, Time, WaiterNumber, Written,
 };
 use larder_wire::meta::{self, BLOCK_BYTES, DISKS_MAX, RANGES_MAX, Res, calls};
@@ -34,22 +34,22 @@ use larder_wire::xdr::{Array, Decode, Encode, Encoder, Framing, Opaque};
 #[path = "fuzz_disks.rs"]
 mod disks;
 
-/// Inputs after which the volume begins anew, so that what they made there does not pile up.
+/// Inputs after which the volume is made anew, so that what they made there does not accumulate.
 const INPUTS_MAX: u32 = 500;
 /// Bytes of the volume's disk.
 const DISK_BYTES: u64 = 64 * 4096;
-/// Longest reply, in bytes: what a datagram holds.
+/// Longest reply, in bytes: that of a datagram.
 const REPLY_BYTES_MAX: usize = 65_507;
 /// Open files and extents that are remembered.
 const KNOWN_MAX: usize = 32;
 
-/// A metadata server, and who sends it calls.
+/// A metadata server, and the clients that send it calls.
 pub(crate) struct Fuzzed {
     runtime: tokio::runtime::Runtime,
     engine: MemoryEngine,
     server: Arc<Dispatcher<Metadata>>,
     sessions: [SessionId; 2],
-    /// What the server has told of, the last first.
+    /// Open files from the server's replies, the latest first.
     opens: Vec<(FileId, OpenId)>,
     last: FileId,
     extents: Vec<(FileId, Extent)>,
@@ -64,7 +64,8 @@ impl Fuzzed {
         let runtime = runtime.worker_threads(1).enable_all().build().expect("a runtime");
         let engine = MemoryEngine::new();
         volume::create(&engine, VolumeId([1; 16]), 1, Time::default()).expect("it is empty");
-        let new = NewDisk { id: [2; 16], address: "disk:1".into(), bytes: DISK_BYTES };
+        let new =
+            NewDisk { id: [2; 16], address: "disk:1".into(), bytes: DISK_BYTES, is_memory: false };
         volume::add_disk(&engine, &new).expect("it fits");
         let owned = volume::take(&engine).expect("there is a volume");
         let metadata = runtime.block_on(async {
@@ -89,11 +90,10 @@ impl Fuzzed {
         }
     }
 
-    /// Makes the calls of one input. Answers the procedures of those that were
-    /// successful.
+    /// Makes the calls of one input. Returns the procedures of those that succeeded.
     ///
     /// # Panics
-    /// If a reply is none, or the volume is not as it should be.
+    /// If a reply cannot be decoded, or the volume has faults.
     pub(crate) fn feed(&mut self, mut input: &[u8]) -> Vec<u32> {
         self.inputs += 1;
         if self.inputs > INPUTS_MAX {
@@ -102,7 +102,7 @@ impl Fuzzed {
         self.begin_sessions();
         let mut successful = Vec::new();
         while let [first, count, rest @ ..] = input {
-            // Bits 6 and 7 of the first byte: which client, and which way.
+            // Bits 6 and 7 of the first byte: which client, and which way of making arguments.
             let procedure = u32::from(first % 64) % meta::PROCEDURE_NAMES.len() as u32;
             let who = usize::from(*first >> 6 & 1);
             let length = (2 * usize::from(*count % 40)).min(rest.len());
@@ -126,7 +126,8 @@ impl Fuzzed {
         successful
     }
 
-    /// Both clients are there at the begin of each input, whatever the one before has ended.
+    /// Both clients have sessions at the beginning of each input, whatever the one before has
+    /// ended.
     fn begin_sessions(&mut self) {
         for who in 0..2 {
             let client = calls::Session { client: [1 + who as u8; 16], boot: 1, slots: 4 };
@@ -137,7 +138,7 @@ impl Fuzzed {
         }
     }
 
-    /// Remembers what a reply tells of.
+    /// Remembers the contents of a reply.
     fn learn(&mut self, who: usize, procedure: u32, mut reply: Bytes) {
         if procedure == calls::Session::NUMBER
             && let Ok(Ok(given)) = Res::<calls::SessionGiven>::decode(&mut reply.clone())
@@ -211,7 +212,7 @@ impl Fuzzed {
         }
     }
 
-    /// Calls a procedure as one of three users. Answers its results, or nothing if it was refused.
+    /// Calls a procedure as one of three users. Returns its results, or nothing if it was refused.
     fn call(&mut self, procedure: u32, arguments: &[u8]) -> Bytes {
         self.sequence += 1;
         let mut out = Encoder::new(Framing::Datagram, 256);
@@ -237,7 +238,7 @@ impl Fuzzed {
     }
 }
 
-/// What could be meant, chosen by bytes of an input; zeros behind its end.
+/// Valid arguments, chosen by bytes of an input; zeros after its end.
 struct Source<'a> {
     words: &'a [u8],
     known: &'a Fuzzed,
@@ -269,7 +270,7 @@ impl Source<'_> {
         known.map_or_else(|| self.file(), |(file, _)| *file)
     }
 
-    /// A file with one of its opens, with none, or with one that may be another's.
+    /// A file with one of its opens, with none, or with one that may belong to another file.
     fn opened(&mut self) -> (FileId, OpenId) {
         let (opens, which) = (&self.known.opens, usize::from(self.next()));
         let known = opens.get(which / 4 % opens.len().max(1)).copied();
@@ -314,6 +315,10 @@ impl Source<'_> {
         [Mode::Read, Mode::Write, Mode::ReadWrite][usize::from(self.next() % 3)]
     }
 
+    fn medium(&mut self) -> Medium {
+        if self.is() { Medium::Memory(u32::from(self.next() % 3)) } else { Medium::Disk }
+    }
+
     fn time(&mut self) -> Time {
         let seconds = i64::from(self.next());
         Time { seconds, nanoseconds: u32::from(self.next()) << 22 }
@@ -343,7 +348,7 @@ impl Source<'_> {
         Array(changes.map(|_| LockChange { range: self.range(), mode: self.lock() }).collect())
     }
 
-    /// A part of an extent that the server has told of, more often of the last one, or not quite.
+    /// A part of an extent from the server's replies, more often of the latest one, or not quite.
     fn written(&mut self) -> Option<(FileId, Written)> {
         let (extents, which) = (&self.known.extents, usize::from(self.next()));
         let (file, extent) = *extents.get(which.saturating_sub(128) % extents.len().max(1))?;
@@ -391,7 +396,7 @@ impl Source<'_> {
                     }),
                 };
                 let (mode, lease) = (self.mode(), lease[usize::from(self.next() % 3)]);
-                let (range, allocate) = (self.range(), self.is());
+                let (range, allocate) = (self.range(), self.is().then(|| self.medium()));
                 bytes(&calls::Open { sequence, what, mode, lease, range, allocate })
             }
             calls::Close::NUMBER => bytes(&calls::Close { sequence, open }),
@@ -400,17 +405,19 @@ impl Source<'_> {
                 let guard = self.is().then(|| self.time());
                 bytes(&calls::SetAttr { sequence, file, open, set, guard })
             }
-            // These have the same arguments.
-            calls::Alloc::NUMBER | calls::Preallocate::NUMBER | calls::Punch::NUMBER => {
-                bytes(&calls::Alloc { sequence, file, open, range: self.range() })
+            calls::Preallocate::NUMBER | calls::Punch::NUMBER => {
+                bytes(&calls::Punch { sequence, file, open, range: self.range() })
+            }
+            calls::Alloc::NUMBER => {
+                let (range, medium) = (self.range(), self.medium());
+                bytes(&calls::Alloc { sequence, file, open, range, medium })
             }
             calls::CommitExtents::NUMBER => {
-                let written: Vec<_> =
-                    (0..1 + self.next() / 100).filter_map(|_| self.written()).collect();
+                let parts = 0..1 + self.next() / 100;
+                let written: Vec<_> = parts.filter_map(|_| self.written()).collect();
                 let file = written.first().map_or(file, |(file, _)| *file);
-                let open = if self.is() { open } else { OpenId::NONE };
+                let open = [OpenId::NONE, open][usize::from(self.is())];
                 let written = Array(written.into_iter().map(|(_, written)| written).collect());
-                let (mtime, all) = (self.is().then(|| self.time()), self.next() > 200);
                 let (copies, merged) = (self.copies(&written), self.merged(&written));
                 bytes(&calls::CommitExtents {
                     sequence,
@@ -419,9 +426,10 @@ impl Source<'_> {
                     written,
                     copies,
                     merged,
-                    mtime,
-                    all,
+                    mtime: self.is().then(|| self.time()),
+                    all: self.next() > 200,
                     on_way: self.next() > 200,
+                    due_ms: Some(u32::from(self.next()) * 100),
                 })
             }
             calls::GetCaps::NUMBER => {
@@ -509,7 +517,7 @@ impl Source<'_> {
     }
 }
 
-/// Whether a call of a procedure has a place in a slot.
+/// Whether a call of a procedure uses a slot.
 fn bears_sequence(procedure: u32) -> bool {
     let reads = [1, 2, 3, 4, 6, 9, 15, 21, 22, 23, 24, 26, 29, 31, 32, 33, 34];
     procedure != 0 && !reads.contains(&procedure)
@@ -525,12 +533,12 @@ fn anything(out: &mut Encoder, procedure: u32, sequence: Sequence, words: &[u8])
     words.chunks(2).for_each(|word| put(out, word));
 }
 
-/// A word of arguments: what it is, and which.
+/// Writes a word of arguments: its kind, and its value.
 fn put(out: &mut Encoder, word: &[u8]) {
     let [what, which] = [word[0], word.get(1).copied().unwrap_or(0)];
     let which = u64::from(which);
     match what % 8 {
-        // A file, an open file, a cookie; bytes at blocks and beside them; a name; anything.
+        // A file, an open file, a cookie; bytes at blocks and beside them; a name; any number.
         0 => out.put_u64(1 + which % 16),
         1 => out.put_u64(which % 64 * 4096),
         2 => out.put_u64(which * 1000),
@@ -556,7 +564,7 @@ fn address() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], 700))
 }
 
-/// What the fuzzer does, with bytes of a generator instead.
+/// The fuzzer's work, with bytes of a generator instead.
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -567,7 +575,7 @@ mod tests {
     const INPUTS: u64 = 1000;
 
     #[test]
-    fn a_metadata_server_outlives_calls_that_nobody_meant() {
+    fn a_metadata_server_survives_random_calls() {
         let inputs = std::env::var("LARDER_META_INPUTS")
             .map_or(INPUTS, |inputs| inputs.parse().expect("a number"));
         let (mut fuzzed, mut successful) = (Fuzzed::begin(), BTreeSet::new());
@@ -584,7 +592,7 @@ mod tests {
             let input: Vec<u8> = (0..1200).map(|_| byte()).collect();
             successful.extend(fuzzed.feed(&input));
         }
-        // All but NULL, which answers nothing, and AWAIT_LOCK, for who can be called.
+        // All except NULL, which returns nothing, and AWAIT_LOCK, for clients that can be called.
         let mut all: BTreeSet<u32> = (1..meta::PROCEDURE_NAMES.len() as u32).collect();
         all.remove(&calls::AwaitLock::NUMBER);
         assert_eq!(successful, all, "procedures that did something");

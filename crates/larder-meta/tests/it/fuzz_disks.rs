@@ -9,7 +9,7 @@ use larder_meta::disks::{Acknowledged, CapabilityName, Copied, Disks, Minted, Wi
 use larder_wire::capability::{CapabilityId, GroupId};
 use larder_wire::meta::words::{DiskId, DiskInfo, Mode};
 
-/// Disks that do at once what they are told.
+/// Disks that carry out every request at once.
 #[derive(Debug, Default)]
 pub(super) struct GoodDisks(AtomicU32);
 
@@ -31,7 +31,8 @@ impl Disks for GoodDisks {
         let id = CapabilityId(self.0.fetch_add(1, Ordering::Relaxed));
         let name = CapabilityName { group: GroupId(1), id };
         let lasts = Duration::from_secs(60);
-        Some(Minted { name, capability: Bytes::from_static(b"cap"), secret: [0; 32], lasts })
+        let capability = Bytes::from_static(b"cap");
+        Some(Minted { name, capability, secret: [0; 32], lasts, boot: 0 })
     }
 
     fn revoke(&self, _capabilities: Vec<(DiskId, CapabilityName)>) -> Acknowledged {
@@ -50,7 +51,7 @@ impl Disks for GoodDisks {
         Box::pin(std::future::ready(()))
     }
 
-    fn copy(&self, _: (DiskId, Minted), _: (DiskId, Minted), _: Range<u64>) -> Copied {
+    fn copy(&self, _: (DiskId, Minted), _: (DiskId, Minted), _: Range<u64>, _: u64) -> Copied {
         Box::pin(std::future::ready(true))
     }
 

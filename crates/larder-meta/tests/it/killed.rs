@@ -11,7 +11,7 @@ use larder_wire::meta::words::FileId;
 
 use crate::client::{Client, create, engine, serve};
 
-/// In the environment of the process that is to be killed: where its store is.
+/// In the environment of the process that is to be killed: the place of its store.
 const STORE: &str = "LARDER_META_TEST_STORE";
 /// Kills, unless the variable `LARDER_META_KILLS` says otherwise.
 const KILLS: u64 = 6;
@@ -21,7 +21,7 @@ fn disk(path: &Path) -> Arc<dyn Disk> {
     Arc::new(RealDisk::open(path).unwrap())
 }
 
-/// The server, if this is the process that is to be killed. Else nothing.
+/// The server, if this is the process that is to be killed. Otherwise it does nothing.
 #[test]
 fn the_process_that_is_killed() {
     let Ok(store) = std::env::var(STORE) else { return };
@@ -60,7 +60,7 @@ impl Drop for Victim {
     }
 }
 
-/// Creates files until the server does not answer. Answers the names that were acknowledged, and
+/// Creates files until the server does not answer. Returns the names that were acknowledged, and
 /// the call that was not.
 async fn load(
     client: Client,
@@ -80,8 +80,8 @@ async fn load(
     unreachable!("the server dies before")
 }
 
-/// What was acknowledged is there, nothing is half done, and the call that was under way is carried
-/// out once.
+/// What was acknowledged is there, nothing is half done, and the interrupted call is carried out
+/// once.
 #[tokio::test(flavor = "multi_thread")]
 async fn kill_after_kill_nothing_acknowledged_is_lost() {
     let kills = std::env::var("LARDER_META_KILLS").map_or(KILLS, |kills| kills.parse().unwrap());
@@ -103,7 +103,7 @@ async fn kill_after_kill_nothing_acknowledged_is_lost() {
         }
         let callers: Vec<_> =
             (0..CALLERS).map(|caller| tokio::spawn(load(client.clone(), life, caller))).collect();
-        // Not by a clock: after so many entries, wherever the server is then.
+        // Not at a time, but after this many entries, whatever the server is doing then.
         let wanted = 50 + life * 37;
         loop {
             let call =

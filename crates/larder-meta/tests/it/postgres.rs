@@ -1,4 +1,4 @@
-//! The engine over a real PostgreSQL, which is killed in the middle of commits, too.
+//! The engine over a real PostgreSQL, which is also killed in the middle of commits.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -39,7 +39,7 @@ fn clock() -> Arc<dyn Clock> {
     Arc::new(RealClock)
 }
 
-/// One for the tests that do not kill it. Its shell ends with this process, and clears up.
+/// One for the tests that do not kill it. Its shell ends with this process, and removes its files.
 fn shared() -> &'static PostgresServer {
     static SHARED: OnceLock<PostgresServer> = OnceLock::new();
     SHARED.get_or_init(|| PostgresServer::start("rm -rf $PWD"))
@@ -51,7 +51,7 @@ fn end_term(database: &str) {
 }
 
 #[test]
-fn a_database_keeps_batches_and_refuses_who_is_not_the_owner() {
+fn a_database_keeps_batches_and_refuses_servers_that_do_not_own_the_volume() {
     let (name, engine) = engine(shared());
     for number in 1..=40 {
         let before = engine.view().unwrap();
@@ -85,7 +85,7 @@ fn any_writes() -> impl Strategy<Value = Writes> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2))]
 
-    /// What it answers is what a map would, to any keys and values.
+    /// It answers as a map would, for any keys and values.
     #[test]
     fn a_database_is_an_ordered_map_of_bytes(
         steps in proptest::collection::vec((any_writes(), any_key(), any_key()), 8),
@@ -133,8 +133,8 @@ fn a_commit_is_one_round_trip_and_so_is_each_step_of_a_view() {
     assert_eq!(trips(&look), 3, "it begins, reads and ends");
 }
 
-/// Whoever took a volume later is the owner; the one before can change nothing any more. Nobody
-/// takes it before the owner's term is over, or was given up.
+/// The process that took a volume last is the owner; the one before can change nothing any more. No
+/// process takes it before the owner's term is over, or was ended.
 #[test]
 fn of_two_processes_on_one_database_the_later_owner_alone_changes_something() {
     let (name, one) = engine(shared());
@@ -161,7 +161,7 @@ fn of_two_processes_on_one_database_the_later_owner_alone_changes_something() {
     for _ in 0..2 {
         assert!(matches!(one.commit(&batch(2), &mine), Err(EngineError::NotOwner)));
         assert!(matches!(one.release(&mine), Err(EngineError::NotOwner)));
-        // It looks, and knows the others' number of commits now.
+        // It reads, and knows the other process's number of commits now.
         drop(one.view().unwrap());
     }
     assert_eq!(last(&two), 1);
@@ -172,8 +172,8 @@ fn of_two_processes_on_one_database_the_later_owner_alone_changes_something() {
     assert_eq!(volume::take(&one).unwrap().epoch(), 3);
 }
 
-/// Killed wherever it is: a commit waits until the server is there again, finds out what became of
-/// it, and is there whole. Whoever is not answered within his patience is told so.
+/// Killed at any moment: a commit waits until the server is back, determines its own outcome, and
+/// is there whole. A call that is not answered within its patience gets an error that says so.
 #[test]
 fn kill_after_kill_of_the_database_each_commit_is_there_whole() {
     const KILLS: u64 = 4;
@@ -241,7 +241,8 @@ fn a_database_that_is_no_store_of_this_version_is_refused() {
     assert!(matches!(away, EngineError::Away(_)), "{away}");
 }
 
-/// What the owner looks at stays there while the server is killed; who is not the owner is told.
+/// What the owner reads stays readable while the server is killed; a process that is not the owner
+/// is told.
 #[test]
 fn a_view_of_the_owner_goes_on_over_a_restart_of_the_database() {
     let mut server = PostgresServer::start("true");

@@ -26,7 +26,7 @@ async fn a_file_is_made_found_and_removed() {
     assert_eq!(opened.layout.grants.0.len(), 1);
     assert_eq!(client.lookup(ROOT, "a").await, Some(file));
     let renewed = client.call(calls::Renew { session: client.session }).await;
-    // The first owner was who added the disk.
+    // The first owner was the one that added the disk.
     assert_eq!(renewed.unwrap().server_boot, 2);
     let close = calls::Close { sequence: client.sequence(0, 2), open: opened.open };
     client.call(close).await.unwrap();
@@ -37,8 +37,7 @@ async fn a_file_is_made_found_and_removed() {
     assert_eq!(gone, Err(Status::Stale));
 }
 
-/// A call that is sent again on another connection, by somebody who does not know what became of
-/// it.
+/// A call that is sent again over another connection, by a client that does not know its outcome.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_comes_by_another_connection_is_carried_out_once() {
     let address = serve(engine(&memory())).await;
@@ -53,8 +52,8 @@ async fn a_call_that_comes_by_another_connection_is_carried_out_once() {
     assert_eq!(two.lookup(ROOT, "a").await, Some(first.file.after.file));
 }
 
-/// Several clients make, rename and remove the same few names in one directory. Whoever was told
-/// that it made a name is the only one until the name was taken.
+/// Several clients make, rename and remove the same few names in one directory. A client that was
+/// told that it made a name is the only one until the name was removed.
 #[tokio::test(flavor = "multi_thread")]
 async fn many_make_and_take_the_same_names() {
     const CALLERS: u32 = 8;

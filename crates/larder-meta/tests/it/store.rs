@@ -54,8 +54,8 @@ pub(crate) fn last(engine: &dyn Engine) -> u64 {
     last
 }
 
-/// Whatever the disk kept of what was not synced: each batch is there whole or not at all, all that
-/// were answered are, and the store goes on from there.
+/// Whatever part of what was not synced the disk has kept: each batch is there whole or not at all,
+/// all that were answered are, and the store continues from there.
 #[test]
 fn a_batch_is_there_whole_or_not_at_all() {
     const BATCHES: u64 = 40;
@@ -123,8 +123,8 @@ fn a_store_is_open_once() {
     Embedded::open(&again, sizes()).unwrap();
 }
 
-/// Another format, and a file that is no store at all: one line that says so, and nothing is made
-/// of them.
+/// Another format, and a file that is not a store at all: one line that says so, and the file is
+/// not changed.
 #[test]
 fn what_is_no_store_of_this_version_is_refused() {
     let dir = tempfile::tempdir().unwrap();
@@ -136,7 +136,7 @@ fn what_is_no_store_of_this_version_is_refused() {
     assert_eq!(std::fs::read(dir.path().join("tree.redb")).unwrap(), b"my thesis");
 }
 
-/// A long log, and what lies in it after checkpoints.
+/// A long log, and what it contains after checkpoints.
 #[test]
 fn what_was_committed_is_there_after_many_checkpoints() {
     let disk = SimDisk::new();

@@ -1,4 +1,4 @@
-//! A server with names that were made here keeps the contract of every server.
+//! A server with names that were made here passes the suite of every server.
 
 use larder_vfs::conformance::{Ability, Traits, Verdict, cases};
 

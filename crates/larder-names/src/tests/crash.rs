@@ -4,7 +4,8 @@
 use super::model::{History, check_names};
 use super::*;
 
-/// What was there after each change, by how long the disk's log was then, and whether it was kept.
+/// The objects after each change, how long the disk's log was then, and whether the change was
+/// kept.
 struct Moment {
     logged: usize,
     is_kept: bool,
@@ -37,7 +38,8 @@ async fn a_crash_at_every_write_and_sync_leaves_what_was_kept() {
         let last_kept = moments.iter().rposition(|moment| moment.is_kept).unwrap_or(0);
         for point in rig.disk.crash_points() {
             let at = point.logged();
-            // The last one that was kept before, and all that were done since or are on their way.
+            // The last one that was kept before, and all that were done since or were being
+            // recorded.
             let first = moments.iter().rposition(|moment| moment.is_kept && moment.logged <= at);
             let last = moments.iter().position(|moment| moment.logged > at);
             let range = first.unwrap_or(0)..=last.unwrap_or(moments.len() - 1);
@@ -63,7 +65,7 @@ async fn a_crash_at_every_write_and_sync_leaves_what_was_kept() {
     assert!(kept_images > 0);
 }
 
-/// A disk on which not even an empty cache is.
+/// A disk that does not even contain an empty cache.
 fn try_open(disk: &SimDisk, clock: &Arc<SimClock>, boot: u128) -> Option<Cache> {
     use larder_io::Disk;
     let is_there = disk.open("larder-cache", larder_io::OpenMode::Existing).is_ok();

@@ -14,7 +14,8 @@ async fn calls_of_changes(rig: &Rig) -> u64 {
         .sum()
 }
 
-/// The first object in a directory asks who may make some, and what is there; nothing after that.
+/// The first object in a directory causes requests for the right to make it, and for the entries;
+/// later ones cause none.
 #[tokio::test]
 async fn what_is_removed_before_its_time_costs_no_request() {
     let rig = Rig::new().await;
@@ -47,8 +48,8 @@ async fn what_is_removed_before_its_time_costs_no_request() {
     assert_eq!(left.keys().collect::<Vec<_>>(), ["/first"]);
 }
 
-/// Owner, mode and times of what waits are set without a request, outlive the machine once they are
-/// kept, and go to the server with the object.
+/// Owner, mode and times of waiting objects are set without a request, survive a crash of the
+/// machine once they are kept, and are sent to the server with the object.
 #[tokio::test]
 async fn attributes_of_what_waits_are_set_here() {
     let (rig, root) = (Rig::new().await, Cred::root());
@@ -68,7 +69,7 @@ async fn attributes_of_what_waits_are_set_here() {
         set(&file, set_one).await.unwrap();
     }
     set(&link, owner).await.unwrap();
-    // Others may not, and what they ask for goes to the server.
+    // Other users may not, and their requests are sent to the server.
     let other = Cred::new(2000, 2000, &[]);
     let refused = rig.remote().setattr(&other, &link.handle, owner, None).await;
     assert_eq!(refused.map(drop), Err(Error::NotPermitted));
@@ -91,7 +92,7 @@ async fn attributes_of_what_waits_are_set_here() {
     }
 }
 
-/// A time that was given over bytes counts until they are written again, in the next boot too.
+/// A time that was set over bytes counts until they are written again, in the next boot too.
 #[tokio::test]
 async fn a_time_that_was_given_over_bytes_is_on_record() {
     let rig = Rig::new().await;
@@ -101,7 +102,7 @@ async fn a_time_that_was_given_over_bytes_is_on_record() {
     assert_eq!(rig.deferring().given_time(&file, 10), None);
     let set = SetAttr { mtime: Some(SetTime::To(time)), ..SetAttr::default() };
     rig.deferring().set_here(&user(), &file, &set, Some(10)).unwrap().unwrap();
-    // What sets no time leaves it.
+    // Setting no time leaves it unchanged.
     rig.deferring().set_here(&user(), &file, &mode(0o600), Some(20)).unwrap().unwrap();
     rig.deferring().keep().await.unwrap();
     let given = |rig: &Rig| [9, 10, 11].map(|written| rig.deferring().given_time(&file, written));
@@ -114,8 +115,8 @@ async fn a_time_that_was_given_over_bytes_is_on_record() {
     assert_eq!(given(&rig), [Some(time), Some(time), None]);
 }
 
-/// Whatever attributes are set, the version of the data of what waits is one, until the server has
-/// bytes of it.
+/// Whatever attributes are set, the data version of a waiting object stays the same until the
+/// server has bytes of it.
 #[tokio::test]
 async fn attributes_change_no_bytes() {
     let rig = Rig::new().await;
@@ -136,7 +137,8 @@ async fn attributes_change_no_bytes() {
     assert!(!same(&rig).await);
 }
 
-/// A listing that has begun tells each name once, also if they get to the server meanwhile.
+/// A listing that has begun returns each name once, even if the objects are made at the server in
+/// the meantime.
 #[tokio::test]
 async fn a_listing_goes_on_while_what_it_tells_is_made_at_the_server() {
     for is_in_new_directory in [false, true] {
@@ -169,8 +171,8 @@ async fn a_listing_goes_on_while_what_it_tells_is_made_at_the_server() {
     }
 }
 
-/// The same for a reader who is among the server's entries: the server puts new ones where it
-/// likes, also before that reader's place, so they keep the positions that they had.
+/// The same for a reader that is among the server's entries: the server may put new ones before the
+/// reader's position, so they keep the positions that they had.
 #[tokio::test]
 async fn a_name_keeps_its_position_in_a_listing_when_it_is_made_at_the_server() {
     let rig = Rig::new().await;
@@ -223,7 +225,7 @@ async fn nothing_shows_that_the_server_has_an_object_now() {
     assert_eq!(rig.server.calls("make"), 3);
     assert_eq!((described(&rig).await, tree(rig.remote()).await), (before.clone(), shown.clone()));
     assert!(rig.deferring().deferred().is_empty());
-    // Another process, another boot: but for directories' times, which are the server's then.
+    // Another process, another boot: only directories' times differ, which are the server's then.
     let rig = rig.crash(None);
     assert_eq!(described(&rig).await[1..], before[1..]);
     let rig = rig.crash(Some(Image::Synced));
@@ -232,7 +234,8 @@ async fn nothing_shows_that_the_server_has_an_object_now() {
     assert_eq!(at_server.keys().collect::<Vec<_>>(), ["/dir", "/dir/file", "/dir/link"]);
 }
 
-/// Data takes its file to the server, with what that is in, and nothing else.
+/// Writing data makes the file at the server, with the directories in which it is, and nothing
+/// else.
 #[tokio::test]
 async fn what_is_written_is_made_at_the_server_first() {
     let rig = Rig::new().await;
@@ -249,7 +252,7 @@ async fn what_is_written_is_made_at_the_server_first() {
     assert!(written.change.follows(&file.attr.validator()), "nobody else changed it");
     let at_server = tree(&*rig.server).await;
     assert_eq!(at_server.keys().collect::<Vec<_>>(), ["/dir", "/dir/inner", "/dir/inner/file"]);
-    // Nothing of that is forgotten by a crash, so nothing is made twice.
+    // A crash loses none of that, so nothing is made twice.
     let rig = rig.crash(Some(Image::Synced));
     rig.deferring().settle(None).await.unwrap();
     let read = rig.remote().read(&user(), &file.handle, None, 0, 9).await.unwrap();
@@ -257,7 +260,8 @@ async fn what_is_written_is_made_at_the_server_first() {
     assert_eq!(tree(rig.remote()).await.len(), 4);
 }
 
-/// The answer does not come; the machine dies or not; the next try finds what the first one made.
+/// The answer does not arrive; the machine dies or not; the next attempt finds what the first one
+/// made.
 #[tokio::test]
 async fn an_answer_that_is_lost_makes_nothing_twice() {
     for new in [New::File, New::Directory, New::Symlink("to".into())] {
@@ -280,7 +284,7 @@ async fn an_answer_that_is_lost_makes_nothing_twice() {
     }
 }
 
-/// What the server may have is not taken for a name that was never there.
+/// An object that the server may have is not treated as a name that was never there.
 #[tokio::test]
 async fn what_was_attempted_is_removed_at_the_server_too() {
     let mut rig = Rig::new().await;
@@ -294,7 +298,7 @@ async fn what_was_attempted_is_removed_at_the_server_too() {
 }
 
 #[tokio::test]
-async fn of_a_name_that_somebody_else_has_made_both_are_kept() {
+async fn of_a_name_that_another_client_also_made_both_are_kept() {
     let rig = Rig::new().await;
     let top = rig.top().await;
     rig.clock.advance(Duration::from_secs(77));
@@ -323,13 +327,16 @@ async fn of_a_name_that_somebody_else_has_made_both_are_kept() {
     let told = rig.deferring().deferred();
     assert_eq!(told.len(), 1);
     assert_eq!((&told[0].file, told[0].wanted.as_deref()), (&ours.handle, Some("name".as_ref())));
-    // Who has seen to it has given it a name.
+    // A user who has dealt with it has given it another name.
     let (from, to) = (OsStr::new(&kept[1..]), OsStr::new("mine"));
     rig.remote().rename(&user(), (&top, from), (&top, to)).await.unwrap();
+    assert!(rig.deferring().deferred().iter().all(|one| one.wanted.is_none()));
+    rig.deferring().settle(None).await.unwrap();
     assert!(rig.deferring().deferred().is_empty());
+    assert!(tree(&*rig.server).await.contains_key("/mine"));
 }
 
-/// What the server refuses is told, is tried again, and can be removed.
+/// An object that the server refuses is reported, is tried again, and can be removed.
 #[tokio::test]
 async fn what_the_server_refuses_waits_on() {
     let rig = Rig::new().await;
@@ -353,7 +360,7 @@ async fn what_the_server_refuses_waits_on() {
     assert_eq!(tree(&*rig.server).await.keys().collect::<Vec<_>>(), ["/name"]);
 }
 
-/// Who may not make it at the server does not make it here.
+/// A user who may not make an object at the server cannot make it here.
 #[tokio::test]
 async fn rights_are_judged_before_a_name_is_made() {
     let rig = Rig::new().await;
@@ -369,7 +376,7 @@ async fn rights_are_judged_before_a_name_is_made() {
     assert_eq!(set.map(drop), Err(Error::NotPermitted));
 }
 
-/// Only the server knows whom it takes somebody for, so it makes the first object of everybody.
+/// Only the server knows to which user it maps each user, so it makes the first object of each.
 #[tokio::test]
 async fn the_first_object_of_everybody_is_made_at_the_server() {
     let rig = Rig::new().await;
@@ -381,7 +388,7 @@ async fn the_first_object_of_everybody_is_made_at_the_server() {
     assert_eq!(tree(&*rig.server).await.keys().collect::<Vec<_>>(), ["/a"]);
 }
 
-/// What is due goes by itself, and what was promised later does not.
+/// What is due is made without a request, and what may be made later is not.
 #[tokio::test(start_paused = true)]
 async fn what_waits_goes_when_it_is_due() {
     let rig = Rig::new().await;
@@ -393,7 +400,7 @@ async fn what_waits_goes_when_it_is_due() {
     let there = async || tree(&*rig.server).await.into_keys().collect::<Vec<_>>();
     let pass = async |seconds| {
         for second in 0..=seconds {
-            // The runtime's time is paused: it goes on when nothing else is to be done.
+            // The runtime's time is paused: it advances when nothing else is to be done.
             let nothing = std::future::pending::<()>();
             assert!(tokio::time::timeout(Duration::from_millis(20), nothing).await.is_err());
             let is_last = second == seconds;
@@ -410,7 +417,7 @@ async fn what_waits_goes_when_it_is_due() {
     assert_eq!(there().await, ["/late", "/soon"]);
 }
 
-/// The names of one that defers, for whoever takes a remote.
+/// The names that answer changes here, for code that takes a remote.
 pub(super) struct Front(pub(super) Arc<dyn Remote>);
 
 impl Front {

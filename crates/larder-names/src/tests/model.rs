@@ -1,5 +1,5 @@
-//! Random histories: names that are made here, the server that refuses and loses answers, processes
-//! and machines that die. The server has, in the end, what was acknowledged.
+//! Random histories: names that are made here, a server that refuses calls and loses answers,
+//! processes and machines that die. In the end, the server has what was acknowledged.
 
 use larder_vfs::{Error, SetTime, Time, Trouble};
 
@@ -8,7 +8,7 @@ use super::*;
 /// A random history of changes of names.
 pub(super) struct History {
     pub(super) random: Random,
-    /// Counts what was made: no two have the same time.
+    /// Counts objects that were made: no two have the same time.
     count: i64,
 }
 
@@ -32,7 +32,7 @@ impl History {
         at
     }
 
-    /// Changes something, if it can be. Answers the error, if that is not one of the caller's.
+    /// Makes a change, if possible. Returns the error, if the caller did not cause it.
     pub(super) async fn step(&mut self, rig: &Rig) -> Option<Error> {
         let dir = self.dir(rig).await;
         let name = NAMES[self.random.below(4) as usize];
@@ -78,7 +78,7 @@ impl History {
     }
 }
 
-/// What is made at the server is what was seen here.
+/// What is made at the server is what was visible here.
 pub(super) async fn check_names(rig: &Rig) {
     let before = tree(rig.remote()).await;
     rig.deferring().settle(None).await.unwrap();
@@ -90,8 +90,8 @@ pub(super) async fn check_names(rig: &Rig) {
     assert!(rig.deferring().deferred().is_empty(), "nobody else has made a name");
 }
 
-/// Calls fail, or their answers are lost; processes die; the machine crashes after what was done
-/// was kept. Whatever a caller was told was done is, and what he was told was not is not.
+/// Calls fail, or their answers are lost; processes die; the machine crashes after changes were
+/// kept. What was acknowledged to a caller is done, and what was refused is not.
 #[tokio::test]
 async fn what_was_acknowledged_is_at_the_server_in_the_end() {
     let (seed, rounds) = seed("what_was_acknowledged", 60);
@@ -112,7 +112,7 @@ async fn what_was_acknowledged_is_at_the_server_in_the_end() {
                     rig.server.trouble_after(history.random.below(6), trouble);
                     let settled = rig.deferring().settle(None).await;
                     troubles += u64::from(settled.is_err());
-                    // A call that is yet to come is not to hit what is looked at.
+                    // A call that is set to go wrong must not be one of the checks.
                     rig.server.trouble_after(u64::MAX, Trouble::Unanswered);
                     assert_eq!(tree(rig.remote()).await, before, "{round}: nothing shows");
                 }

@@ -9,9 +9,9 @@ use super::{Caller, FILE_BYTES_MAX, Nfs, ask, fail, with};
 use crate::words;
 
 impl Nfs {
-    /// Returns the attributes from just before the bytes were read: if another client writes in
-    /// between, this client finds its bytes newer than it thinks, and asks again. The other order
-    /// would let it keep old bytes as new.
+    /// Returns the attributes from just before the bytes were read. If another client writes in
+    /// between, this client's bytes are newer than their attributes, and it asks again. In the
+    /// other order it would keep old bytes as new.
     pub(crate) async fn read(&self, caller: &Caller, args: READ3args) -> READ3res {
         let ino = self.resolve(&args.file).await.map_err(|status| fail(status, None))?;
         let count = args.count.min(caller.transfer_bytes_max);
@@ -62,12 +62,12 @@ impl Nfs {
         })
     }
 
-    /// Commits the whole file: [`larder_vfs::FileSystem`] has no ranges. It changes nothing that a
-    /// client sees, so there are no attributes from before.
+    /// Commits the whole file: [`larder_vfs::FileSystem`] does not commit ranges. It changes
+    /// nothing that a client sees, so there are no attributes from before.
     pub(crate) async fn commit(&self, caller: &Caller, args: COMMIT3args) -> COMMIT3res {
         let none = wcc_data::default();
         let ino = self.resolve(&args.file).await.map_err(|status| fail(status, none))?;
-        let done = ask(self.fs.fsync(&caller.cred, ino)).await;
+        let done = ask(self.fs.fsync(&caller.cred, ino, None)).await;
         let file_wcc = wcc_data { before: None, after: self.post_op(caller, ino).await };
         with(done, file_wcc, |verifier| COMMIT3resok { file_wcc, verf: verifier.0.to_be_bytes() })
     }

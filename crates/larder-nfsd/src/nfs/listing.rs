@@ -20,8 +20,8 @@ use crate::words;
 /// Cookies of `.` and `..`; the file system's positions are shifted by this number.
 const DOT: u64 = 1;
 const DOT_DOT: u64 = 2;
-/// Bytes of READDIR3resok and READDIRPLUS3resok beside the entries: attributes with their mark, the
-/// verifier, the end of the list and `eof`.
+/// Bytes of READDIR3resok and READDIRPLUS3resok without the entries: attributes with their mark,
+/// the verifier, the end of the list and `eof`.
 const FRAME_BYTES: usize = 4 + larder_wire::nfs3::FATTR3_BYTES + 8 + 4 + 4;
 const VERIFIER: cookieverf3 = [0; 8];
 
@@ -91,7 +91,8 @@ impl Nfs {
         })
     }
 
-    /// Entries after `cookie`, about as many as fit, and whether they are the last.
+    /// Entries after `cookie`, about as many as fit, and whether the end of the directory is
+    /// reached.
     async fn list(
         &self,
         caller: &Caller,
@@ -112,8 +113,8 @@ impl Nfs {
         if cookie < DOT_DOT {
             entries.push(self.dot(caller, dir, "..", DOT_DOT, plus).await?);
         }
-        // Asks until the reply is full or the file system reports the end: leaving that to the
-        // client would cost a message for each directory.
+        // Asks until the reply is full or the file system reports the end. If that were left to the
+        // client, each directory would cost one more message.
         let mut offset = cookie.saturating_sub(DOT_DOT);
         let mut used_bytes = 0;
         while used_bytes < room.result_bytes {
@@ -130,7 +131,7 @@ impl Nfs {
         Ok((entries, false))
     }
 
-    /// An entry to list, unless its name is none that the protocol can say.
+    /// The entry to list, unless the protocol cannot express its name.
     async fn entry(&self, listed: DirEntry) -> Option<entryplus3> {
         let (mut name_attributes, mut name_handle) = (None, None);
         if let Some(entry) = &listed.entry {
@@ -146,7 +147,7 @@ impl Nfs {
         })
     }
 
-    /// `.` or `..`. A caller who may not search the directory learns only the name of `..`.
+    /// `.` or `..`. A caller that may not search the directory learns only the name of `..`.
     async fn dot(
         &self,
         caller: &Caller,
@@ -187,7 +188,7 @@ impl Room {
         Ok(Room { result_bytes, directory_bytes: directory_bytes as usize, is_empty: true })
     }
 
-    /// Takes room for an entry, if there is.
+    /// Takes room for an entry; `false` if there is none.
     fn take(&mut self, entry_bytes: usize, directory_bytes: usize) -> bool {
         let fits = entry_bytes <= self.result_bytes
             && (self.is_empty || directory_bytes <= self.directory_bytes);
@@ -200,7 +201,7 @@ impl Room {
     }
 
     /// # Errors
-    /// [`nfsstat3::NFS3ERR_TOOSMALL`] if there were entries and none of them fitted.
+    /// [`nfsstat3::NFS3ERR_TOOSMALL`] if there were entries and none of them fits.
     fn check(&self, entries: usize) -> Result<(), nfsstat3> {
         match self.is_empty && entries > 0 {
             true => Err(nfsstat3::NFS3ERR_TOOSMALL),

@@ -37,7 +37,7 @@ impl Nfs {
         })
     }
 
-    /// The object that a name stands for.
+    /// The object that a name refers to.
     async fn find(
         &self,
         caller: &Caller,
@@ -87,8 +87,8 @@ impl Nfs {
         self.make(caller, &args.r#where, new, words::set_attr(&set), None).await
     }
 
-    /// Makes an object. With `verifier`, one that exists and bears it is the answer, too: the call
-    /// was sent twice (RFC 1813, 3.3.8).
+    /// Makes an object. With `verifier`, an existing object that carries it is also the answer: the
+    /// call was sent twice (RFC 1813, 3.3.8).
     async fn make(
         &self,
         caller: &Caller,
@@ -158,7 +158,7 @@ impl Nfs {
             let name = words::name(&place.name);
             match name.as_bytes() {
                 b"." => Err(nfsstat3::NFS3ERR_INVAL),
-                // RFC 1813, 3.3.13.
+                // Required by RFC 1813, 3.3.13.
                 b".." => Err(nfsstat3::NFS3ERR_EXIST),
                 _ => ask(self.fs.remove(&caller.cred, dir, name, what)).await,
             }
@@ -172,7 +172,7 @@ impl Nfs {
         let none = RENAME3wcc::default();
         let from = self.resolve(&args.from.dir).await.map_err(|status| fail(status, none))?;
         let to = self.resolve(&args.to.dir).await.map_err(|status| fail(status, none))?;
-        // Within one directory the two changes are one; marked twice it would overlap with itself.
+        // Within one directory the rename is one change; two marks would overlap each other.
         let from_change = self.change_directory(caller, from).await;
         let to_change = match from == to {
             true => None,
@@ -211,9 +211,9 @@ impl Nfs {
     }
 }
 
-/// The attributes by which an exclusive create is known again: the verifier as times, which the
-/// client sets right afterwards. The highest bits are left out, as in Linux, so that file systems
-/// with signed times keep them. No rights until the client has said which.
+/// The attributes that mark an exclusive create: the verifier as times, which the client sets right
+/// afterwards. The highest bits are left out, as in Linux, so that file systems with signed times
+/// keep them. No rights until the client sets the mode.
 fn marked(verifier: &createverf3) -> SetAttr {
     let [a, b, c, d, e, f, g, h] = *verifier;
     let time = |bytes| {
@@ -236,7 +236,7 @@ fn new_name(name: &filename3) -> Result<&OsStr, nfsstat3> {
     }
 }
 
-/// The name of an entry that moves (RFC 1813, 3.3.14).
+/// The name of an entry that is renamed (RFC 1813, 3.3.14).
 fn moved_name(name: &filename3) -> Result<&OsStr, nfsstat3> {
     match &name[..] {
         b"." | b".." => Err(nfsstat3::NFS3ERR_INVAL),

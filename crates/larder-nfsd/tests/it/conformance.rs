@@ -33,7 +33,7 @@ async fn mount_nfs(address: SocketAddr, transport: Transport) -> Nfs3 {
     options.port = Some(address.port());
     options.mount_port = Some(address.port());
     options.transport = transport;
-    // A server whose disk stands still for seconds is not gone.
+    // A server whose disk stalls for seconds must not count as unreachable.
     options.retransmissions = Some(100);
     Nfs3::mount(&options).await.unwrap_or_else(|error| panic!("{error}"))
 }
@@ -104,7 +104,8 @@ async fn an_export_of_a_mount_of_an_export_keeps_it_too() {
     let _: &Running = &inner;
 }
 
-/// Datagrams that the kernel has dropped at sockets which speak at `port` or with it (proc_net(5)).
+/// Datagrams that the kernel has dropped at sockets bound to `port` or connected to it
+/// (proc_net(5)).
 fn dropped(port: u16) -> u64 {
     let table = std::fs::read_to_string("/proc/net/udp").unwrap();
     let ends = format!(":{port:04X}");
@@ -115,9 +116,8 @@ fn dropped(port: u16) -> u64 {
     drops.iter().sum()
 }
 
-/// `LARDER_UDP_MIB` sets how much is read, and that nothing may be sent again: 100 on a machine
-/// with nothing else to do. On a busy one a reply can be late, and a late one cannot be told from a
-/// lost one.
+/// `LARDER_UDP_MIB` sets how much is read, and demands that nothing is sent again: 100 on an idle
+/// machine. On a busy one a reply can be late, which cannot be distinguished from a lost one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_lost_over_udp_on_a_link_without_loss() {
     const READ_BYTES: u32 = 32 << 10;

@@ -92,7 +92,7 @@ async fn numbers_and_handles_stand_for_each_other() {
     assert_eq!(t.fs.resolve(&root).wait().await, Ok(Ino::ROOT));
     assert_eq!(t.find(Ino::ROOT, "..").await.unwrap().ino, Ino::ROOT);
     assert_eq!(t.fs.getattr(&t.cred, Ino(999)).wait().await.unwrap_err(), Error::Stale);
-    // Another life of the same directory knows the handle, by a number of its own.
+    // Another instance for the same directory resolves the handle, to an inode number of its own.
     let again = Direct::new(Arc::new(LocalDir::open(t.dir.path(), options(), &KEY).unwrap()))
         .await
         .unwrap();

@@ -7,7 +7,7 @@ use larder_wire::xdr::{Decode, Framing};
 
 use crate::harness::{Client, REPLY_MAX, mode, options, place, running, sys};
 
-/// Sends a call with this xid and returns the reply, whole.
+/// Sends a call with this xid and returns the whole reply.
 async fn send<P: larder_wire::Procedure>(client: &mut Client, xid: u32, args: &P) -> bytes::Bytes {
     let call = encode_call(Xid(xid), &client.credential, args, client.framing());
     client.send(&call.to_bytes()).await.unwrap();
@@ -23,7 +23,7 @@ async fn a_retransmitted_call_gets_the_same_reply_and_is_carried_out_once() {
     let root = server.root;
     let how = createhow3::GUARDED(mode(0o600));
     let file = client.find(root, "file").await.unwrap();
-    // After a reconnect, and by the other transport, it is the same call still.
+    // After a reconnect, and over the other transport, it is still the same call.
     for (round, transports) in [(0, [true, true]), (1, [true, false]), (2, [false, false])] {
         let mut clients = Vec::new();
         for tcp in transports {
@@ -105,7 +105,7 @@ async fn another_call_with_the_same_xid_is_another_call() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_storm_of_one_call_is_carried_out_once() {
-    // Names are synced, so that copies come in while the first is being carried out.
+    // Changes of names are synced, so that copies arrive while the first call is being executed.
     let server = running!(LocalOptions { durable_names: true, ..options() }, |_| {});
     let mut udp = server.udp().await;
     let mut tcp = server.tcp().await;
@@ -118,13 +118,13 @@ async fn a_storm_of_one_call_is_carried_out_once() {
         udp.send(&datagram).await.unwrap();
         tcp.send(&record).await.unwrap();
     }
-    // Over TCP each copy is answered, and alike.
+    // Over TCP each copy gets an answer, and the same one.
     for _ in 0..20 {
         let mut reply = tcp.receive().await.unwrap();
         assert_eq!(ReplyHeader::decode(&mut reply).unwrap().outcome, Outcome::Success);
         assert_eq!(nfsstat3::decode(&mut reply).unwrap(), nfsstat3::NFS3_OK);
     }
-    // Of the datagrams some are answered, and the others dropped, in their own time.
+    // Some of the datagrams are answered and the others dropped, some time later.
     let judged = async {
         while server.stats().replayed + server.stats().dropped < 39 {
             tokio::task::yield_now().await;

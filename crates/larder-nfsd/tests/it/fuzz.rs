@@ -16,25 +16,25 @@ use larder_wire::record::{Heap, RecordAssembler};
 use larder_wire::rpc::ReplyHeader;
 use larder_wire::xdr::{Decode, Encoder, Framing};
 
-/// Inputs after which the export begins anew, so that what they made there does not pile up.
+/// Inputs after which the export is made anew, so that what they created does not pile up.
 const INPUTS_MAX: u32 = 5000;
 
-/// Longest record that is put together, in bytes.
+/// Longest record that is assembled, in bytes.
 const RECORD_BYTES_MAX: usize = 1 << 20;
 
 /// Longest reply, in bytes: what a datagram holds.
 const REPLY_BYTES_MAX: usize = 65_507;
 
-/// Bytes that one read of a socket gives.
+/// Bytes that one read of a socket returns.
 const READ_BYTES: usize = 100;
 
-/// In the arguments of a call: the byte behind chooses a good handle.
+/// In the arguments of a call: the next byte chooses a valid handle.
 const HANDLE: u8 = 0xfe;
 
-/// In the arguments of a call: the byte behind is the length of the string that follows.
+/// In the arguments of a call: the next byte is the length of the string that follows.
 const STRING: u8 = 0xfd;
 
-/// An export of the model, and who sends it messages.
+/// An export of the model, with a sender of messages.
 pub(crate) struct Fuzzed {
     runtime: tokio::runtime::Runtime,
     programs: Programs,
@@ -65,10 +65,10 @@ impl Fuzzed {
         Fuzzed { runtime, programs, handles, inputs: 0 }
     }
 
-    /// Sends what one input says; answers the results, behind the RPC headers.
+    /// Sends the messages of one input; returns the results without their RPC headers.
     ///
     /// # Panics
-    /// If a reply is none.
+    /// If a reply cannot be decoded.
     pub(crate) fn feed(&mut self, input: &[u8]) -> Vec<Bytes> {
         self.inputs += 1;
         if self.inputs > INPUTS_MAX {
@@ -114,7 +114,7 @@ impl Fuzzed {
     /// numbers.
     fn call(&self, program: u32, procedure: u32, user: u32, arguments: &[u8]) -> Bytes {
         let mut out = Encoder::new(Framing::Datagram, 256);
-        // A number of its own, or it would be taken for the one before, sent again.
+        // A new xid, or the call would be taken for a retransmission of the one before.
         for unit in [self.inputs, 0, 2, program, 3, procedure, 1, 20, 0, 0, user, user, 0, 0, 0] {
             out.put_u32(unit);
         }
@@ -150,7 +150,7 @@ mod tests {
 
     use super::Fuzzed;
 
-    /// Inputs that the fuzzer began with, or found worth keeping, each a line of hexadecimal
+    /// Inputs that the fuzzer started with, or found worth keeping, each a line of hexadecimal
     /// digits.
     const CORPUS: &str = include_str!("fuzz.corpus");
 

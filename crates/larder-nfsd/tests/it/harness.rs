@@ -22,11 +22,10 @@ use tokio::net::{TcpStream, UdpSocket};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-/// Longest wait for a reply that must come. A busy machine and its disk may stand still for
-/// seconds.
+/// Longest wait for a reply that must come. A busy machine and its disk may stall for seconds.
 pub(crate) const REPLY_MAX: Duration = Duration::from_secs(120);
 
-/// What the handles are sealed with, also after a restart.
+/// The key that seals handles, also after a restart.
 pub(crate) const KEY: HandleKey = HandleKey::from_bytes([7; 32]);
 
 /// A running server.
@@ -39,7 +38,7 @@ pub(crate) struct Running {
     stats: StatsReader,
 }
 
-/// The superuser is one, and names are not synced: most tests are about other things.
+/// Root is not squashed, and changes of names are not synced: most tests are about other things.
 pub(crate) fn options() -> LocalOptions {
     LocalOptions { squash: Squash::None, durable_names: false, ..LocalOptions::default() }
 }
@@ -100,7 +99,7 @@ impl Running {
         Client::udp(self.address).await
     }
 
-    /// Ends the server and gives the directory back.
+    /// Shuts the server down and returns the directory.
     pub(crate) async fn stop(self) -> TempDir {
         self.shutdown.begin();
         timeout(REPLY_MAX, self.task).await.expect("the server ends").unwrap();
@@ -122,7 +121,7 @@ macro_rules! running {
 }
 pub(crate) use running;
 
-/// A client that sends what it is told.
+/// A client that sends exactly what the test says.
 pub(crate) struct Client {
     link: Link,
     pub(crate) credential: Credential,
@@ -148,7 +147,7 @@ impl Client {
     }
 
     fn over(link: Link) -> Client {
-        // Clients of one address must not use each other's xids.
+        // Clients at one address must not use each other's xids.
         static FIRST_XID: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(1);
         let next_xid = FIRST_XID.fetch_add(1 << 20, std::sync::atomic::Ordering::Relaxed);
         Client { link, credential: sys(0, 0, &[]), next_xid }
@@ -168,7 +167,7 @@ impl Client {
         (xid, encode_call(xid, &self.credential, args, self.framing()))
     }
 
-    /// Sends bytes as they are; over TCP a record mark is theirs to bring.
+    /// Sends raw bytes; over TCP they must include the record mark.
     pub(crate) async fn send(&mut self, bytes: &[u8]) -> std::io::Result<()> {
         match &mut self.link {
             Link::Tcp { stream, .. } => stream.write_all(bytes).await,
@@ -203,17 +202,17 @@ impl Client {
         }
     }
 
-    /// Whether nothing comes for a while.
+    /// Whether nothing arrives for a while.
     pub(crate) async fn is_silent(&mut self) -> bool {
         timeout(Duration::from_millis(100), self.receive_ever()).await.is_err()
     }
 
-    /// Calls, and waits for the reply.
+    /// Makes a call and waits for the reply.
     pub(crate) async fn call<P: Procedure>(&mut self, args: &P) -> P::Res {
         self.try_call(args).await.expect("the call is served")
     }
 
-    /// Calls, and waits for the reply, or for the refusal of the RPC layer.
+    /// Makes a call and waits for the reply, or for the refusal of the RPC layer.
     pub(crate) async fn try_call<P: Procedure>(&mut self, args: &P) -> Result<P::Res, Outcome> {
         let (xid, call) = self.encode(args);
         self.send(&call.to_bytes()).await.unwrap();

@@ -8,14 +8,14 @@ use larder_wire::xdr::{Decode, Opaque, opaque_len};
 
 use crate::harness::{Client, Running, mode, place, running};
 
-/// The server serves still.
+/// The server still serves.
 async fn assert_serves(server: &Running) {
     for mut client in [server.tcp().await, server.udp().await] {
         client.call(&GETATTR3args { object: server.root }).await.unwrap();
     }
 }
 
-/// A good message of each procedure, without record marks.
+/// A valid message of each procedure, without record marks.
 fn messages(client: &mut Client, root: nfs_fh3) -> Vec<Vec<u8>> {
     let at = || place(root, "name");
     let data = || bytes::Bytes::from(vec![7; 100]).into();
@@ -75,8 +75,8 @@ async fn truncated_messages_are_refused() {
             udp.send(cut).await.unwrap();
             tcp.send(&[&mark(len)[..], cut].concat()).await.unwrap();
         }
-        // All but the first few bytes get an answer that says no. Only those that are cut within
-        // the arguments name a procedure.
+        // All but the shortest get an answer with an error. Only those that are cut within the
+        // arguments name a procedure.
         while !udp.is_silent().await {}
     }
     assert_serves(&server).await;
@@ -108,9 +108,9 @@ async fn random_bytes_are_survived() {
     let good = messages(&mut udp, server.root);
     for round in 0..3000 {
         let mut message = match round % 3 {
-            // Noise.
+            // Random bytes.
             0 => (0..random.below(300)).map(|_| random.below(256) as u8).collect(),
-            // A good message with some bits changed.
+            // A valid message with some bits changed.
             _ => good[random.below(good.len())].clone(),
         };
         for _ in 0..random.below(4) {
@@ -125,7 +125,7 @@ async fn random_bytes_are_survived() {
             let mut tcp = server.tcp().await;
             let marked = [&mark(message.len())[..], &message].concat();
             let sent = if round % 5 == 0 { &message } else { &marked };
-            // The server may have hung up in the middle.
+            // The server may have closed the connection in the middle.
             let _ = tcp.send(sent).await;
         }
     }
@@ -141,7 +141,7 @@ async fn records_too_long_end_the_connection_only() {
         tcp.send(&mark(announced)).await.unwrap();
         assert!(tcp.receive().await.is_none());
     }
-    // So does one that never ends.
+    // The same for a record that never ends.
     let mut tcp = server.tcp().await;
     let fragment = [&(1u32 << 19).to_be_bytes()[..], &vec![0; 1 << 19]].concat();
     while tcp.send(&fragment).await.is_ok() {}
@@ -166,7 +166,7 @@ async fn what_rpc_does_not_know_is_told_so() {
         (with(24, 6), Outcome::AuthError(AUTH_TOOWEAK)),
         // A machine name longer than the credential.
         (with(36, 250), Outcome::AuthError(AUTH_BADCRED)),
-        // A handle longer than any.
+        // A handle longer than allowed.
         (with(good.len() - opaque_len(server.root.as_bytes().len()), 65), Outcome::GarbageArgs),
     ] {
         udp.send(&message).await.unwrap();
@@ -174,7 +174,7 @@ async fn what_rpc_does_not_know_is_told_so() {
         assert_eq!(ReplyHeader::decode(&mut reply).unwrap().outcome, expected);
         assert!(reply.is_empty());
     }
-    // A reply is no call, and gets none.
+    // A reply is not a call, and gets no answer.
     udp.send(&with(4, 1)).await.unwrap();
     assert!(udp.is_silent().await);
     udp.credential = Credential::Other { flavor: 6, body: Opaque::default() };

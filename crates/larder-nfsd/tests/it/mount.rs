@@ -68,7 +68,7 @@ async fn mounts_are_listed_until_they_are_gone() {
     assert_eq!(stats.mount.iter().map(|p| p.calls).collect::<Vec<_>>(), [1, 3, 3, 1, 1, 1]);
 }
 
-/// A port mapper that takes everything, or nothing, and tells what it was asked.
+/// A port mapper that accepts everything, or nothing, and reports what it was asked.
 async fn mapper(socket: UdpSocket, takes: bool, asked: tokio::sync::mpsc::UnboundedSender<String>) {
     let mut buffer = [0; 1024];
     loop {
@@ -102,7 +102,7 @@ async fn the_port_mapper_is_told_and_told_again() {
     while let Ok(question) = asked.try_recv() {
         questions.push(question);
     }
-    // Where the machine stands still, one that is not answered in time is asked again.
+    // On a machine that stalls, a request without an answer in time is sent again.
     questions.dedup();
     let expected = [
         "SET 100003 6",

@@ -70,7 +70,7 @@ async fn files(server: &Running, client: &mut Client) -> nfs_fh3 {
     let rights = client.call(&ACCESS3args { object: file, access: 0x3f }).await.unwrap();
     assert_eq!(rights.access, access3::READ | access3::MODIFY | access3::EXTEND);
 
-    // An exclusive create may be sent twice, and by nobody else.
+    // An exclusive create may be sent twice, but only by the same client.
     let exclusive = |verifier: &[u8; 8]| CREATE3args {
         r#where: place(server.root, "exclusive"),
         how: createhow3::EXCLUSIVE(*verifier),
@@ -79,7 +79,7 @@ async fn files(server: &Running, client: &mut Client) -> nfs_fh3 {
     assert_eq!(handle(client.call(&exclusive(b"\xffverifie")).await), first);
     let other = client.call(&exclusive(b"\xffverifia")).await;
     assert_eq!(status(other), nfsstat3::NFS3ERR_EXIST);
-    // An unchecked one opens what there is, and cuts it.
+    // An unchecked create opens an existing file, and truncates it.
     std::fs::write(server.path("there"), b"content").unwrap();
     let unchecked = CREATE3args {
         r#where: place(server.root, "there"),
@@ -122,7 +122,7 @@ async fn data(server: &Running, client: &mut Client, file: nfs_fh3, transfer: u3
         (size - 3, 10, 3, true),
         (size, 10, 0, true),
         (u64::MAX, 10, 0, true),
-        // More than fits the transport is cut.
+        // A length above the transport's maximum is cut.
         (0, u32::MAX, transfer, false),
     ] {
         let read = client.call(&READ3args { file, offset, count }).await.unwrap();
@@ -174,7 +174,7 @@ async fn names(server: &Running, client: &mut Client, file: nfs_fh3) {
     let list = READDIR3args { dir, cookie: 0, cookieverf: [0; 8], count: 4096 };
     let listed = client.call(&list).await.unwrap();
     assert!(listed.reply.eof);
-    // `second` was another name of `file`, so to rename it over that does nothing (rename(2)).
+    // `second` was another name of `file`, so renaming it to that name does nothing (rename(2)).
     assert_eq!(listed.reply.entries.0.len(), 8);
     let plus =
         READDIRPLUS3args { dir, cookie: 0, cookieverf: [0; 8], dircount: 4096, maxcount: 8192 };
@@ -229,7 +229,7 @@ async fn bad_handles_are_told_apart() {
     }
 }
 
-/// The status of each procedure that takes a handle, given this one.
+/// The status of each procedure that takes a handle, called with this handle.
 async fn each_with_handle(
     client: &mut Client,
     h: nfs_fh3,
@@ -281,7 +281,7 @@ async fn bad_names_are_refused() {
     let root = server.root;
     let file = client.create(root, "file").await;
     let symlink = || symlinkdata3 { symlink_attributes: mode(0), symlink_data: "t".into() };
-    // The codec has no way to say what is no name: it is put in the place of one.
+    // The codec cannot encode an invalid name, so it replaces a valid one in the message.
     const GOOD: &str = "a_b";
     let good = || place(root, GOOD);
     let how = createhow3::GUARDED(mode(0o600));
@@ -334,7 +334,7 @@ async fn names_that_are_too_long_are_refused() {
         status(client.call(&LINK3args { file, link: at() }).await),
     ];
     assert!(found.iter().all(|found| *found == nfsstat3::NFS3ERR_NAMETOOLONG), "{found:?}");
-    // A name beyond what any file system has is no argument at all.
+    // A name longer than in any file system cannot be decoded.
     let (_, longest) =
         client.encode(&LOOKUP3args { what: place(root, &"n".repeat(NAME_BYTES_MAX)) });
     let mut endless = longest.to_bytes().to_vec();
@@ -432,14 +432,14 @@ async fn restarts_keep_handles_good() {
     let read = client.call(&READ3args { file, offset: 0, count: 100 }).await.unwrap();
     assert_eq!(&read.data[..], b"content");
     assert_eq!(client.find(dir, "..").await, Ok(server.root));
-    // And a listing goes on where it was.
+    // A listing continues where it was.
     let cookie = first.entries.0.last().unwrap().cookie;
     let rest = client.call(&READDIR3args { cookie, count: 4096, ..list }).await.unwrap().reply;
     assert!(rest.eof && first.entries.0.len() + rest.entries.0.len() == 4);
 }
 
 #[tokio::test]
-async fn attributes_from_before_are_told_where_nobody_can_have_come_between() {
+async fn attributes_from_before_are_sent_where_no_other_change_can_have_come_between() {
     for sole_door in [false, true] {
         let server = running!(crate::harness::options(), |config| config.sole_door = sole_door);
         let mut client = server.tcp().await;

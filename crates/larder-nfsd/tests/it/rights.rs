@@ -96,7 +96,7 @@ async fn calls_from_ports_of_everybody_are_refused_unless_allowed() {
     for mut client in [server.tcp().await, server.udp().await] {
         client.try_call(&ask).await.unwrap().unwrap();
     }
-    // Sockets belong to the user whom the thread acts as.
+    // A socket belongs to the user that the thread acts as.
     let (root, somebody) = (Uid::ROOT, Uid::from_raw(1001));
     set_thread_res_uid(None, somebody, None).unwrap();
     let clients = [server.tcp().await, server.udp().await];
@@ -109,12 +109,12 @@ async fn calls_from_ports_of_everybody_are_refused_unless_allowed() {
 }
 
 #[tokio::test]
-async fn who_is_not_allowed_is_not_listened_to() {
+async fn clients_that_are_not_allowed_are_not_read_from() {
     let elsewhere: Network = "192.0.2.0/24".parse().unwrap();
     let server = running!(options(), |config| config.rpc.allow = vec![elsewhere]);
     let mut tcp = server.tcp().await;
     let (_, call) = tcp.encode(&NULL3args {});
-    // The connection is closed: whether the call could still be sent is up to the kernel.
+    // The connection is closed; the kernel may or may not still have sent the call.
     let _ = tcp.send(&call.to_bytes()).await;
     assert!(tcp.receive().await.is_none());
     let mut udp = server.udp().await;
@@ -146,12 +146,12 @@ async fn connections_are_bounded() {
     }
 }
 
-/// Connections of which the first bytes came, and no more.
+/// Connections that sent the first bytes of a record, and no more.
 async fn half_sent(server: &Running, count: usize) -> Vec<Client> {
     let mut clients = Vec::new();
     for _ in 0..count {
         let mut client = Client::tcp(server.address).await;
-        // It may be refused already.
+        // The server may have refused it already.
         let _ = client.send(&[0x80, 0]).await;
         clients.push(client);
     }
@@ -159,7 +159,7 @@ async fn half_sent(server: &Running, count: usize) -> Vec<Client> {
 }
 
 #[tokio::test]
-async fn who_is_not_admitted_keeps_nobody_out() {
+async fn clients_that_are_not_admitted_keep_no_other_out() {
     if !rustix::process::geteuid().is_root() {
         return;
     }
@@ -179,7 +179,7 @@ async fn who_is_not_admitted_keeps_nobody_out() {
 }
 
 #[tokio::test]
-async fn connections_without_a_good_call_keep_nobody_out() {
+async fn connections_without_a_good_call_keep_no_client_out() {
     let server = running!(options(), |config| {
         config.rpc.connections_max = 64;
         config.rpc.source_connections_max = 8;
@@ -238,7 +238,7 @@ async fn a_forged_sender_is_not_sent_more_than_was_asked() {
     udp.credential = Credential::None;
     assert_eq!(udp.try_call(&mount3::DUMPargs {}).await.unwrap_err(), Outcome::SystemErr);
     udp.call(&mount3::MNTargs { dirpath: "/".into() }).await.unwrap();
-    // What bears no handle of ours: of each program, whatever it asks for.
+    // Calls without a handle of ours, to every procedure of each program.
     let (mut asked, mut told) = (0, 0);
     let forged = nfs_fh3::new(&[2; 26]).unwrap();
     let all = [

@@ -37,13 +37,13 @@ async fn many_calls_in_flight_are_all_answered() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_takes_no_replies_is_not_read_from() {
+async fn a_client_that_takes_no_replies_is_not_read_from() {
     let server = running!();
     std::fs::write(server.path("file"), vec![5; 1 << 20]).unwrap();
     let mut client = server.tcp().await;
     let file = client.find(server.root, "file").await.unwrap();
-    // Asks for 2 GiB and looks at nothing. The server stops reading when its window is full, so
-    // that in the end sending stands still, too.
+    // Asks for 2 GiB and reads no reply. The server stops reading when its window is full, so that
+    // in the end the client cannot send either.
     let mut sent = 0u64;
     for _ in 0..200_000 {
         let (_, call) = client.encode(&READ3args { file, offset: 0, count: 1 << 20 });
@@ -56,10 +56,10 @@ async fn who_takes_no_replies_is_not_read_from() {
     }
     let served = server.stats().nfs[6].calls;
     assert!(served < 64, "{served} READs of 1 MiB were begun for somebody who reads nothing");
-    // Others are served meanwhile.
+    // Other clients are served meanwhile.
     let mut other = server.tcp().await;
     other.call(&GETATTR3args { object: file }).await.unwrap();
-    // And once it reads, all comes.
+    // Once the client reads, all replies arrive.
     let complete = sent.min(100);
     for _ in 0..complete {
         let mut reply = client.receive().await.unwrap();

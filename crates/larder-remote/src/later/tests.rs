@@ -1,4 +1,4 @@
-//! The model behind a server that is yet to be reached.
+//! The model behind a server that is not reached yet.
 
 use super::*;
 use larder_io::SimClock;
@@ -57,8 +57,8 @@ async fn calls_that_may_not_wait_for_ever_time_out() {
     assert_eq!(later.root().await.unwrap_err(), Error::TimedOut);
 }
 
-/// The limit has begun with the first try, for all calls together; and one whose caller's deadline
-/// comes before ends then.
+/// The limit began with the first attempt, for all calls together; a call whose deadline is earlier
+/// ends then.
 #[tokio::test]
 async fn a_server_that_was_tried_for_the_limit_is_not_waited_for_by_each_call() {
     let limit = Duration::from_secs(3600);
@@ -104,7 +104,7 @@ async fn shutdown_ends_calls_and_tries() {
 }
 
 #[tokio::test]
-async fn nobody_left_means_no_more_tries() {
+async fn no_caller_left_means_no_more_tries() {
     let (later, ends) = later(None);
     drop(later);
     ends.closed().await;
@@ -134,7 +134,7 @@ async fn what_was_remembered_holds_until_it_is_reached() {
     assert!(!later.gives_leases());
 }
 
-/// Counts what it is told.
+/// Counts its notifications.
 #[derive(Default)]
 struct Counting(AtomicUsize);
 
@@ -149,7 +149,7 @@ impl Watcher for Counting {
     }
 }
 
-/// Whoever watches is told of leases, whether he came before the server or after it.
+/// A watcher is notified of leases, whether it was set before the server was reached or after.
 #[tokio::test]
 async fn watchers_are_handed_on() {
     for before in [true, false] {

@@ -20,8 +20,8 @@ use super::stat::MODE_BITS;
 
 impl Export {
     /// # Errors
-    /// [`Error::Stale`] also for a file that has no name any more and lives on only because
-    /// somebody has it open.
+    /// [`Error::Stale`] also for a file that has no name any more and exists only because a process
+    /// has it open.
     pub(super) fn getattr(&self, handle: &Handle) -> Result<Attr> {
         let file = self.file(handle)?;
         let attr = self.attr(&*file)?;
@@ -62,8 +62,8 @@ impl Export {
         Ok(change)
     }
 
-    /// The descriptor for writing by which a size is set, and by which it is found out whether
-    /// anybody else has a file open.
+    /// The descriptor for writing with which a size is set, and which shows whether another process
+    /// has the file open.
     ///
     /// # Errors
     /// Only if it is needed.
@@ -80,10 +80,10 @@ impl Export {
         }
     }
 
-    /// Sets attributes of a file that is `attr` now, as `who`; its size by way of `data`.
+    /// Sets attributes of a file that is `attr` now, as `who`; its size through `data`.
     ///
-    /// Ownership goes first and the mode after it and after the size, because both take the set-uid
-    /// bit away. What was done before a step failed stays done.
+    /// The owner is set first and the mode after it and after the size, because setting either
+    /// clears the set-uid bit. Steps before a failed one stay done.
     pub(super) fn set(
         &self,
         who: &Identity,
@@ -147,7 +147,7 @@ impl Export {
             }
             _ => (Access::READ, Access::MODIFY | Access::EXTEND, Access::EXECUTE),
         };
-        // To change entries takes the right to search for them, too.
+        // Changing entries also takes the right to search.
         let write_mask = match attr.kind {
             Kind::Directory => Mask::WRITE_OK | Mask::EXEC_OK,
             _ => Mask::WRITE_OK,
@@ -180,7 +180,7 @@ impl Export {
     }
 }
 
-/// Whether the calling thread has the right, in the kernel's judgement. Symbolic links have all.
+/// Whether the kernel grants the calling thread the right. Symbolic links grant all.
 fn has(file: &OpenFile, mask: Mask) -> Result<bool> {
     if file.kind == Kind::Symlink {
         return Ok(true);

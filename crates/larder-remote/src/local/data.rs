@@ -20,7 +20,7 @@ use super::descriptors::{OpenFile, Purpose};
 use super::errors::error;
 use super::export::{Export, change};
 
-/// More is not copied at once, in bytes: the caller waits until it is on the disk.
+/// The most that is copied at once, in bytes: the caller waits until it is on the disk.
 const COPIED_BYTES_MAX: u64 = 64 << 20;
 
 /// Answer of [`Export::read_now`].
@@ -93,10 +93,10 @@ impl Export {
         let file = self.data(handle, Purpose::Write)?;
         let who = self.identity(cred);
 
-        // From before the write: if a sync fails after it, the two do not match any more.
+        // Taken before the write: if a sync fails after it, the two differ.
         let verifier = self.verifier();
         let change = self.change_file(handle, &file, Some(&file), |before| {
-            // As the caller, so that the set-uid bit falls and the caller's quota is charged.
+            // As the caller, so that the set-uid bit is cleared and the caller's quota is charged.
             let _acting = self.act_as(&who)?;
             may_write(&who, &file, before)?;
             write_all(&file, data, offset)
@@ -105,7 +105,7 @@ impl Export {
         match stability {
             Stability::Unstable => {}
             Stability::DataSync => self.flush(&file, |file| fdatasync(file))?,
-            Stability::FileSync => self.flush(&file, |file| fsync(file))?,
+            Stability::Shared(_) | Stability::FileSync => self.flush(&file, |file| fsync(file))?,
         }
         Ok(RemoteWritten { stability, verifier, change })
     }
@@ -117,7 +117,7 @@ impl Export {
         }
         let before = self.attr(&*file)?;
         self.sync(handle)?;
-        // From after the sync: one that failed for somebody else has changed it by now.
+        // Taken after the sync: a sync that failed for another caller has changed it by now.
         let verifier = self.verifier();
         let after = self.attr(&*file)?;
         Ok(Committed { verifier, change: change(&before, after) })
@@ -130,13 +130,14 @@ impl Export {
     }
 
     /// After a failed sync the kernel has dropped what it could not write: the verifier changes, so
-    /// that clients send again what they still hold. The kernel tells of the failure once per
-    /// descriptor, so nobody else may sync by this one before the verifier has changed.
+    /// that clients send again what they still hold. The kernel reports the failure once per
+    /// descriptor, so no other caller may sync through this one before the verifier has changed.
     fn flush(
         &self,
         file: &OpenFile,
         sync: impl FnOnce(&OpenFile) -> Result<(), Errno>,
     ) -> Result<()> {
+        self.disk().operate();
         let _alone = file.alone.lock().unwrap_or_else(PoisonError::into_inner);
         sync(file).map_err(|cause| {
             tracing::error!(%cause, export = %self.path().display(), "data may be lost");
@@ -236,7 +237,7 @@ impl Export {
         if i64::try_from(offset).is_err() {
             return Err(Error::NoData);
         }
-        // Nobody reads by the place where the descriptor is.
+        // No read depends on the descriptor's position.
         let found = match what {
             Seek::Data => seek(&*file, SeekFrom::Data(offset)),
             Seek::Hole => seek(&*file, SeekFrom::Hole(offset)),
@@ -257,7 +258,7 @@ impl ColdRead {
                 Err(other) => return Err(error(other)),
             }
         }
-        // If somebody cut the file meanwhile, its end is where the bytes end.
+        // If another process truncated the file in the meantime, it ends where the bytes end.
         let cut = self.filled < self.buffer.len();
         self.buffer.truncate(self.filled);
         let mut read = answer(self.buffer, self.attr, self.offset);
@@ -266,7 +267,7 @@ impl ColdRead {
     }
 }
 
-/// Files that the kernel cannot copy, with what file systems they are on.
+/// The kernel cannot copy between these files, because of their file systems.
 fn not_copied(errno: Errno) -> Error {
     match errno {
         Errno::XDEV | Errno::OPNOTSUPP | Errno::NOSYS => Error::NotSupported,
@@ -282,7 +283,7 @@ fn answer(buffer: Vec<u8>, attr: Attr, offset: u64) -> RemoteRead {
 fn write_all(file: &OpenFile, mut data: &[u8], mut offset: u64) -> Result<()> {
     while !data.is_empty() {
         match pwrite(file, data, offset) {
-            // It does not happen for regular files; it must not become an endless loop.
+            // It does not happen for regular files, but must not become an endless loop.
             Ok(0) => return Err(Error::Io),
             Ok(count) => {
                 data = &data[count..];

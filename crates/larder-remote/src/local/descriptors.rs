@@ -32,7 +32,7 @@ pub(super) struct OpenFile {
     fd: OwnedFd,
     /// Its type, which never changes.
     pub(super) kind: Kind,
-    /// Held by who moves the position of a directory, or waits for a sync's verdict.
+    /// Held while the position of a directory is moved, or the result of a sync is awaited.
     pub(super) alone: Mutex<()>,
 }
 
@@ -58,8 +58,8 @@ type Key = (Handle, Purpose);
 #[derive(Debug)]
 struct Kept {
     file: Arc<OpenFile>,
-    /// Whether it was asked for again since it was opened, or since eviction or the sweeper
-    /// looked.
+    /// Whether it was requested again since it was opened, or since it was last checked by eviction
+    /// or the sweeper.
     used: AtomicBool,
 }
 
@@ -85,7 +85,7 @@ impl Descriptors {
         Some(Arc::clone(&kept.file))
     }
 
-    /// Keeps a descriptor, or answers the one that somebody else kept meanwhile.
+    /// Keeps a descriptor, or returns the one that another thread has kept in the meantime.
     pub(super) fn keep(&self, handle: &Handle, purpose: Purpose, file: OpenFile) -> Arc<OpenFile> {
         let key = (handle.clone(), purpose);
         let mut closed = Vec::new();
@@ -99,7 +99,7 @@ impl Descriptors {
         let file = Arc::new(file);
         table.order.push_back(key.clone());
         if table.order.len() > 2 * DESCRIPTORS_MAX {
-            // Handles that are forgotten and kept again stand in it several times.
+            // Handles that are forgotten and kept again are in it several times.
             table.order = table.kept.keys().cloned().chain([key.clone()]).collect();
         }
         table.kept.insert(key, Kept { file: Arc::clone(&file), used: AtomicBool::new(false) });
@@ -109,14 +109,14 @@ impl Descriptors {
         file
     }
 
-    /// Closes every descriptor of `handle` as soon as its present users are done.
+    /// Closes every descriptor of `handle` as soon as its present users have finished.
     pub(super) fn forget(&self, handle: &Handle) {
         let closed = [Purpose::Path, Purpose::Read, Purpose::Write]
             .map(|purpose| self.lock().kept.remove(&(handle.clone(), purpose)));
         drop(closed);
     }
 
-    /// Closes the descriptor of `handle` for `purpose` as soon as its present users are done.
+    /// Closes the descriptor of `handle` for `purpose` as soon as its present users have finished.
     pub(super) fn forget_one(&self, handle: &Handle, purpose: Purpose) {
         let closed = self.lock().kept.remove(&(handle.clone(), purpose));
         drop(closed);
@@ -139,7 +139,7 @@ impl Descriptors {
 }
 
 impl Table {
-    /// Takes out the oldest descriptor that was not used since it was last looked at.
+    /// Removes the oldest descriptor that was not used since it was last checked.
     fn evict(&mut self) -> Option<Kept> {
         while let Some(key) = self.order.pop_front() {
             match self.kept.get(&key) {
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_second_gets_the_first_ones() {
+    fn the_second_user_of_a_file_gets_the_first_ones_descriptor() {
         let descriptors = Descriptors::default();
         let first = descriptors.keep(&handle(1), Purpose::Read, file());
         let second = descriptors.keep(&handle(1), Purpose::Read, file());

@@ -17,12 +17,12 @@ pub enum LocalError {
         /// Why.
         cause: Errno,
     },
-    /// Its file system gives no file handles, or too long ones.
+    /// Its file system has no file handles, or too long ones.
     #[error("the file system of {path} has no file handles to serve: {cause}")]
     NoHandles {
         /// The directory.
         path: PathBuf,
-        /// What name_to_handle_at(2) said.
+        /// The error of name_to_handle_at(2).
         cause: Errno,
     },
     /// We may not open files by handle.
@@ -30,7 +30,7 @@ pub enum LocalError {
     NotPrivileged {
         /// The directory.
         path: PathBuf,
-        /// What open_by_handle_at(2) said.
+        /// The error of open_by_handle_at(2).
         cause: Errno,
     },
     /// The anonymous user has the number that stands for "no change" in system calls.

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use larder_io::handle::{KernelHandle, handle_of, open_by_handle};
 use larder_io::lease::{Company, alone};
+use larder_io::{Clock, RealClock};
 use larder_vfs::{Attr, Before, Change, Cred, Error, Found, Handle, Kind, Result, Verifier};
 use rustix::fs::{Mode, OFlags, fstatvfs, open, openat, readlinkat};
 use rustix::io::Errno;
@@ -20,17 +21,18 @@ use super::handle::Seals;
 use super::identity::{Acting, Identities, Identity};
 use super::key::HandleKey;
 use super::options::LocalOptions;
+use super::slow_disk::SlowDisk;
 use super::stat::{attributes, kind_of};
 
-/// Locks that changes of objects are put in order by. Two objects that share one wait for each
-/// other without need, which is rare with this many.
+/// Locks that order changes of objects. Two objects that share one wait for each other needlessly,
+/// which is rare with this many.
 const LOCKS: usize = 256;
-/// How often the sweeper closes what was not used since its last round.
+/// How often the sweeper closes descriptors that were not used since its last round.
 const SWEEP_PERIOD: Duration = Duration::from_secs(2);
 /// Most levels that a directory may lie below the exported one.
 const DEPTH_MAX: usize = 4096;
 
-/// To open a file without following a symbolic link, to stand for it only.
+/// To open a file without following a symbolic link, only to refer to it.
 pub(super) const PATH_ONLY: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// An exported directory.
@@ -47,12 +49,13 @@ pub(super) struct Export {
     seals: Seals,
     fsid: u64,
     device: u64,
-    /// What the process's umask takes from the mode of new files.
+    /// The bits that the process's umask removes from the mode of new files.
     pub(super) umask: u32,
     identities: Identities,
     descriptors: Descriptors,
     locks: [Mutex<()>; LOCKS],
     verifier: AtomicU64,
+    disk: SlowDisk,
 }
 
 impl Export {
@@ -97,6 +100,7 @@ impl Export {
             descriptors: Descriptors::default(),
             locks: std::array::from_fn(|_| Mutex::new(())),
             verifier: AtomicU64::new(u64::from_ne_bytes(random)),
+            disk: SlowDisk::new(options.disk_latency, Arc::new(RealClock)),
         })
     }
 
@@ -106,6 +110,11 @@ impl Export {
 
     pub(super) fn options(&self) -> &LocalOptions {
         &self.options
+    }
+
+    /// The time that the disk takes beside the work that it does.
+    pub(super) fn disk(&self) -> &SlowDisk {
+        &self.disk
     }
 
     pub(super) fn descriptors(&self) -> &Descriptors {
@@ -127,7 +136,7 @@ impl Export {
         Verifier(self.verifier.load(Relaxed))
     }
 
-    /// Data that was written may be lost: clients see by the verifier that they must send it again.
+    /// Data that was written may be lost: the new verifier tells clients to send it again.
     pub(super) fn lost_data(&self) {
         self.verifier.fetch_add(1, Relaxed);
     }
@@ -141,7 +150,7 @@ impl Export {
         }
     }
 
-    /// Who `cred` acts as.
+    /// The identity with which `cred` acts.
     pub(super) fn identity(&self, cred: &Cred) -> Identity {
         self.identities.of(cred)
     }
@@ -151,10 +160,10 @@ impl Export {
         self.identities.act_as(who)
     }
 
-    /// A descriptor that stands for the file.
+    /// A descriptor that refers to the file.
     ///
     /// # Errors
-    /// [`Error::Stale`] also for a directory that lies outside the exported one by now.
+    /// [`Error::Stale`] also for a directory that is outside the exported one by now.
     pub(super) fn file(&self, handle: &Handle) -> Result<Arc<OpenFile>> {
         let file = match self.descriptors.get(handle, Purpose::Path) {
             Some(file) => file,
@@ -165,8 +174,7 @@ impl Export {
                 self.descriptors.keep(handle, Purpose::Path, OpenFile::new(fd, kind))
             }
         };
-        // Each time: somebody on this machine may move a directory out while its descriptor is
-        // kept.
+        // Each time: another process may move a directory out while its descriptor is kept.
         if file.kind == Kind::Directory && !self.is_inside(&*file)? {
             tracing::warn!(?handle, "a directory was moved out of the export");
             self.descriptors.forget(handle);
@@ -190,7 +198,7 @@ impl Export {
     ///
     /// Never to be called with the file's lock held, see [`Export::change_file`].
     pub(super) fn data(&self, handle: &Handle, purpose: Purpose) -> Result<Arc<OpenFile>> {
-        // What is open for writing is open for reading, too.
+        // A descriptor that is open for writing is open for reading, too.
         let enough = [purpose, Purpose::Write];
         if let Some(file) = enough.iter().find_map(|purpose| self.descriptors.get(handle, *purpose))
         {
@@ -206,7 +214,7 @@ impl Export {
         let flags = flags | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::NOCTTY;
         let kernel = self.seals.open(handle)?;
         let opened = match open_by_handle(&self.root, &kernel, flags) {
-            // Somebody has a lease on it: perhaps we, until the end of a change.
+            // A process has a lease on it: perhaps this one, until the end of a change.
             Err(Errno::AGAIN) => {
                 drop(self.lock(handle));
                 open_by_handle(&self.root, &kernel, flags)
@@ -221,14 +229,15 @@ impl Export {
         Ok(self.descriptors.keep(handle, purpose, file))
     }
 
-    /// Changes a file of which `data` is a descriptor for writing, if it could be opened so. `work`
-    /// is given the attributes from just before; they are told if nobody else can have written
-    /// between them and those from after.
+    /// Changes a file of which `data` is a descriptor for writing, if it could be opened for that.
+    /// `work` is given the attributes from just before; the reply has them if no other process can
+    /// have written between them and those from after.
     ///
     /// Other calls wait for the lock, and processes of this machine for a lease: while we have one,
-    /// nobody else has the file open or opens it. Who has it open already may write at any
-    /// moment, so then nothing is told. On a file system without leases it is believed that
-    /// nobody does, unless the directory is [`LocalOptions::shared`].
+    /// no other process has the file open or opens it. A process that has it open already may write
+    /// at any moment, so then the attributes from before are left out. On a file system without
+    /// leases it is assumed that no process writes, unless the directory is
+    /// [`LocalOptions::shared`].
     pub(super) fn change_file(
         &self,
         handle: &Handle,
@@ -268,7 +277,8 @@ impl Export {
         Ok(Found { handle, attr: self.attr(fd)? })
     }
 
-    /// Describes an open file and keeps the descriptor: what was looked up is often used next.
+    /// Describes an open file and keeps the descriptor: a file that was looked up is often used
+    /// next.
     pub(super) fn found(&self, fd: OwnedFd) -> Result<Found> {
         let found = self.describe(&fd)?;
         let file = OpenFile::new(fd, found.attr.kind);
@@ -295,7 +305,7 @@ impl Export {
         one: &Handle,
         other: &Handle,
     ) -> (MutexGuard<'_, ()>, Option<MutexGuard<'_, ()>>) {
-        // In the order of the locks, so that no two operations wait for each other.
+        // In the order of the locks, so that no two operations deadlock.
         let (low, high) = (slot(one).min(slot(other)), slot(one).max(slot(other)));
         (self.lock_slot(low), (low < high).then(|| self.lock_slot(high)))
     }
@@ -304,7 +314,7 @@ impl Export {
         self.locks[slot].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether an open directory is the exported one or lies below it, just now.
+    /// Whether an open directory is the exported one or is below it at this moment.
     pub(super) fn is_inside(&self, directory: impl AsFd) -> Result<bool> {
         let mut known = None;
         loop {
@@ -321,21 +331,21 @@ impl Export {
                 Some(_) => root == b"/",
                 None => false,
             };
-            // If all of it was moved between the two looks, they are of different places.
+            // If the whole tree was moved between the two checks, the two paths differ.
             if inside || known.replace(root.clone()) == Some(root) {
                 return Ok(inside);
             }
         }
     }
 
-    /// Where an open directory is: its path, as the kernel would say it to us.
+    /// The path of an open directory, as the kernel reports it to us.
     fn place(&self, directory: impl AsFd) -> Result<Vec<u8>, Errno> {
         let number = directory.as_fd().as_raw_fd().to_string();
         let path = readlinkat(&self.own_descriptors, number, Vec::new())?;
         Ok(path.into_bytes())
     }
 
-    /// The same as [`Export::is_inside`], at the cost of a look at each directory above.
+    /// The same as [`Export::is_inside`], by opening each directory above it.
     fn climbs_to_root(&self, directory: impl AsFd) -> Result<bool> {
         let (mut at, _) = handle_of(&directory).map_err(error)?;
         let mut above: Option<OwnedFd> = None;
@@ -346,7 +356,8 @@ impl Export {
             let from = above.as_ref().map_or(directory.as_fd(), AsFd::as_fd);
             let parent = openat(from, "..", PATH_ONLY, Mode::empty()).map_err(error)?;
             let (kernel, mount_id) = handle_of(&parent).map_err(error)?;
-            // The root of a file system is its own parent, that of a mount has one elsewhere.
+            // The root of a file system is its own parent; the parent of a mount's root is on
+            // another mount.
             if mount_id != self.mount_id || kernel == at {
                 return Ok(false);
             }
@@ -363,8 +374,8 @@ fn slot(object: &Handle) -> usize {
     (hasher.finish() % LOCKS as u64) as usize
 }
 
-/// What open_by_handle_at(2) answers for handles that name nothing, in one word. Handles come from
-/// outside, and file systems differ in how they refuse garbage.
+/// Translates the errors of open_by_handle_at(2) for handles that name nothing. Handles come from
+/// outside, and file systems refuse garbage with different errors.
 fn stale(errno: Errno) -> Error {
     match errno {
         Errno::STALE | Errno::INVAL | Errno::NOENT | Errno::PERM | Errno::LOOP => Error::Stale,
@@ -384,28 +395,28 @@ pub(super) fn change(before: &Attr, after: Attr) -> Change {
     Change { before: Some(before), after: Some(after) }
 }
 
-/// Refuses what is not the name of one entry.
+/// Refuses anything but the name of one entry.
 pub(super) fn check_name(name: &OsStr) -> Result<()> {
     let bytes = name.as_encoded_bytes();
     let bad = bytes.is_empty() || bytes.contains(&b'/') || bytes.contains(&0);
     if bad { Err(Error::InvalidArgument) } else { Ok(()) }
 }
 
-/// The process's umask. The system call that asks for it also sets it, for all threads; so it is
-/// read from proc(5), and taken for zero if that cannot be read.
+/// The process's umask. The system call that returns it also sets it, for all threads; so it is
+/// read from proc(5), and assumed to be zero if that cannot be read.
 fn umask() -> u32 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("Umask:"));
     line.and_then(|octal| u32::from_str_radix(octal.trim(), 8).ok()).unwrap_or(0)
 }
 
-#[expect(clippy::disallowed_methods, reason = "a thread that sweeps for its own sake")]
 /// Starts the thread that sweeps until the export is gone.
 pub(super) fn start_sweeper(export: &Arc<Export>) -> Result<(), LocalError> {
+    let clock: &'static dyn Clock = &RealClock;
     let weak = Arc::downgrade(export);
     let sweeper = move || {
         loop {
-            std::thread::park_timeout(SWEEP_PERIOD);
+            clock.block(SWEEP_PERIOD);
             let Some(export) = weak.upgrade() else { return };
             export.descriptors().sweep();
         }

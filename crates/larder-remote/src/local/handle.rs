@@ -44,7 +44,7 @@ impl std::fmt::Debug for Seals {
 }
 
 impl Seals {
-    /// Of the export of the directory with this kernel handle on this file system.
+    /// The sealer for the export of the directory with this kernel handle on this file system.
     pub(super) fn new(key: &HandleKey, fsid: u64, root: &KernelHandle) -> Seals {
         let mut mac = Hmac::new_from_slice(key.as_bytes()).expect("HMAC takes keys of any length");
         mac.update(&fsid.to_be_bytes());
@@ -81,7 +81,8 @@ impl Seals {
             _ => return Err(Error::InvalidArgument),
         }
         let (sealed, seal) = bytes.split_at(bytes.len() - SEAL_BYTES);
-        // Compared in constant time: who may try often learns nothing by how long it takes.
+        // Compared in constant time, so that the duration reveals nothing to a client that tries
+        // many seals.
         let checked = self.mac.clone().chain_update(sealed).verify_truncated_left(seal);
         checked.map_err(|_| Error::Stale)?;
         let (header, kernel) = sealed.split_at(HEADER_BYTES);

@@ -15,10 +15,10 @@ use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use super::errors::LocalError;
 use super::options::{LocalOptions, Squash};
 
-/// As a user or group id: "leave it as it is". Nobody may be called that.
+/// As a user or group id: "leave it as it is". It cannot be the id of a user.
 const UNCHANGED: u32 = u32::MAX;
 
-/// Who an operation is made as.
+/// The identity with which an operation is made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Identity {
     pub(super) uid: u32,
@@ -62,7 +62,7 @@ impl Identities {
         })
     }
 
-    /// Who `cred` acts as here (exports(5), "User ID Mapping").
+    /// The identity with which `cred` acts here (exports(5), "User ID Mapping").
     pub(super) fn of(&self, cred: &Cred) -> Identity {
         let gid = |gid: u32| match self.squash {
             _ if gid == UNCHANGED => self.anonymous_gid,
@@ -88,7 +88,7 @@ impl Identities {
         }
     }
 
-    /// Makes the calling thread act as `who` until the answer is dropped.
+    /// Makes the calling thread act as `who` until the returned value is dropped.
     ///
     /// # Errors
     /// [`Error::NotPermitted`] if the kernel refuses; the thread is then unchanged.
@@ -119,7 +119,7 @@ impl Identities {
     }
 }
 
-/// The calling thread acts as somebody else while this lives. Not to be held over an `await`.
+/// The calling thread acts as another user while this lives. Not to be held over an `await`.
 #[must_use]
 pub(super) struct Acting<'a>(Option<&'a Identities>);
 
@@ -130,7 +130,7 @@ impl Drop for Acting<'_> {
             .and_then(|()| set_thread_res_gid(None, own.gid, None))
             .and_then(|()| set_thread_groups(&own.groups));
         if let Err(cause) = back {
-            // A thread with somebody's rights would serve somebody else with them.
+            // Otherwise a thread with one user's rights would serve another user with them.
             tracing::error!(%cause, "cannot return to the process's identity");
             std::process::abort();
         }
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_acts_as_somebody_and_returns() {
+    fn a_thread_acts_as_a_user_and_returns_to_its_own_identity() {
         let identities = identities(Squash::None);
         if !geteuid().is_root() {
             return;

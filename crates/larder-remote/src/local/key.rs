@@ -13,7 +13,7 @@ use larder_rpc::random_u64;
 
 const KEY_BYTES: usize = 32;
 
-/// What makes handles unguessable.
+/// The key that makes handles unguessable.
 #[derive(Clone, PartialEq, Eq)]
 pub struct HandleKey([u8; KEY_BYTES]);
 
@@ -29,7 +29,7 @@ impl HandleKey {
         HandleKey(bytes)
     }
 
-    /// A key that nobody knows.
+    /// A random key, which is stored nowhere.
     ///
     /// # Errors
     /// If the kernel has no randomness.
@@ -46,8 +46,8 @@ impl HandleKey {
     /// the disk when this returns. Processes that do this at the same time get the same key.
     ///
     /// # Errors
-    /// If the file cannot be read or made, if it is no key, or if it belongs to somebody else or is
-    /// open to others.
+    /// If the file cannot be read or made, if it is not a key, or if it belongs to another user or
+    /// others may read it.
     pub fn kept_in(path: &Path) -> io::Result<HandleKey> {
         match File::open(path) {
             Ok(file) => return HandleKey::read(file),
@@ -56,7 +56,7 @@ impl HandleKey {
         }
         let made = path.with_extension(format!("new-{:016x}", random_u64()));
         let put = HandleKey::random()?.write(&made).and_then(|()| {
-            // Fails if somebody was first: then that one's key is the key.
+            // Fails if another process was first: then its key is the key.
             match std::fs::hard_link(&made, path) {
                 Err(cause) if cause.kind() == ErrorKind::AlreadyExists => Ok(()),
                 linked => linked,

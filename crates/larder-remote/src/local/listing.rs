@@ -19,10 +19,10 @@ use super::export::Export;
 
 /// Room for one batch of entries from the kernel, in bytes.
 const BATCH_BYTES: usize = 32 << 10;
-/// What an entry takes of a reply beside its name and handle, in bytes: `entryplus3` of RFC 1813
-/// (3.3.17) with attributes.
+/// The space that an entry takes in a reply besides its name and handle, in bytes: `entryplus3` of
+/// RFC 1813 (3.3.17) with attributes.
 const ENTRY_BYTES: usize = 128;
-/// Most entries of one reply, however many bytes it may have: each costs several system calls.
+/// Most entries of one reply, however many bytes it may have: each takes several system calls.
 const ENTRIES_MAX: usize = 4096;
 
 impl Export {
@@ -46,8 +46,8 @@ impl Export {
         Ok(Listing { entries, eof, verifier: 0, dir: Some(self.attr(&*dir)?) })
     }
 
-    /// Checks the right to read the directory; answers whether the caller may search it, too, and
-    /// so may know what its names stand for.
+    /// Checks the right to read the directory; returns whether the caller may search it, too, and
+    /// so may learn for what its names stand.
     fn may_list(&self, cred: &Cred, dir: &OpenFile) -> Result<bool> {
         let _acting = self.act_as(&self.identity(cred))?;
         access_of(dir, Mask::READ_OK).map_err(error)?;
@@ -72,7 +72,7 @@ fn names(reader: &OpenFile, position: u64, bytes_max: u32) -> Result<(Vec<Listed
     let mut buffer = [MaybeUninit::uninit(); BATCH_BYTES];
 
     let _alone = reader.alone.lock().unwrap_or_else(PoisonError::into_inner);
-    // Also to the beginning: the descriptor stands where somebody else's listing left it.
+    // Seeks even to the beginning: the position is where another caller's listing left it.
     let start = i64::try_from(position).map_err(|_| Error::BadCookie)?;
     seek(reader, SeekFrom::Start(start.cast_unsigned())).map_err(|_| Error::BadCookie)?;
     let mut batches = RawDir::new(reader, &mut buffer);

@@ -17,17 +17,17 @@ use super::errors::error;
 use super::export::{Export, change, check_name};
 use super::identity::Identity;
 
-/// Mode of new files and directories whose creator names none: the owner's alone.
+/// Mode of new files and directories for which the client gives none: only the owner has rights.
 const FILE_MODE: u32 = 0o600;
 const DIRECTORY_MODE: u32 = 0o700;
-/// How often a file that others make and remove at the same moment is tried for.
+/// How often the operation is repeated if other processes make and remove the file in the meantime.
 const TRIES_MAX: u32 = 8;
 
 impl Export {
     pub(super) fn lookup(&self, cred: &Cred, handle: &Handle, name: &OsStr) -> Result<LookedUp> {
         check_name(name)?;
         let dir = self.dir(handle)?;
-        // There is no way up out of the export.
+        // `..` of the export's root is the root itself.
         let name = if name == ".." && self.is_root(handle) { OsStr::new(".") } else { name };
         let opened = {
             let _acting = self.act_as(&self.identity(cred))?;
@@ -145,7 +145,8 @@ impl Export {
         if from.0 == to.0 {
             self.sync_names(&[to.0])?;
         } else {
-            // The new name before the loss of the old one: a crash may leave both, never neither.
+            // The new name is synced before the removal of the old one: a crash may leave both,
+            // never neither.
             self.sync_names(&[to.0, from.0])?;
         }
         Ok((change(&before.0, after.0), change(&before.1, after.1)))
@@ -166,8 +167,9 @@ impl Export {
         let before = self.attr(&*dir)?;
         {
             let _acting = self.act_as(&self.identity(cred))?;
-            // By way of proc(5): linking by descriptor alone takes a capability that the caller has
-            // not. Where `fs.protected_hardlinks` is set it applies, unlike in the kernel's server.
+            // Through proc(5): linking by descriptor alone takes a capability that the caller does
+            // not have. The sysctl `fs.protected_hardlinks` applies here, unlike in the kernel's
+            // server.
             linkat(CWD, target.proc_path(), &*dir, name, AtFlags::SYMLINK_FOLLOW).map_err(error)?;
         }
         let after = self.attr(&*dir)?;
@@ -184,7 +186,7 @@ impl Export {
         }
     }
 
-    /// What `name` stands for just now, to close our descriptors of it once it is gone.
+    /// The handle of what `name` stands for now, to close our descriptors of it once it is gone.
     fn handle_at(&self, dir: &OpenFile, name: &OsStr) -> Option<Handle> {
         let fd = self.open_entry(dir, name).ok()?;
         self.describe(fd).ok().map(|found| found.handle)
@@ -239,10 +241,10 @@ impl Export {
         Err(Error::TryAgain)
     }
 
-    /// Gives a new object the bits back that the process's umask took: clients have applied their
-    /// own, ours has no say. Where a directory has a default ACL the kernel ignores umasks, and the
-    /// mode it gave is right. Done with our own rights, since a user may not always set again what
-    /// the kernel gave it (a directory's set-gid bit, from its parent).
+    /// Gives a new object back the bits that the process's umask removed: clients have applied
+    /// their own umask, and ours must not count. Where a directory has a default ACL the kernel
+    /// ignores umasks, and the mode it gave is right. Done with our own rights, since a user may
+    /// not always set again what the kernel gave it (a directory's set-gid bit, from its parent).
     fn undo_umask(&self, new: &New, set: &SetAttr, found: &mut Found) -> Result<()> {
         const PERMISSIONS: u32 = 0o777;
         let given = found.attr.mode;
@@ -269,9 +271,9 @@ impl Export {
     }
 }
 
-/// What is still to be set of a new object: all but the mode, which it was made with. Only the
-/// superuser gives files away; for others the kernel's server ignores the ids, too, because some
-/// clients always send them.
+/// The attributes of a new object that are still to be set: all but the mode, with which it was
+/// made. Only the superuser gives files away; for others the kernel's server ignores the ids, too,
+/// because some clients always send them.
 fn rest_of_new(who: &Identity, set: SetAttr, attr: &Attr) -> SetAttr {
     let ours = who.is_superuser();
     SetAttr {
@@ -281,10 +283,12 @@ fn rest_of_new(who: &Identity, set: SetAttr, attr: &Attr) -> SetAttr {
         size: set.size.filter(|&size| size != attr.size && attr.kind == Kind::File),
         atime: set.atime,
         mtime: set.mtime,
+        in_memory: None,
     }
 }
 
-/// What is set of a file that exists already: its size, as open(2) with `O_CREAT | O_TRUNC` has it.
+/// The attributes to set on a file that exists already: its size, as with open(2) and
+/// `O_CREAT | O_TRUNC`.
 fn size_of(set: SetAttr) -> SetAttr {
     SetAttr { size: set.size, ..SetAttr::default() }
 }

@@ -12,7 +12,7 @@ pub(super) const MODE_BITS: u32 = 0o7777;
 /// Unit of `stx_blocks`, in bytes (statx(2)).
 const BLOCK_BYTES: u64 = 512;
 
-/// Attributes of an open file, but for [`Attr::fsid`], and the number of its device.
+/// Attributes of an open file, except [`Attr::fsid`], and the number of its device.
 pub(super) fn attributes(fd: impl AsFd) -> Result<(Attr, u64)> {
     let mask = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
     let found = statx(fd, c"", AtFlags::EMPTY_PATH, mask).map_err(error)?;

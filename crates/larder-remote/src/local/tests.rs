@@ -1,4 +1,4 @@
-//! [`LocalDir`] against the kernel. They need the superuser, and say so where they are skipped.
+//! [`LocalDir`] against the kernel. The tests need the superuser; where skipped, they print that.
 
 use std::collections::HashSet;
 use std::fs;
@@ -137,7 +137,7 @@ async fn the_kernel_judges_by_the_callers_identity() {
     let friend = Cred::new(BOB, BOB, &[5, ALICE]);
     assert_eq!(t.read(&friend, &made.handle).await.unwrap(), b"hers");
     assert_eq!(t.write(&friend, &made.handle, b"his").await.unwrap_err(), Error::AccessDenied);
-    // The superuser is squashed, and so is nobody.
+    // The superuser is squashed, and so is the id that stands for no user.
     assert_eq!(t.read(&Cred::root(), &made.handle).await.unwrap_err(), Error::AccessDenied);
     let anonymous = Cred::new(u32::MAX, u32::MAX, &[]);
     assert_eq!(t.read(&anonymous, &made.handle).await.unwrap_err(), Error::AccessDenied);
@@ -182,7 +182,7 @@ async fn owners_use_their_data_whatever_the_mode_says() {
     t.remote.setattr(&alice, &made.handle, cut, None).await.unwrap();
     let refused = t.remote.setattr(&user(BOB), &made.handle, cut, None).await.unwrap_err();
     assert_eq!(refused, Error::AccessDenied);
-    // Who may execute a file may read it.
+    // A user who may execute a file may read it.
     let tool = t.make(&alice, "tool", New::File, 0o711).await.unwrap().found;
     t.write(&alice, &tool.handle, b"#!").await.unwrap();
     assert_eq!(t.read(&user(BOB), &tool.handle).await.unwrap(), b"#!");
@@ -285,7 +285,7 @@ async fn every_kind_of_object_can_be_made() {
         let made = t.make(&root, name, new.clone(), 0o640).await.unwrap();
         assert_eq!(made.found.attr.kind, kind, "{name}");
         assert!(made.dir.follows(&before.validator()), "{name}");
-        // The kernel reads a directory, and moves its access time, to find names for a handle anew.
+        // To find names for a handle, the kernel reads the directory, which moves its access time.
         let after = made.dir.after.unwrap();
         let now = t.remote.getattr(&root, &t.root).await.unwrap();
         assert_eq!(Attr { atime: now.atime, ..after }, now, "{name}");
@@ -464,7 +464,7 @@ async fn a_listing_in_small_pieces_is_complete_while_names_come_and_go() {
 }
 
 #[tokio::test]
-async fn who_may_not_search_a_directory_lists_names_only() {
+async fn a_user_that_may_not_search_a_directory_lists_names_only() {
     let t = fixture!(LocalOptions::default());
     fs::create_dir(t.path("d")).unwrap();
     fs::write(t.path("d/f"), b"").unwrap();
@@ -498,7 +498,7 @@ async fn parallel_changes_tell_each_its_own_step() {
     // They end in another order than they were done in.
     steps.sort_by_key(|(before, after)| (before.ctime, after.ctime));
     for pair in steps.windows(2) {
-        // What one saw last the next saw first, unless the clock did not move between.
+        // The state after one change is that before the next, unless the clock did not advance.
         assert!(pair[0].1.ctime <= pair[1].0.ctime, "{pair:?}");
     }
 }
@@ -529,7 +529,7 @@ async fn the_contract_of_every_server_is_kept() {
     let remote: Arc<dyn Remote> = Arc::new(t.remote.clone());
     let base = t.make(&Cred::root(), "base", New::Directory, 0o755).await.unwrap().found.handle;
     let mut failures = Vec::new();
-    // For its front door, an NFSv3 server, which has neither.
+    // Its front door is an NFSv3 server, which has neither.
     let lacking = |need: &Ability| matches!(need, Ability::Locks | Ability::Xattrs);
     for case in cases().iter().filter(|case| !case.needs.iter().any(lacking)) {
         match case.check(&remote, &base, &Traits::default()).await {
@@ -541,8 +541,8 @@ async fn the_contract_of_every_server_is_kept() {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
-/// A process of this machine writes to the file all the time. Whenever a change of ours is told to
-/// follow on what was there before, nobody wrote in between.
+/// A process writes to the file all the time. Whenever a reply says that our change followed the
+/// known version, no process wrote in between.
 #[tokio::test]
 async fn a_change_is_told_to_follow_only_if_no_process_wrote_in_between() {
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -563,7 +563,7 @@ async fn a_change_is_told_to_follow_only_if_no_process_wrote_in_between() {
         }
         unreachable!("the numbers do not end")
     });
-    // The kernel changes times before bytes: what is read in between lacks a write, and is skipped.
+    // The kernel changes times before bytes: a read in between lacks a write. Skipped.
     let seen = async || loop {
         let number = begun.load(Ordering::SeqCst);
         let before = t.remote.getattr(&root, &file).await.unwrap().validator();

@@ -1,5 +1,5 @@
-//! Writes on volumes with copies: never over committed blocks, but to other blocks, which the
-//! commit puts in their place.
+//! Writes on volumes with copies or memory disks: never over committed blocks, but to other blocks,
+//! which the commit puts in their place.
 //!
 //! A block of which only a part is written is *merged*: the rest is read from the file's present
 //! block, and the whole block is written. The commit names that block, so that two clients that
@@ -25,13 +25,14 @@ use super::Native;
 use super::disks::NotDone;
 use super::opens::Open;
 use super::plan::block_of;
-use super::read::GRANTS_MAX;
+use super::read::{GRANTS_MAX, refuse_lost};
 use super::uncommitted::Merged;
+use super::write::How;
 
-/// So many blocks are merged before they are committed: what a commit can name.
+/// At most this many blocks are merged before they are committed: as many as a commit can name.
 const MERGED_MAX: usize = larder_wire::meta::RANGES_MAX / 2;
 
-/// What is written in place of what was asked for.
+/// What is written in place of what the caller wrote.
 #[derive(Debug, PartialEq, Eq)]
 struct Whole {
     offset: u64,
@@ -47,26 +48,21 @@ struct Block {
 }
 
 impl Native {
-    /// Whether there are copies.
-    pub(super) fn is_mirrored(&self) -> bool {
-        self.session.now().given.copies > 1
-    }
-
-    /// Writes as much from the start of `data` as one layout tells of; answers where that ends.
+    /// Writes as much from the start of `data` as one layout covers; returns where that ends.
     pub(super) async fn write_part_anew(
         &self,
         cred: &Cred,
         (file, open): (FileId, Option<&Open>),
         offset: u64,
         data: &Bytes,
-        is_stable: bool,
+        how: How,
     ) -> Result<u64> {
         let range = offset..offset + data.len() as u64;
         let turn = self.uncommitted.turn(file);
         if parts_of_blocks(&range).next().is_none() {
             let _turn = turn.read().await;
             let whole = Whole { offset, data: data.clone(), merged: Merged::new() };
-            return self.write_whole(cred, (file, open), &whole, is_stable).await;
+            return self.write_whole(cred, (file, open), &whole, how).await;
         }
         if self.uncommitted.merged(file) >= MERGED_MAX {
             self.settle(file).await?;
@@ -74,13 +70,13 @@ impl Native {
         let _turn = turn.write().await;
         let mut blocks = BTreeMap::new();
         for block in parts_of_blocks(&range) {
-            // What we have written of it and not committed is in the same block.
+            // Bytes that we have written and not committed are in the same block.
             if !self.uncommitted.has(file, block) {
                 blocks.insert(block, self.read_block(file, block).await?);
             }
         }
         let whole = merge(offset, data, &blocks);
-        let end = self.write_whole(cred, (file, open), &whole, is_stable).await?;
+        let end = self.write_whole(cred, (file, open), &whole, how).await?;
         Ok(end.min(range.end))
     }
 
@@ -89,7 +85,7 @@ impl Native {
         cred: &Cred,
         (file, open): (FileId, Option<&Open>),
         Whole { offset, data, merged }: &Whole,
-        is_stable: bool,
+        how: How,
     ) -> Result<u64> {
         let range = *offset..offset + data.len() as u64;
         let blocks = block_of(range.start)..range.end.next_multiple_of(BLOCK_BYTES);
@@ -97,19 +93,20 @@ impl Native {
         while tried < GRANTS_MAX {
             self.before_try(tried).await;
             let ahead = open.and_then(|open| open.ahead(range.start, range.end));
+            let ahead = ahead.filter(|ahead| self.suits(ahead, how.medium));
             let layout = match ahead.map(own).filter(|ahead| is_all_there(ahead, &range)) {
                 Some(ahead) => ahead,
-                None => match self.alloc(cred, file, &blocks, &mut tried).await? {
+                None => match self.alloc(cred, file, &blocks, how.medium, &mut tried).await? {
                     Some(layout) => own(layout),
                     None => continue,
                 },
             };
             let (pieces, grants) = self.planned(&layout, range.clone())?;
             let end = pieces.last().map_or(*offset, |last| last.offset + last.length);
-            match self.write_pieces(pieces, grants, *offset, data, is_stable).await {
+            match self.write_pieces(pieces, grants, *offset, data, how.is_stable).await {
                 Ok((written, noted)) => {
                     let merged = merged.range(..end).map(|(at, from)| (*at, *from)).collect();
-                    self.uncommitted.note(cred, file, &written, noted.with(merged));
+                    self.uncommitted.note(cred, file, &written, noted.with(merged).due(how.due));
                     return Ok(end);
                 }
                 Err(NotDone::Refused) => drop(open.map(Open::forget_ahead)),
@@ -120,8 +117,8 @@ impl Native {
         Err(self.refused_again_and_again(file))
     }
 
-    /// A block as the file has it. Who may write a part of it need not be one who may read it: what
-    /// is read goes nowhere else.
+    /// A block as the file has it. A caller that may write a part of the block need not have the
+    /// right to read it: the bytes are only written back.
     async fn read_block(&self, file: FileId, block: u64) -> Result<Block> {
         for tried in 0..GRANTS_MAX {
             self.before_try(tried).await;
@@ -138,11 +135,12 @@ impl Native {
             let length = u32::try_from(extent.length).map_err(|_| Error::Io)?;
             let (disk, position) = (extent.disk, extent.position);
             let from = Some(MergedFrom { disk, position, length });
-            // What is behind the file's end is zeros.
+            // Beyond the file's end there are zeros.
             let end = (block + extent.length).min(given.attributes.size.max(block));
             if end == block {
                 return Ok(Block { from, data: Bytes::new() });
             }
+            refuse_lost(&given.layout, &(block..end))?;
             let (pieces, grants) = self.planned(&given.layout, block..end)?;
             match self.read_pieces(pieces, grants).await {
                 Ok(parts) => {
@@ -157,7 +155,7 @@ impl Native {
     }
 }
 
-/// A layout without what is committed.
+/// A layout without the committed extents.
 fn own(mut layout: Layout) -> Layout {
     layout.extents.0.retain(|extent| extent.state == ExtentState::Provisional);
     layout
@@ -182,7 +180,7 @@ fn parts_of_blocks(range: &Range<u64>) -> impl Iterator<Item = u64> {
     first.into_iter().chain(last.filter(|last| Some(*last) != first))
 }
 
-/// What to write for `data` at `offset`, with the rest of its first and last block as the file has
+/// What to write for `data` at `offset`: with the rest of its first and last block as the file has
 /// them.
 fn merge(offset: u64, data: &Bytes, blocks: &BTreeMap<u64, Block>) -> Whole {
     let merged = blocks.iter().map(|(at, block)| (*at, block.from)).collect();
@@ -213,8 +211,8 @@ mod tests {
 
     const B: u64 = BLOCK_BYTES;
 
-    /// Ranges that begin and end around blocks' ends, in files that end there: with the blocks that
-    /// were merged in it, what is written is the file with the data in it.
+    /// Ranges that begin and end around blocks' ends, in files that end there: with the merged
+    /// blocks, what is written is the file with the data in it.
     #[test]
     fn what_is_written_for_a_part_is_the_whole_block() {
         let places = [0, 1, 100, B - 1, B, B + 1, 2 * B - 1, 2 * B, 2 * B + 7, 3 * B];
@@ -241,7 +239,7 @@ mod tests {
                 let part = whole.offset as usize..written_end as usize;
                 assert_eq!(whole.data[..], wanted[part], "{start}..{end} of {size}");
                 assert_eq!(whole.offset % B, 0);
-                // No old byte is left out, and the file gets no longer than it is to be.
+                // No old byte is left out, and the file does not become longer than it should.
                 assert!(written_end == end || written_end <= size, "{start}..{end} of {size}");
                 let last = end.next_multiple_of(B).min(size.max(end));
                 assert_eq!(written_end, last, "{start}..{end} of {size}");

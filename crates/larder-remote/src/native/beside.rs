@@ -1,11 +1,11 @@
-//! A small new file is committed while its bytes are on their way to the disks.
+//! A small new file is committed while its bytes are in flight to the disks.
 //!
-//! The metadata server gave its blocks with the OPEN, and nobody has written to them. So it can
-//! tell from the disks alone whether they were written: it waits for that before it names them, and
-//! who writes waits for one round trip in place of two. If it does not come to know in time, the
-//! commit is refused and is made again when the disks have answered.
+//! The metadata server gave its blocks with the OPEN, and no client has written to them. So the
+//! disks alone can tell it whether they were written: it waits for that before it names them in the
+//! file, and the writer waits for one round trip instead of two. If the server does not learn it in
+//! time, it refuses the commit, which is made again when the disks have answered.
 //!
-//! Each block is written by one request, or the first of two would vouch for the second.
+//! Each block is written by one request; otherwise the first of two would stand for the second.
 
 use bytes::Bytes;
 use larder_vfs::{Change, Cred, Error, Result};
@@ -19,8 +19,10 @@ use super::disks::NotDone;
 use super::opens::Open;
 use super::plan::{Piece, Place};
 use super::session::Failed;
+use super::uncommitted::ms;
+use super::write::How;
 
-/// What has become of bytes that were to be committed on their way.
+/// The result of committing bytes that are in flight.
 pub(super) enum Beside {
     /// They are the file's, durably.
     Committed(Box<Change>),
@@ -31,13 +33,14 @@ pub(super) enum Beside {
 }
 
 impl Native {
-    /// Writes the first bytes of a new file and commits them at the same time, if nothing was
-    /// written of it before.
+    /// Writes the first bytes of a new file and commits them at the same time, if nothing of it was
+    /// written before.
     pub(super) async fn write_beside_commit(
         &self,
         cred: &Cred,
         (file, open): (FileId, &Open),
         data: &Bytes,
+        How { medium, due, .. }: How,
     ) -> Result<Beside> {
         let turn = self.uncommitted.turn(file);
         let _alone = turn.write().await;
@@ -45,7 +48,8 @@ impl Native {
             return Ok(Beside::NotWritten);
         }
         let end = data.len() as u64;
-        let Some(layout) = open.untouched_ahead(end) else { return Ok(Beside::NotWritten) };
+        let ahead = open.untouched_ahead(end).filter(|ahead| self.suits(ahead, medium));
+        let Some(layout) = ahead else { return Ok(Beside::NotWritten) };
         let (pieces, grants) = self.planned(&layout, 0..end)?;
         let (mut written, mut copies) = (Vec::with_capacity(pieces.len()), Vec::new());
         for Piece { offset, length, at } in &pieces {
@@ -58,6 +62,7 @@ impl Native {
         }
         copies.sort_unstable();
         copies.dedup();
+        let now = self.rpc().config().clock.instant();
         let committing = self.session.change(cred, |sequence| CommitExtents {
             sequence,
             file,
@@ -68,24 +73,26 @@ impl Native {
             mtime: None,
             all: true,
             on_way: true,
+            due_ms: due.map(|due| ms(due.saturating_duration_since(now))),
         });
         let writing = self.write_pieces(pieces, grants, 0, data, false);
         let (written, committed) = tokio::join!(writing, committing);
         let committed = self.note_changes(committed, |done| vec![done.file]);
         self.session.opens().forget_ahead(file);
         match (committed, written) {
-            // The disks have said to the server that they have it, whatever they said to us.
+            // The disks have confirmed to the server that they have the bytes, whatever they
+            // answered to us.
             (Ok(done), _) => Ok(Beside::Committed(Box::new(self.changed(&done.file)))),
             (Err(failed), Ok((written, noted))) => {
                 use Status::{Changed, NotAllocated, NotWritten};
                 let error = match failed {
-                    // The next commit tells whether they are lost.
+                    // The next commit shows whether they are lost.
                     Failed::Status(NotWritten | NotAllocated | Changed) => None,
                     failed => Some(Error::from(failed)),
                 };
                 match error {
                     None | Some(Error::TimedOut | Error::Shutdown | Error::TryAgain) => {
-                        self.uncommitted.note(cred, file, &written, noted);
+                        self.uncommitted.note(cred, file, &written, noted.due(due));
                     }
                     // It will not be otherwise the next time.
                     Some(_) => self.note_loss(),

@@ -59,7 +59,7 @@ pub(super) fn rpc_error(error: RpcError) -> Error {
 }
 
 /// The handle of a file: its volume and its number there, so that no file of another volume is
-/// taken for it.
+/// mistaken for it.
 pub(super) fn handle(volume: VolumeId, file: FileId) -> Handle {
     let mut bytes = [0; 24];
     bytes[..16].copy_from_slice(&volume.0);
@@ -147,7 +147,7 @@ pub(super) fn attr(volume: VolumeId, attributes: &Attributes) -> Attr {
     }
 }
 
-/// How an object changed. The version just before is exact, so it is all that counts of `before`.
+/// How an object changed. The version just before is exact, so no other field of `before` matters.
 pub(super) fn change(volume: VolumeId, changed: &Changed) -> Change {
     let after = attr(volume, &changed.after);
     let before = Before {
@@ -198,7 +198,7 @@ pub(super) fn statfs(space: &Space) -> StatFs {
     }
 }
 
-/// What a reply lists. Names are copied, so that keeping one does not keep the whole reply.
+/// The entries of a reply. Names are copied, so that keeping one does not keep the whole reply.
 pub(super) fn listing(volume: VolumeId, reply: &Entries) -> Listing {
     let entries = reply.entries.0.iter().map(|entry| Listed {
         name: OsString::from_vec(entry.name.to_vec()),

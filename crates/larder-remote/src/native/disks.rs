@@ -1,7 +1,7 @@
 //! The disks of a volume, and requests to them under capabilities.
 //!
-//! A disk is connected when it is first needed. A refusal says what helps: mostly another
-//! capability, for which the metadata server must be asked.
+//! A disk is connected when it is first needed. A refusal says what to do next: usually to ask the
+//! metadata server for another capability.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
@@ -28,18 +28,18 @@ use super::session::Session;
 const PATIENCE: Duration = Duration::from_secs(3);
 /// For how long a disk that was waited for in vain is asked last.
 const SILENCE: Duration = Duration::from_secs(10);
-/// So many bytes of a set are read from one of its disks, the next from another one.
+/// This many bytes are read from one disk of a set before the next disk's turn.
 const SHARE_BYTES: u64 = 1 << 20;
 
-/// What opens the disks of one layout, each with the set that it is of.
+/// The grants that open the disks of one layout, each with the set to which it belongs.
 #[derive(Debug)]
 pub(super) struct Grants(Vec<(DiskId, Arc<Granted>)>);
 
 impl Grants {
-    /// As the metadata server gave them.
+    /// From the grants of the metadata server.
     ///
     /// # Errors
-    /// [`Error::Io`] if a capability cannot be read.
+    /// [`Error::Io`] if a capability cannot be decoded.
     pub(super) fn new(grants: &[Grant]) -> Result<Grants> {
         let granted = |grant: &Grant| {
             let mut bytes = grant.capability.0.clone();
@@ -50,7 +50,7 @@ impl Grants {
         grants.iter().map(granted).collect::<Result<_>>().map(Grants)
     }
 
-    /// What covers `length` bytes at `place`, for writing or reading: one for each copy.
+    /// The grants that cover `length` bytes at `place`, for writing or reading: one for each copy.
     pub(super) fn covering(&self, place: Place, length: u64, writes: bool) -> Vec<Arc<Granted>> {
         let Ok(wanted) = Extent::new(place.position, length) else { return Vec::new() };
         let mut found: Vec<Arc<Granted>> = Vec::new();
@@ -65,7 +65,7 @@ impl Grants {
         found
     }
 
-    /// Those with which a disk can be written.
+    /// The grants with which a disk can be written.
     pub(super) fn on(&self, disk: DiskId) -> impl Iterator<Item = &Arc<Granted>> {
         self.0
             .iter()
@@ -74,10 +74,10 @@ impl Grants {
     }
 }
 
-/// Why a disk did not do what it was asked.
+/// Why a disk did not carry out a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NotDone {
-    /// The capability does not do, or not any more: the metadata server has others.
+    /// The capability is not sufficient, or no longer valid: the metadata server has others.
     Refused,
     /// Anything else.
     Failed(Error),
@@ -95,7 +95,7 @@ pub(super) struct Disks {
     /// Knows where they are.
     session: Arc<Session>,
     connected: Mutex<HashMap<DiskId, Arc<Disk>>>,
-    /// Disks that were waited for in vain, and until when they are asked last.
+    /// Disks that did not answer in time, and until when they are asked last.
     silent: Mutex<HashMap<DiskId, Instant>>,
     /// Held while one is connected to.
     connecting: tokio::sync::Mutex<()>,
@@ -134,7 +134,7 @@ impl Disks {
             return self.read_from(only, place, length).await;
         }
         let count = copies.len().max(1);
-        // Whoever reads these bytes begins with the same disk, which has them in memory.
+        // All readers of these bytes begin with the same disk, which has them in memory.
         copies.rotate_left((place.position / SHARE_BYTES % count as u64) as usize % count);
         copies.sort_by_key(|one| self.is_silent(one.capability.disk));
         let config = self.session.rpc().config();
@@ -175,7 +175,7 @@ impl Disks {
     }
 
     /// Writes `data` at `place`, to all disks that are to have it; if `is_stable`, it is durable on
-    /// return. Answers which have it. A disk that another one is far ahead of has missed it.
+    /// return. Returns which have it. A disk that is far behind another one has missed it.
     ///
     /// # Errors
     /// [`NotDone`], if a disk refuses the capability, or none has it
@@ -220,7 +220,8 @@ impl Disks {
                     Err(failed) => outcome = Some(failed),
                 },
                 None if written.is_empty() => return Err(outcome.unwrap_or(NotDone::Refused)),
-                // What was sent to the others may still come: they have missed it all the same.
+                // A request to the others may still arrive: they count as having missed it all the
+                // same.
                 None => {
                     missing.into_iter().for_each(|disk| self.note_silent(disk));
                     return Ok(written);
@@ -229,8 +230,8 @@ impl Disks {
         }
     }
 
-    /// Which disks [`Self::write`] is to write; none if one of them was waited for in vain lately,
-    /// or the grants are not for these bytes.
+    /// The disks to which [`Self::write`] writes; none if one of them recently did not answer in
+    /// time, or the grants do not cover these bytes.
     pub(super) fn to_be_written(
         &self,
         grants: &Grants,
@@ -257,7 +258,7 @@ impl Disks {
         Ok(Unflushed { boot, granted: Arc::clone(granted) })
     }
 
-    /// Waits for a disk as long as is right while another one has the same.
+    /// Waits for a disk for a time that is appropriate if another one has the same bytes.
     ///
     /// # Errors
     /// [`Error::TimedOut`]
@@ -280,7 +281,7 @@ impl Disks {
         self.silent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes what was written to a disk durable. Answers its boot: what was written in another one
+    /// Makes what was written to a disk durable. Returns its boot: what was written in another boot
     /// may be lost.
     ///
     /// # Errors
@@ -291,7 +292,7 @@ impl Disks {
         flushed.map_err(|cause| disk.not_done(cause))
     }
 
-    /// What the procedures of disks and the connections to them did.
+    /// Counts and times of the disks' procedures, and of the connections to them.
     pub(super) fn stats(&self) -> Vec<Snapshot> {
         self.connected().values().map(|disk| disk.rpc.stats()).collect()
     }
@@ -338,6 +339,18 @@ impl Disks {
         Ok(disk)
     }
 
+    /// Whether a disk is a memory disk, as the metadata server said last.
+    pub(super) fn is_memory(&self, number: DiskId) -> bool {
+        let begun = self.session.now();
+        begun.given.disks.0.iter().any(|info| info.disk == number && info.is_memory)
+    }
+
+    /// Whether committed blocks are never overwritten: there are copies, or memory disks.
+    pub(super) fn writes_anew(&self) -> bool {
+        let given = &self.session.now().given;
+        given.copies > 1 || given.disks.0.iter().any(|disk| disk.is_memory)
+    }
+
     /// Where a disk is, as the metadata server said last.
     fn address(&self, number: DiskId) -> Option<SocketAddr> {
         let begun = self.session.now();
@@ -364,12 +377,12 @@ impl Disks {
     }
 }
 
-/// What a disk may lose: what was written to it in one boot.
+/// What a disk may lose: everything written to it in one boot.
 #[derive(Clone, Debug)]
 pub(super) struct Unflushed {
     /// The boot of the disk.
     pub(super) boot: BootEpoch,
-    /// What it was written under.
+    /// The grant under which it was written.
     pub(super) granted: Arc<Granted>,
 }
 
@@ -392,7 +405,7 @@ impl Disk {
 }
 
 /// The address of a disk as `HOST:PORT`, or `:PORT` for the machine of the metadata server. A host
-/// is an address: names would be looked up differently by each client.
+/// must be an address: each client might resolve a name differently.
 fn address(text: &[u8], server: SocketAddr) -> Option<SocketAddr> {
     let text = std::str::from_utf8(text).ok()?;
     match text.strip_prefix(':') {

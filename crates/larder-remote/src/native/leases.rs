@@ -23,11 +23,11 @@ use larder_wire::meta::words::{
 
 use super::convert;
 
-/// Most leases that we hold. Beyond them, the server is asked for none.
+/// Most leases that we hold. Beyond them, the server is not asked for more.
 const HELD_MAX: usize = 1 << 16;
 /// Most layouts that are kept for reading.
 const LAYOUTS_MAX: usize = 1 << 12;
-/// Most callers whose rights are kept, of one file.
+/// Most callers of one file whose rights are kept.
 const CALLERS_MAX: usize = 4;
 
 /// All of them.
@@ -46,11 +46,11 @@ impl std::fmt::Debug for Leases {
 #[derive(Default)]
 struct State {
     held: HashMap<FileId, Held>,
-    /// Counts what happens.
+    /// Counts events.
     moment: Moment,
-    /// Since when answers are on their way, and how many.
+    /// The moments at which requests in flight began, and how many began at each.
     asking: BTreeMap<Moment, u32>,
-    /// When files were recalled, or changed by us, last; as long as somebody asks.
+    /// When files were last recalled, or changed by us; kept as long as a request is in flight.
     recalled: HashMap<FileId, Moment>,
     changed: HashMap<FileId, Moment>,
     /// When all leases ended last, or all may have been changed by us.
@@ -67,7 +67,7 @@ struct Held {
     known: Option<Known>,
 }
 
-/// What the server said of a file.
+/// What the server reported of a file.
 struct Known {
     attributes: Attributes,
     rights: Vec<(Caller, u32)>,
@@ -88,7 +88,7 @@ impl Caller {
     }
 }
 
-/// A question that is on its way.
+/// A request in flight.
 pub(super) struct Asking<'a> {
     leases: &'a Leases,
     since: Moment,
@@ -103,7 +103,7 @@ impl Drop for Asking<'_> {
                 state.asking.remove(&self.since);
             }
         }
-        // What happened before all that is asked now matters to nobody.
+        // What happened before all requests in flight began does not concern them.
         match state.asking.keys().next().copied() {
             None => {
                 state.recalled.clear();
@@ -142,7 +142,7 @@ impl Leases {
         Some(state.held.get(&file)?.known.as_ref()?.attributes)
     }
 
-    /// The attributes, what the caller may do, and the lease, if they need not be asked for.
+    /// The attributes, the caller's rights, and the lease, if no request is needed for them.
     pub(super) fn judged(&self, cred: &Cred, file: FileId) -> Option<(Attributes, u32, Lease)> {
         let state = self.lock();
         let held = state.held.get(&file)?;
@@ -152,7 +152,7 @@ impl Leases {
         Some((known.attributes, *granted, held.lease.clone()))
     }
 
-    /// Where a part of a file lies, if that need not be asked for; and its attributes.
+    /// The location of a part of a file, if no request is needed for it; and the file's attributes.
     pub(super) fn layout(
         &self,
         file: FileId,
@@ -176,8 +176,8 @@ impl Leases {
         }
     }
 
-    /// Ends all leases: the server may not know of them any more. Who watches is told; nobody waits
-    /// for him.
+    /// Ends all leases: the server may not know them any more. The watcher is notified, and not
+    /// waited for.
     pub(super) fn end_all(&self, volume: VolumeId) {
         let files: Vec<FileId> = {
             let state = &mut *self.lock();
@@ -194,17 +194,18 @@ impl Leases {
         });
     }
 
-    /// Who is told that leases end.
+    /// The watcher that is notified when leases end.
     pub(super) fn watcher(&self) -> Option<Arc<dyn Watcher>> {
         self.watcher.get().and_then(Weak::upgrade)
     }
 
-    /// This one is told from now on; set once.
+    /// Sets the watcher, once.
     pub(super) fn watch(&self, watcher: Weak<dyn Watcher>) {
         let _ = self.watcher.set(watcher);
     }
 
-    /// A lease is recalled, one that we know or one that is on its way. Whether we had it.
+    /// A lease is recalled: one that we have, or one whose grant is in flight. Returns whether we
+    /// had it.
     pub(super) fn recalled(&self, file: FileId, number: LeaseNumber) -> bool {
         let state = &mut *self.lock();
         state.moment += 1;
@@ -216,7 +217,7 @@ impl Leases {
         true
     }
 
-    /// A reply tells what a change of ours made of a file.
+    /// A reply reports what a change of ours made of a file.
     pub(super) fn changed(&self, changed: &Changed) {
         let file = changed.after.file;
         let state = &mut *self.lock();
@@ -239,7 +240,7 @@ impl Leases {
         }
     }
 
-    /// A change of ours failed, perhaps half-way: nothing is known but leases.
+    /// A change of ours failed, perhaps half-way: nothing is known except leases.
     pub(super) fn changed_somehow(&self) {
         let state = &mut *self.lock();
         state.moment += 1;
@@ -249,8 +250,8 @@ impl Leases {
 }
 
 impl Asking<'_> {
-    /// Takes in what the server says of a file. The lease that came along, which may have ended
-    /// already.
+    /// Records the server's answer about a file. Returns the lease that came with it, which may
+    /// have ended already.
     pub(super) fn take(&self, cred: &Cred, seen: &Seen) -> Lease {
         let lease = Lease::new();
         let state = &mut *self.leases.lock();
@@ -258,7 +259,7 @@ impl Asking<'_> {
         let is_since = |when: Option<&Moment>| when.is_some_and(|when| *when > self.since);
         let is_recalled = is_since(state.recalled.get(&file)) || state.all_recalled > self.since;
         let Some(given) = seen.lease.filter(|_| !is_recalled) else {
-            // It may be had the next time: what is in its way goes soon.
+            // A lease may be available the next time: the conflicting request ends soon.
             lease.end();
             return lease;
         };
@@ -291,7 +292,8 @@ impl Asking<'_> {
         lease
     }
 
-    /// Takes in a file that we have opened or made, and the lease that came along, if there is one.
+    /// Records a file that we have opened or made, and the lease that came with it, if there is
+    /// one.
     pub(super) fn take_opened(&self, attributes: &Attributes, given: Option<LeaseGiven>) {
         let state = &mut *self.leases.lock();
         let file = attributes.file;
@@ -309,7 +311,7 @@ impl Asking<'_> {
         state.held.insert(file, Held { number, lease, known });
     }
 
-    /// Keeps where a part of a file lies, if its attributes are known to be these.
+    /// Keeps the location of a part of a file, if these are known to be its present attributes.
     pub(super) fn take_layout(&self, attributes: &Attributes, layout: &Layout) {
         let state = &mut *self.leases.lock();
         let file = attributes.file;

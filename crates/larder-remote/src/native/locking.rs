@@ -25,7 +25,7 @@ pub(super) async fn change(
     changes: &[LockChange],
 ) -> Result<Attributes> {
     let (session, cred, changes) = (Arc::clone(session), cred.clone(), changes.to_vec());
-    // A caller who gives up leaves no call behind that might be overtaken by the next one.
+    // If the caller gives up, the call still ends before the next one is sent.
     let changed = tokio::spawn(async move {
         let turn = session.locks().turn(file).await;
         if turn.is_doubtful() {
@@ -36,7 +36,7 @@ pub(super) async fn change(
     changed.await.unwrap_or(Err(Error::Shutdown))
 }
 
-/// How somebody else has locked some of a range that is wanted in this mode.
+/// How another holder has some of a range that is wanted in this mode.
 pub(super) async fn test(
     session: &Session,
     cred: &Cred,
@@ -50,7 +50,7 @@ pub(super) async fn test(
     Ok(tested.found.map(|found| locks::mode(found.mode)))
 }
 
-/// Stands in line for changes that were refused, until they are kept for this mount.
+/// Queues at the server for changes that were refused, until they are reserved for this mount.
 pub(super) async fn wait(
     session: &Arc<Session>,
     cred: &Cred,
@@ -68,7 +68,7 @@ pub(super) async fn wait(
     Ok(Box::new(place))
 }
 
-/// Somebody's place in the line for a lock, and what is kept for him then.
+/// A place in the queue for a lock, and what the server then reserves for its waiter.
 struct Place {
     session: Arc<Session>,
     file: FileId,
@@ -80,14 +80,14 @@ impl Drop for Place {
     fn drop(&mut self) {
         let locks = self.session.locks();
         locks.wait_no_more(self.number);
-        // The server knows that who has it does not wait for it.
+        // The server knows that a holder of the lock does not wait for it.
         if !locks.have(self.file, &self.changes) {
             forgo(&self.session, self.file, self.number);
         }
     }
 }
 
-/// The server is told that somebody does not wait. Does not wait for it.
+/// Tells the server that a waiter gave up. Does not wait for the answer.
 fn forgo(session: &Arc<Session>, file: FileId, number: WaiterNumber) {
     let session = Arc::clone(session);
     // Without a runtime the mount is at its end, and the line ends with it.
@@ -100,7 +100,7 @@ fn forgo(session: &Arc<Session>, file: FileId, number: WaiterNumber) {
     });
 }
 
-/// The server says that a lock is kept for somebody of us.
+/// The server reports that a lock is reserved for a waiter of this mount.
 pub(super) fn is_free(session: &Arc<Session>, free: LockFree) {
     let LockFree { file, number, .. } = free;
     if !session.locks().tell(number) {
@@ -115,14 +115,14 @@ pub(super) fn settle(session: &Arc<Session>) {
         tokio::spawn(async move {
             let turn = session.locks().turn(file).await;
             if turn.is_doubtful() {
-                // What cannot be told now is told the next time.
+                // If this fails, the next call repeats it.
                 let _ = tell(&session, &turn, file).await;
             }
         });
     }
 }
 
-/// Has the server hold exactly what is held here.
+/// Makes the server hold exactly what is held here.
 ///
 /// # Errors
 /// [`Error::Io`] if that is lost.
@@ -138,7 +138,7 @@ async fn tell(session: &Session, turn: &Turn<'_>, file: FileId) -> Result<()> {
     }
 }
 
-/// Who holds locks of a file here learns that somebody else may have them.
+/// Tells the holders of locks on a file here that another client may have them.
 fn tell_lost(session: &Session, file: FileId, status: Status) {
     tracing::warn!(file = file.0, %status, "locks are lost");
     if let Some(watcher) = session.leases().watcher() {
@@ -146,13 +146,13 @@ fn tell_lost(session: &Session, file: FileId, status: Status) {
     }
 }
 
-/// Claims all that is held, at a server that was started anew and has given the session again as
-/// `given`: before anything else is sent to it. What the server refuses is lost. Answers `false` if
-/// the session is to be taken up once more.
+/// Claims all that is held, at a server that was restarted and has given the session again as
+/// `given`: before anything else is sent to it. What the server refuses is lost. Returns `false` if
+/// the session must be resumed once more.
 ///
 /// # Errors
-/// What kept the server from being asked. What was not claimed is told again later, and perhaps
-/// refused then.
+/// Why the server could not be asked. What was not claimed is sent again later, and perhaps refused
+/// then.
 pub(super) async fn claim(session: &Session, given: &Begun) -> Result<bool> {
     'files: for (file, claims) in session.locks().claims() {
         for changes in claims {

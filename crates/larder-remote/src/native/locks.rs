@@ -25,7 +25,7 @@ use tokio::sync::Notify;
 #[derive(Debug, Default)]
 pub(super) struct Locks {
     files: Mutex<HashMap<FileId, File>>,
-    /// Who stands in line at the server.
+    /// The waiters that are queued at the server.
     waiters: Mutex<HashMap<WaiterNumber, Arc<Notify>>>,
     next: AtomicU64,
 }
@@ -37,14 +37,14 @@ struct File {
     turn: Arc<tokio::sync::Mutex<()>>,
     held: LockMap,
     standing: Standing,
-    /// A change that is on its way.
+    /// A change in flight.
     pending: Option<Pending>,
 }
 
-/// What the server has of a file, compared with what stands here.
+/// What the server has of a file, compared with this table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
-    /// What an earlier process of this mount has left there, if anything.
+    /// The server may still have what an earlier process of this mount locked.
     New,
     /// The same.
     Good,
@@ -52,12 +52,12 @@ enum Standing {
     Doubtful,
 }
 
-/// A change that is on its way.
+/// A change in flight.
 #[derive(Debug)]
 struct Pending {
-    /// What is held once it is made.
+    /// The locks after the change.
     after: LockMap,
-    /// What was there before it.
+    /// The comparison with the server before the change.
     standing: Standing,
 }
 
@@ -68,7 +68,7 @@ pub(super) enum Outcome {
     Done,
     /// It was not made.
     Refused,
-    /// Nobody knows.
+    /// Unknown.
     Unknown,
 }
 
@@ -85,7 +85,7 @@ impl Locks {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until nobody else changes the locks of a file.
+    /// Waits until no other call changes the locks of a file.
     pub(super) async fn turn(&self, file: FileId) -> Turn<'_> {
         let turn = {
             let mut files = self.lock();
@@ -100,15 +100,15 @@ impl Locks {
         Turn { locks: self, file, _turn: turn.lock_owned().await }
     }
 
-    /// Files of which the server has to be told again what is held.
+    /// Files for which the server must be told again what is held.
     pub(super) fn doubtful(&self) -> Vec<FileId> {
         let files = self.lock();
         let doubtful = files.iter().filter(|(_, file)| file.standing == Standing::Doubtful);
         doubtful.map(|(number, _)| *number).collect()
     }
 
-    /// What there is to be claimed at a server that was started anew, file by file. What is about
-    /// to be unlocked is not: perhaps it was, and somebody else has got it.
+    /// The locks to claim at a server that was restarted, file by file. Locks that are about to be
+    /// unlocked are not claimed: perhaps they were unlocked, and another client has got them.
     pub(super) fn claims(&self) -> Vec<(FileId, Vec<LockChanges>)> {
         let mut claims = Vec::new();
         for (number, file) in self.lock().iter_mut() {
@@ -133,12 +133,12 @@ impl Locks {
         }
     }
 
-    /// Nothing of a file is held any more.
+    /// No lock on a file is held any more.
     pub(super) fn lose(&self, number: FileId) {
         let mut files = self.lock();
         let Some(file) = files.get_mut(&number) else { return };
         (file.held, file.standing) = (LockMap::default(), Standing::New);
-        // Nobody is about to change it, and so would take it out.
+        // No other call is about to change it, and so would remove it.
         if Arc::strong_count(&file.turn) == 1 {
             files.remove(&number);
         }
@@ -160,7 +160,7 @@ impl Locks {
         self.waiters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Somebody waits; how he is told.
+    /// Registers a waiter. Returns its number, and how it is notified.
     pub(super) fn wait(&self) -> (WaiterNumber, Arc<Notify>) {
         let number = WaiterNumber(self.next.fetch_add(1, Ordering::Relaxed));
         let told = Arc::<Notify>::default();
@@ -173,13 +173,13 @@ impl Locks {
         self.waiters().remove(&number);
     }
 
-    /// What somebody waits for is kept for him. Whether he waits.
+    /// A lock is reserved for a waiter. Returns whether it still waits.
     pub(super) fn tell(&self, number: WaiterNumber) -> bool {
         let told = self.waiters().get(&number).cloned();
         told.inspect(|told| told.notify_one()).is_some()
     }
 
-    /// The server knows of no waiters: everybody asks again.
+    /// The server knows of no waiters: all of them ask again.
     pub(super) fn tell_all(&self) {
         self.waiters().values().for_each(|told| told.notify_one());
     }
@@ -204,16 +204,16 @@ impl Locks {
 }
 
 impl Turn<'_> {
-    /// Whether the server has to be told again what is held.
+    /// Whether the server must be told again what is held.
     pub(super) fn is_doubtful(&self) -> bool {
         let files = self.locks.lock();
         files.get(&self.file).is_some_and(|file| file.standing == Standing::Doubtful)
     }
 
-    /// What the server is to be sent for these changes to be made.
+    /// The changes to send to the server for these changes to be made.
     ///
     /// # Errors
-    /// [`Error::NoSpace`] if that is more than fits into a call.
+    /// [`Error::NoSpace`] if they do not fit into a call.
     pub(super) fn begin(&self, changes: &[LockChange]) -> Result<LockChanges> {
         let mut files = self.locks.lock();
         let file = files.get_mut(&self.file).ok_or(Error::Io)?;
@@ -227,13 +227,13 @@ impl Turn<'_> {
         let sent = all_sent(&sent)?;
         let mut after = file.held.clone();
         changes.iter().for_each(|change| after.set(change.range.clone(), change.mode));
-        // Until it is answered; a session that ends meanwhile makes it doubtful again.
+        // Until it is answered; if the session ends in the meantime, it is in doubt again.
         let standing = std::mem::replace(&mut file.standing, Standing::Good);
         file.pending = Some(Pending { after, standing });
         Ok(sent)
     }
 
-    /// What became of that.
+    /// The result of the change.
     pub(super) fn end(&self, outcome: Outcome) {
         let mut files = self.locks.lock();
         let Some(file) = files.get_mut(&self.file) else { return };
@@ -249,7 +249,7 @@ impl Turn<'_> {
         }
     }
 
-    /// Nothing of the file is held any more.
+    /// No lock on the file is held any more.
     pub(super) fn lose(&self) {
         self.locks.lose(self.file);
     }
@@ -259,7 +259,7 @@ impl Drop for Turn<'_> {
     fn drop(&mut self) {
         let mut files = self.locks.lock();
         let Some(file) = files.get(&self.file) else { return };
-        // Ours, and the table's: nobody else is about to change it.
+        // Two references, ours and the table's, mean that no other call is about to change it.
         let is_settled = file.held.is_empty() && file.standing != Standing::Doubtful;
         if is_settled && Arc::strong_count(&file.turn) <= 2 {
             files.remove(&self.file);
@@ -267,7 +267,7 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// What is held by either of two: of each byte the weaker mode.
+/// The locks that both have: for each byte the weaker mode.
 fn both(one: &LockMap, other: &LockMap) -> LockMap {
     let mut both = LockMap::default();
     for (range, mode) in one.iter() {
@@ -278,10 +278,10 @@ fn both(one: &LockMap, other: &LockMap) -> LockMap {
     both
 }
 
-/// Changes as they are sent.
+/// Changes in the form in which they are sent.
 ///
 /// # Errors
-/// [`Error::NoSpace`] if they are more than fit into a call.
+/// [`Error::NoSpace`] if they do not fit into a call.
 pub(super) fn all_sent(changes: &[LockChange]) -> Result<LockChanges> {
     if changes.len() > LOCK_CHANGES_MAX {
         return Err(Error::NoSpace);
@@ -301,7 +301,7 @@ pub(super) fn sent_mode(mode: LockMode) -> words::LockMode {
     }
 }
 
-/// A mode that was told.
+/// A mode as the server sends it.
 pub(super) fn mode(mode: words::LockMode) -> LockMode {
     match mode {
         words::LockMode::Shared => LockMode::Shared,

@@ -11,16 +11,16 @@ use larder_rpc::{
     Callbacks, ClientTls, Config, ConnectError, Place, Program, Recovery, RpcClient, SourcePort,
     TlsError, Transport, random_u64,
 };
-use larder_vfs::Error;
+use larder_vfs::{Error, RemoteLimits};
 use larder_wire::disk::DATA_BYTES_MAX;
-use larder_wire::meta::{PORT, PROCEDURE_NAMES, PROGRAM, VERSION};
+use larder_wire::meta::{FILE_BYTES_MAX, NAME_BYTES_MAX, PORT, PROCEDURE_NAMES, PROGRAM, VERSION};
 use thiserror::Error;
 
+use super::Native;
 use super::disks::Disks;
 use super::recalls::Recalls;
 use super::session::Session;
 use super::uncommitted::UncommittedFiles;
-use super::{Native, limits};
 
 /// What to mount and how. [`MountOptions::new`] gives the defaults.
 #[derive(Clone, Debug)]
@@ -29,12 +29,11 @@ pub struct MountOptions {
     pub host: String,
     /// Where it listens.
     pub port: u16,
-    /// Other names, with ports, under which one may be that takes its place. They are tried in
-    /// turn.
+    /// Other addresses, with ports, of servers that may take its place. They are tried in turn.
     pub others: Vec<(String, u16)>,
     /// How many connections to use, to it and to each disk.
     pub connections: usize,
-    /// How long to wait for a reply; else as [`Config::new`] has it.
+    /// How long to wait for a reply; the default is that of [`Config::new`].
     pub timeout: Option<Duration>,
     /// What happens to calls when a server is gone.
     pub recovery: Recovery,
@@ -42,14 +41,14 @@ pub struct MountOptions {
     pub data_max: u32,
     /// Which port calls come from.
     pub source_port: SourcePort,
-    /// File with certificates, one of which must vouch for the metadata server's. Then nothing is
-    /// said to it without TLS.
+    /// File with certificates, one of which must have signed the metadata server's. Then the client
+    /// sends nothing without TLS.
     pub authorities: Option<PathBuf>,
-    /// Names the mount to the metadata server, the same in each of its lives: then a life that
-    /// begins ends what the one before has left. Nobody else may have it. Else it is random, and
-    /// what a mount that was killed has left ends with its session's time.
+    /// Identifies the mount to the metadata server, the same in each of its lives: a new life then
+    /// ends the sessions of the one before. No other mount may use it. By default it is random, and
+    /// what a killed mount has left ends when its session expires.
     pub client: Option<[u8; 16]>,
-    /// By which it waits.
+    /// The clock that times its waits.
     pub clock: Arc<dyn Clock>,
 }
 
@@ -85,7 +84,7 @@ pub enum MountError {
     Resolve {
         /// The name.
         host: String,
-        /// What the resolver says.
+        /// The error of the resolver.
         cause: std::io::Error,
     },
     /// TLS is wanted and not to be had.
@@ -110,13 +109,13 @@ pub enum MountError {
         host: String,
         /// Its port.
         port: u16,
-        /// What came instead.
+        /// What happened instead.
         cause: Error,
     },
 }
 
 impl MountError {
-    /// Whether nobody answers, so that it may be otherwise later.
+    /// Whether the server does not answer, so that a later attempt may succeed.
     pub fn is_absence(&self) -> bool {
         match self {
             MountError::Resolve { .. } | MountError::Unreachable { .. } => true,
@@ -126,35 +125,59 @@ impl MountError {
     }
 }
 
-/// Mounts a volume.
-pub(super) async fn mount(options: &MountOptions) -> Result<Native, MountError> {
-    let Place { address, tls } = place(options, &options.host, options.port).await?;
-    let mut others = Vec::new();
-    for (host, port) in &options.others {
-        others.push(place(options, host, *port).await?);
+impl Native {
+    /// Mounts a volume, on the tokio runtime of the caller.
+    ///
+    /// # Errors
+    /// [`MountError`], each with what to do about it.
+    pub async fn mount(options: &MountOptions) -> Result<Native, MountError> {
+        let Place { address, tls } = place(options, &options.host, options.port).await?;
+        let mut others = Vec::new();
+        for (host, port) in &options.others {
+            others.push(place(options, host, *port).await?);
+        }
+        let recalls = Recalls::new(Arc::clone(&options.clock));
+        let callbacks = Some(Callbacks::new(recalls.clone()));
+        let config = Config { tls, others, callbacks, ..config(options, address) };
+        let client = RpcClient::connect(config).await;
+        let client = client.map_err(|cause| MountError::Unreachable { cause })?;
+        let limit = client.config().limit();
+        // A hard mount waits for its server when it is mounted, not before.
+        let session = options.clock.timeout(limit, Session::begin(client, options.client)).await;
+        let session = session.unwrap_or(Err(Error::TimedOut)).map_err(|cause| {
+            MountError::NoSession { host: options.host.clone(), port: options.port, cause }
+        })?;
+        recalls.begin(&session);
+        let begun = session.now();
+        Ok(Native {
+            disks: Arc::new(Disks::new(Arc::clone(&session))),
+            volume: begun.given.volume,
+            root: begun.given.root,
+            limits: limits(options.data_max),
+            uncommitted: UncommittedFiles::default(),
+            losses: AtomicU64::new(random_u64()),
+            session,
+        })
     }
-    let recalls = Recalls::new(Arc::clone(&options.clock));
-    let callbacks = Some(Callbacks::new(recalls.clone()));
-    let config = Config { tls, others, callbacks, ..config(options, address) };
-    let client = RpcClient::connect(config).await;
-    let client = client.map_err(|cause| MountError::Unreachable { cause })?;
-    let limit = client.config().limit();
-    // A hard mount waits for its server when it is mounted, not before.
-    let session = options.clock.timeout(limit, Session::begin(client, options.client)).await;
-    let session = session.unwrap_or(Err(Error::TimedOut)).map_err(|cause| {
-        MountError::NoSession { host: options.host.clone(), port: options.port, cause }
-    })?;
-    recalls.begin(&session);
-    let begun = session.now();
-    Ok(Native {
-        disks: Arc::new(Disks::new(Arc::clone(&session))),
-        volume: begun.given.volume,
-        root: begun.given.root,
-        limits: limits(options.data_max),
-        uncommitted: UncommittedFiles::default(),
-        losses: AtomicU64::new(random_u64()),
-        session,
-    })
+}
+
+/// The limits of the mount, within what the programs can carry.
+fn limits(data_max: u32) -> RemoteLimits {
+    let data_max = data_max.clamp(4096, DATA_BYTES_MAX as u32);
+    RemoteLimits {
+        read_max: data_max,
+        write_max: data_max,
+        readdir_preferred: 128 << 10,
+        file_size_max: FILE_BYTES_MAX,
+        name_max: NAME_BYTES_MAX as u32,
+        // Versions distinguish all changes, however close they are.
+        time_delta_ns: 1,
+        links: true,
+        symlinks: true,
+        case_insensitive: false,
+        opens: true,
+        by_name: false,
+    }
 }
 
 /// Where a metadata server may be.

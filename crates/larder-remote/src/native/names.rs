@@ -12,7 +12,7 @@ use larder_wire::meta::calls::{
     RmDir, Symlink,
 };
 use larder_wire::meta::words::{
-    Attributes, ByteRange, Changed, FileId, IfExists, Mode, Place, Seen,
+    Attributes, ByteRange, Changed, FileId, IfExists, Medium, Mode, Place, Seen,
 };
 use larder_wire::xdr::Opaque;
 
@@ -43,10 +43,16 @@ impl Native {
         new: New,
         set: SetAttr,
     ) -> Result<Made> {
+        let medium = match set.in_memory {
+            Some(volatile) => Medium::Memory(u32::from(volatile.copies)),
+            None => Medium::Disk,
+        };
         let set = convert::set(&set);
         let made = match new {
-            New::File => return self.create(cred, place, set, IfExists::Open).await,
-            New::FileExclusive => return self.create(cred, place, set, IfExists::Fail).await,
+            New::File => return self.create(cred, place, set, IfExists::Open, medium).await,
+            New::FileExclusive => {
+                return self.create(cred, place, set, IfExists::Fail, medium).await;
+            }
             New::Directory => {
                 let args = |sequence| MkDir { sequence, place: place.clone(), set };
                 self.session.change(cred, args).await
@@ -62,7 +68,7 @@ impl Native {
                 self.session.change(cred, args).await
             }
             New::Node(larder_vfs::Kind::File, _) => {
-                return self.create(cred, place, set, IfExists::Fail).await;
+                return self.create(cred, place, set, IfExists::Fail, medium).await;
             }
             New::Node(kind, device) => {
                 let (kind, device) = (convert::node_kind(kind)?, convert::device(device));
@@ -74,13 +80,14 @@ impl Native {
         Ok(self.made(&made.made, true, &made.dir))
     }
 
-    /// Makes a file, which is open at the server from then on, with blocks for its first bytes.
+    /// Makes a file, which is open at the server from then on, and gets blocks for its first bytes.
     async fn create(
         &self,
         cred: &Cred,
         place: Place,
         set: larder_wire::meta::words::SetAttributes,
         if_exists: IfExists,
+        medium: Medium,
     ) -> Result<Made> {
         let session = &self.session;
         let (asking, life, lease) = (session.leases().begin(), session.life(), self.wanted_lease());
@@ -90,17 +97,17 @@ impl Native {
             mode: Mode::Write,
             lease,
             range: ByteRange { offset: 0, length: AHEAD_BYTES },
-            allocate: true,
+            allocate: Some(medium),
         });
         let opened = self.note_changes(opened.await, |opened| {
-            // Nobody knew anything of a file that is new.
+            // No client knew anything of a new file.
             let found = (!opened.created).then_some(opened.file);
             opened.dir.into_iter().chain(found).collect()
         })?;
         let calls::Opened { open, created, file, dir, lease, layout } = opened;
         let attributes = file.after;
         asking.take_opened(&attributes, lease);
-        // Of a file that was there others may change what a layout tells.
+        // If the file existed, other clients may change what a layout says.
         let ahead = created.then_some(layout).filter(|layout| !layout.extents.0.is_empty());
         let held = session.opens().opened(session, attributes.file, (life, open), ahead);
         if life != session.life() {
@@ -154,7 +161,7 @@ impl Native {
         });
         let renamed = self.note_changes(renamed.await, |done| {
             let Renamed { from_dir, to_dir, moved, replaced } = *done;
-            // One directory is told twice.
+            // If both are one directory, the reply describes it twice.
             let other = (to_dir.after.file != from_dir.after.file).then_some(to_dir);
             [from_dir, moved].into_iter().chain(other).chain(replaced).collect()
         });

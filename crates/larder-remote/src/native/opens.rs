@@ -7,8 +7,8 @@
 //! whatever happens to its names.
 //!
 //! A file that we have made is open at the server from the beginning, and has blocks for its first
-//! bytes, which the server gave ahead. Nothing depends on them: when they are gone, their
-//! capability is refused, and uncommitted bytes in them count as lost.
+//! bytes, which the server gave ahead. Nothing depends on them: when they are taken back, the disk
+//! refuses their capability, and uncommitted bytes in them count as lost.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -32,7 +32,7 @@ pub(super) struct Open {
     file: FileId,
     mode: Mode,
     at_server: Mutex<AtServer>,
-    /// Held while the server is told.
+    /// Held while the server is being told.
     turn: tokio::sync::Mutex<()>,
     /// Where the first bytes of a new file go.
     ahead: Mutex<Option<Ahead>>,
@@ -53,7 +53,7 @@ impl Ahead {
     }
 }
 
-/// What stands for an open in a token: it ends with the last one.
+/// Represents an open in a token: the open ends when the last one is dropped.
 #[derive(Debug)]
 pub(super) struct Held(pub(super) Arc<Open>);
 
@@ -61,9 +61,9 @@ pub(super) struct Held(pub(super) Arc<Open>);
 enum AtServer {
     /// It does not know.
     Untold,
-    /// It is this one, since the session was begun or taken up so often.
+    /// The server knows it by this number, in this life of the session.
     Open(u64, OpenId),
-    /// Nobody has it open any more.
+    /// It is not open any more.
     Closed,
 }
 
@@ -72,13 +72,13 @@ impl Opens {
         lock(&self.open)
     }
 
-    /// A file is open from now on, of which the server does not know.
+    /// A file is open from now on, without the server's knowledge.
     pub(super) fn begin(&self, session: &Arc<Session>, file: FileId, mode: Mode) -> Held {
         self.add(session, (file, mode), AtServer::Untold, None)
     }
 
-    /// A file that the server was asked to open in a life of the session is open; its first bytes
-    /// go where `ahead` has them.
+    /// A file is open that the server opened on request in a life of the session; its first bytes
+    /// are to be written to `ahead`.
     pub(super) fn opened(
         &self,
         session: &Arc<Session>,
@@ -112,7 +112,7 @@ impl Opens {
         self.lock().get(&file).into_iter().flatten().filter_map(Weak::upgrade).collect()
     }
 
-    /// Tells the server of all opens of a file, so that it stays without a lease.
+    /// Tells the server of all opens of a file, so that it continues to exist without a lease.
     pub(super) async fn keep(&self, file: FileId) {
         for open in self.of(file) {
             open.keep(&Cred::root()).await;
@@ -127,7 +127,8 @@ impl Opens {
         }
     }
 
-    /// What was written of a file is lost: the blocks that it was given ahead may be gone.
+    /// What was written of a file is lost: the blocks that it was given ahead may have been taken
+    /// back.
     pub(super) fn forget_ahead(&self, file: FileId) {
         self.of(file).iter().for_each(|open| open.forget_ahead());
     }
@@ -153,7 +154,7 @@ impl Open {
         self.mode.reads()
     }
 
-    /// Where a part of a new file is to be written, if that need not be asked for.
+    /// Where to write a part of a new file, if no request is needed for that.
     pub(super) fn ahead(&self, offset: u64, end: u64) -> Option<Layout> {
         let mut ahead = lock(&self.ahead);
         let ahead = ahead.as_mut().filter(|ahead| ahead.covers(offset, end))?;
@@ -161,8 +162,8 @@ impl Open {
         Some(ahead.layout.clone())
     }
 
-    /// Where the first bytes of a new file are to be written, up to `end`, if nothing of it was
-    /// written yet. Something may have been from now on.
+    /// Where to write the first bytes of a new file, up to `end`, if nothing of it was written yet.
+    /// From now on it counts as written.
     pub(super) fn untouched_ahead(&self, end: u64) -> Option<Layout> {
         let mut ahead = lock(&self.ahead);
         let ahead = ahead.as_mut().filter(|ahead| !ahead.is_touched && ahead.covers(0, end))?;
@@ -175,7 +176,8 @@ impl Open {
         *lock(&self.ahead) = None;
     }
 
-    /// What the server knows it by; none as long as that is not told, or not any more.
+    /// The number by which the server knows it; none as long as the server was not told, or has
+    /// forgotten it.
     pub(super) fn id(&self) -> OpenId {
         let life = self.session.upgrade().map(|session| session.life());
         match *lock(&self.at_server) {
@@ -184,9 +186,9 @@ impl Open {
         }
     }
 
-    /// Opens the file at the server, unless it is, for as long as `cred` says. The caller's rights
-    /// were judged when he opened it. If it cannot be opened, its bytes are asked for without, and
-    /// it is there as long as it has a name.
+    /// Opens the file at the server, unless it is open there, on behalf of `cred`. The caller's
+    /// rights were checked when it opened the file. If it cannot be opened at the server, its bytes
+    /// are requested without an open, and it exists as long as it has a name.
     pub(super) async fn keep(&self, cred: &Cred) {
         let Some(session) = self.session.upgrade() else { return };
         let _turn = self.turn.lock().await;
@@ -201,7 +203,7 @@ impl Open {
             mode,
             lease: LeaseKind::None,
             range: ByteRange { offset: 0, length: 0 },
-            allocate: false,
+            allocate: None,
         });
         match opened.await {
             Ok(opened) => *lock(&self.at_server) = AtServer::Open(life, opened.open),
@@ -209,7 +211,7 @@ impl Open {
         }
     }
 
-    /// Nobody has it open any more. The server is told, if it knows of it.
+    /// The file is not open any more. The server is told, if it knows of the open.
     pub(super) async fn close(&self) {
         let Some(session) = self.session.upgrade() else { return };
         session.opens().remove(self);

@@ -16,7 +16,7 @@ pub(super) struct Piece {
     pub(super) at: Option<Place>,
 }
 
-/// A place on a disk.
+/// A location on a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) disk: DiskId,
@@ -27,12 +27,12 @@ pub(super) struct Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Senseless;
 
-/// Cuts `range`, as far as `layout` tells of it from its start on, into pieces in their order, none
+/// Cuts `range`, as far as `layout` covers it from its start on, into pieces in their order, none
 /// longer than `length_max`.
 ///
 /// # Errors
-/// [`Senseless`] if the layout does not tell of the first byte, or its extents overlap, are not in
-/// order, or end behind the largest number.
+/// [`Senseless`] if the layout does not cover the first byte, or its extents overlap, are not in
+/// order, or end beyond the largest number.
 pub(super) fn pieces(
     layout: &Layout,
     range: Range<u64>,
@@ -68,7 +68,7 @@ pub(super) fn pieces(
 fn push(pieces: &mut Vec<Piece>, range: Range<u64>, at: Option<Place>, length_max: u64) {
     let mut offset = range.start;
     while offset < range.end {
-        // One that lies nowhere costs nothing, however long.
+        // A hole costs nothing, however long it is.
         let length = match at {
             Some(_) => (range.end - offset).min(length_max),
             None => range.end - offset,
@@ -80,7 +80,7 @@ fn push(pieces: &mut Vec<Piece>, range: Range<u64>, at: Option<Place>, length_ma
     }
 }
 
-/// What of a layout is no hole.
+/// The extents of a layout that are not holes.
 pub(super) fn spans(layout: &Layout) -> impl Iterator<Item = Range<u64>> {
     let end = |extent: &Extent| extent.offset.saturating_add(extent.length);
     layout.extents.0.iter().map(move |extent| extent.offset..end(extent))
@@ -91,9 +91,9 @@ pub(super) fn block_of(offset: u64) -> u64 {
     offset / BLOCK_BYTES * BLOCK_BYTES
 }
 
-/// A range of a file of `size` bytes, which it begins in: whole blocks, and what is left before and
-/// behind them, either of which may be nothing. The last block of the file is whole, wherever the
-/// file ends in it.
+/// A range of a file of `size` bytes, in which it begins: whole blocks, and the parts before and
+/// after them, either of which may be empty. The last block of the file counts as whole, wherever
+/// the file ends in it.
 pub(super) fn parts(range: &Range<u64>, size: u64) -> (Range<u64>, [Range<u64>; 2]) {
     let end = range.end.min(size);
     let first = range.start.next_multiple_of(BLOCK_BYTES);
@@ -201,7 +201,7 @@ mod tests {
     }
 
     /// Ranges that begin and end around blocks' ends, in files that end there: every byte of the
-    /// range that the file has is in a block or in an edge, and none that it does not name.
+    /// range that the file has is in a block or in an edge, and these contain no other byte.
     #[test]
     fn blocks_and_edges_are_the_range() {
         const B: u64 = BLOCK_BYTES;

@@ -7,7 +7,9 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use larder_vfs::{Attr, Change, Cred, Error, RemoteRead, Result, Seek};
 use larder_wire::meta::calls::{GetCaps, LayoutGiven};
-use larder_wire::meta::words::{Attributes, ByteRange, Changed, FileId, Layout, Mode, OpenId};
+use larder_wire::meta::words::{
+    Attributes, ByteRange, Changed, Extent, ExtentState, FileId, Layout, Mode, OpenId,
+};
 use larder_wire::meta::{FILE_BYTES_MAX, Status};
 use tokio::task::JoinSet;
 
@@ -17,9 +19,9 @@ use super::plan::{self, Piece, spans};
 use super::session::Failed;
 use super::{Native, convert};
 
-/// How often a capability is asked for anew, for one request: one that is refused again and again
-/// is not the client's fault. With [`Native::before_try`] that takes half a minute: a disk that was
-/// started anew refuses everything until the metadata server has noticed, which takes 9 s.
+/// How often a new capability is requested for one request: repeated refusals are not the client's
+/// fault. With [`Native::before_try`] that takes half a minute: a disk that was restarted refuses
+/// everything until the metadata server has noticed, which takes 9 s.
 pub(super) const GRANTS_MAX: u32 = 20;
 /// Longest pause between two tries.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
@@ -55,7 +57,7 @@ impl Native {
         }
     }
 
-    /// Reads as much from the start of a range as one layout tells of.
+    /// Reads as much from the start of a range as one layout covers.
     async fn read_part(
         &self,
         cred: &Cred,
@@ -70,6 +72,7 @@ impl Native {
             if range.start >= end {
                 return Ok((attr, Vec::new()));
             }
+            refuse_lost(&layout, &(range.start..end))?;
             let (pieces, grants) = self.planned(&layout, range.start..end)?;
             match self.read_pieces(pieces, grants).await {
                 Ok(parts) => return Ok((attr, parts)),
@@ -80,7 +83,8 @@ impl Native {
         Err(self.refused_again_and_again(file))
     }
 
-    /// See [`larder_vfs::Remote::seek`]. Under a lease the layout is known that was read by.
+    /// See [`larder_vfs::Remote::seek`]. Under a lease, the layout that was used for reading is
+    /// known.
     pub(super) async fn seek_in(
         &self,
         cred: &Cred,
@@ -102,11 +106,30 @@ impl Native {
                 _ => at = told,
             }
         }
-        // What was gone through had nothing of the kind, and ends in a hole.
+        // The range searched so far has nothing of the kind, and ends in a hole.
         if what == Seek::Hole && offset < size { Ok(size) } else { Err(Error::NoData) }
     }
 
-    /// Where a range lies, from its start on, and how the file is.
+    /// See [`larder_vfs::Remote::is_lost`]. Under a lease the layout is kept for readers.
+    pub(super) async fn has_lost(&self, cred: &Cred, of: (FileId, Option<&Open>)) -> Result<bool> {
+        self.settle(of.0).await?;
+        let mut at = 0;
+        loop {
+            let (attributes, layout) = self.layout(cred, of, &(at..at + 1)).await?;
+            let covered = layout.covered;
+            let told = covered.offset.saturating_add(covered.length).min(attributes.size);
+            if refuse_lost(&layout, &(at..told)).is_err() {
+                return Ok(true);
+            }
+            // It ends there, or the server talks nonsense.
+            if told >= attributes.size || told <= at {
+                return Ok(false);
+            }
+            at = told;
+        }
+    }
+
+    /// The location of a range, from its start on, and the file's attributes.
     async fn layout(
         &self,
         cred: &Cred,
@@ -118,7 +141,7 @@ impl Native {
             return Ok(known);
         }
         let asking = leases.begin();
-        // Who reads on will not have to ask again.
+        // Covers more, so that a sequential reader does not have to ask again.
         let length = (range.end - range.start).max(LAYOUT_BYTES);
         let length = length.min(FILE_BYTES_MAX.saturating_sub(range.start).max(1));
         let range = ByteRange { offset: range.start, length };
@@ -126,7 +149,7 @@ impl Native {
             let mode = Mode::Read;
             self.session.ask(cred, |session| GetCaps { session, file, open, mode, range }).await
         };
-        // What was opened can be read whatever becomes of its mode.
+        // An open file can be read whatever mode it is given later.
         let open = open.filter(|open| open.reads()).map_or(OpenId::NONE, Open::id);
         let given = match get(open).await {
             Err(Failed::Status(Status::BadOpen)) => get(OpenId::NONE).await,
@@ -169,7 +192,7 @@ impl Native {
         Ok(parts)
     }
 
-    /// A layout, cut into pieces, with what opens the disks.
+    /// A layout, cut into pieces, with the grants that open the disks.
     pub(super) fn planned(
         &self,
         layout: &Layout,
@@ -183,7 +206,7 @@ impl Native {
         Ok((pieces, Arc::new(Grants::new(&layout.grants.0)?)))
     }
 
-    /// Waits before a request is tried for the third time, and longer before each further one.
+    /// Waits before a request is tried for the third time, and longer before each further attempt.
     pub(super) async fn before_try(&self, tried: u32) {
         if tried >= 2 {
             let pause = PAUSE_MAX.min(Duration::from_millis(50) * (1 << (tried - 1).min(16)));
@@ -192,8 +215,8 @@ impl Native {
         }
     }
 
-    /// A disk trusts nobody until the metadata server has reached it: as with one that is away, it
-    /// will be otherwise later, and what is to be written is kept until then.
+    /// A disk accepts no capability until the metadata server has reached it: as with a disk that
+    /// is away, a later attempt may succeed, and what is to be written is kept until then.
     pub(super) fn refused_again_and_again(&self, file: FileId) -> Error {
         tracing::warn!(file = file.0, "disks refuse what the metadata server grants");
         Error::TimedOut
@@ -202,6 +225,15 @@ impl Native {
     pub(super) fn changed(&self, changed: &Changed) -> Change {
         convert::change(self.volume, changed)
     }
+}
+
+/// Fails if some of a range was in memory alone, and is lost.
+pub(super) fn refuse_lost(layout: &Layout, range: &Range<u64>) -> Result<()> {
+    let is_lost = |extent: &Extent| {
+        let end = extent.offset.saturating_add(extent.length);
+        extent.state == ExtentState::Lost && extent.offset < range.end && range.start < end
+    };
+    if layout.extents.0.iter().any(is_lost) { Err(Error::Lost) } else { Ok(()) }
 }
 
 /// One buffer of several. One alone is not copied.

@@ -1,7 +1,7 @@
 //! Calls from the metadata server: it recalls leases, or keeps a lock for a waiter.
 //!
 //! A lease is returned in this order: it ends here; nothing that depended on it is trusted any
-//! more, in the kernel neither; open files are opened at the server; then the lease is returned.
+//! more, here or in the kernel; open files are opened at the server; then the lease is returned.
 //! Unsent data is sent after that. Before returning it, the client waits for nothing that may wait
 //! for the server: another client may wait for this lease, and we for one of its leases.
 
@@ -21,13 +21,13 @@ use larder_wire::xdr::Array;
 use super::session::Session;
 use super::{convert, locking};
 
-/// Longest wait for who watches leases, before the server is told all the same.
+/// Longest wait for the watcher of leases, before the server is answered in any case.
 const DISTRUST_MAX: Duration = Duration::from_secs(5);
 
 const PROGRAMS: [Program; 1] =
     [Program { number: PROGRAM, version: VERSION, procedures: PROCEDURE_NAMES }];
 
-/// What answers the server's calls.
+/// Answers the server's calls.
 #[derive(Clone)]
 pub(super) struct Recalls {
     /// Whose leases are meant, once there is a session.

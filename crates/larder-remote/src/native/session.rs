@@ -22,16 +22,16 @@ use super::locks::Locks;
 use super::opens::Opens;
 use super::{convert, locking};
 
-/// First and longest pause before asking again if the server says "not now".
+/// First and longest pause before repeating a request to which the server answered "not now".
 const LATER_PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(2));
 
-/// How many sessions one call may begin: a server that forgets each at once is broken.
+/// How many sessions one call may begin: a server that forgets each one at once is broken.
 const SESSIONS_MAX: u32 = 3;
 
 /// The client's side of a session.
 #[derive(Debug)]
 pub(super) struct Session {
-    /// For what goes on by itself.
+    /// For tasks in the background.
     this: Weak<Session>,
     client: RpcClient,
     /// Names this process to the server.
@@ -41,7 +41,7 @@ pub(super) struct Session {
     leases: Leases,
     locks: Locks,
     opens: Opens,
-    /// How often it was begun or taken up.
+    /// How often it was begun or resumed.
     lives: watch::Sender<u64>,
     /// Held while a session is begun: one at a time.
     beginning: tokio::sync::Mutex<()>,
@@ -57,7 +57,7 @@ pub(super) struct Begun {
 /// Slots that have no call in flight.
 #[derive(Debug)]
 struct Slots {
-    /// One is kept aside, for the calls of whoever takes the session up, one after the other.
+    /// A slot that is reserved for the calls that resume the session, one after the other.
     aside: Mutex<Slot>,
     free: Mutex<Vec<Slot>>,
     count: Arc<Semaphore>,
@@ -71,7 +71,7 @@ struct Slot {
 }
 
 /// A slot for one call. It is free again when this is dropped: a later call has a higher sequence,
-/// so one that was given up does no harm.
+/// so a call that was given up does no harm.
 struct Taken {
     slots: Arc<Slots>,
     slot: Slot,
@@ -175,7 +175,7 @@ impl Session {
         self.leases.end_all(self.now().given.volume);
     }
 
-    /// Ends the session, so that nobody waits for what it holds.
+    /// Ends the session, so that no other client waits for what it holds.
     pub(super) async fn end(&self) {
         let session = self.now().given.session;
         let credential = self.client.auth_sys(0, 0, &[]);
@@ -184,7 +184,7 @@ impl Session {
         tracing::debug!(?ended, "the session was ended");
     }
 
-    /// Where the metadata server is: disks without a host are on its machine.
+    /// The address of the metadata server: disks without a host are on its machine.
     pub(super) fn server(&self) -> SocketAddr {
         self.client.config().address
     }
@@ -228,7 +228,7 @@ impl Session {
             match results {
                 Err(Status::BadSession) => {
                     self.begin_again(&self.now()).await?;
-                    // The session that remembers what came of it is gone.
+                    // The session that remembers the outcome is gone.
                     if was_sent_before {
                         return Err(Failed::Call(Error::TimedOut));
                     }
@@ -239,8 +239,8 @@ impl Session {
         Err(Failed::Call(Error::Io))
     }
 
-    /// Makes a call in a session that is not everybody's yet, by a slot that nobody else has: all
-    /// others may be taken by those who wait for the session.
+    /// Makes a call in a session that other calls do not use yet, through the reserved slot: all
+    /// others may be taken by calls that wait for the session.
     pub(super) async fn send_aside<P, T>(
         &self,
         begun: &Begun,
@@ -254,8 +254,8 @@ impl Session {
         Ok(self.send(&Cred::root(), &args).await?.results)
     }
 
-    /// Sends a call of a slot, again if the server was started anew and knows the session still.
-    /// Also answers whether an earlier transmission may have been carried out.
+    /// Sends a call in a slot, again if the server was restarted and still knows the session. Also
+    /// returns whether an earlier transmission may have been carried out.
     async fn send_through<P, T>(
         &self,
         cred: &Cred,
@@ -316,7 +316,7 @@ impl Session {
         }
     }
 
-    /// Begins a session in place of `old`, unless somebody has.
+    /// Begins a session in place of `old`, unless another task has.
     async fn begin_again(&self, old: &Arc<Begun>) -> Result<()> {
         let _turn = self.beginning.lock().await;
         if !Arc::ptr_eq(&self.now(), old) {
@@ -332,7 +332,7 @@ impl Session {
             }
             begun = given(&self.client, self.name, self.boot, Some(old)).await?;
         }
-        // Those that came meanwhile are of before, too.
+        // Leases that were granted in the meantime belong to the old session, too.
         self.end_leases();
         tracing::info!(server = %self.client.config().server, "the session was begun anew");
         *lock(&self.begun) = begun;
@@ -344,7 +344,7 @@ impl Session {
         Ok(())
     }
 
-    /// Asks the metadata server where the disks are now.
+    /// Asks the metadata server for the present addresses of the disks.
     ///
     /// # Errors
     /// As a call.
@@ -367,7 +367,7 @@ impl Session {
 /// Why a call has no results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Failed {
-    /// The server says so.
+    /// The status in the server's reply.
     Status(Status),
     /// There is no answer.
     Call(Error),
@@ -427,8 +427,8 @@ async fn given(
     Ok(Arc::new(Begun { given, slots }))
 }
 
-/// Calls often enough for the session to go on, as long as somebody has it. Leases end when the
-/// server may count it as over.
+/// Calls often enough to keep the session alive, as long as it is in use. Leases end when the
+/// server may consider it expired.
 async fn keep_alive(session: Weak<Session>, mut renewed_at: Instant) {
     let root = Cred::root();
     let Some(alive) = session.upgrade() else { return };
@@ -450,14 +450,14 @@ async fn keep_alive(session: Weak<Session>, mut renewed_at: Instant) {
                 locking::settle(&alive);
             }
             Ok(Err(Failed::Call(Error::Shutdown))) => return,
-            // Whoever needs the session finds out.
+            // The next call that needs the session finds out.
             Ok(Err(_)) if clock.instant() < renewed_at + lease * 2 / 3 => {}
             Ok(Err(_)) | Err(_) => alive.end_leases(),
         }
     }
 }
 
-/// Opens at the server what is open here, when it may have forgotten that.
+/// Opens at the server what is open here, when the server may have forgotten that.
 async fn keep_open(session: Weak<Session>, mut lives: watch::Receiver<u64>) {
     while lives.changed().await.is_ok() {
         let Some(session) = session.upgrade() else { return };

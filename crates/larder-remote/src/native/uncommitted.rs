@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 use larder_vfs::Cred;
 use larder_wire::meta::BLOCK_BYTES;
@@ -18,15 +19,15 @@ use super::plan::block_of;
 /// Disks that may lose written bytes, with the last write to each.
 pub(super) type Unflushed = BTreeMap<DiskId, disks::Unflushed>;
 
-/// Blocks that are written whole although only a part was asked for, and where the rest is from.
+/// Blocks that are written whole although only a part was requested, and the origin of the rest.
 pub(super) type Merged = BTreeMap<u64, Option<MergedFrom>>;
 
-/// Which disks have all that was written where they have copies: by sets of disks.
+/// Which disks have everything that was written to sets with copies, by set of disks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Copies(BTreeMap<DiskId, BTreeSet<DiskId>>);
 
 impl Copies {
-    /// Of something else that was written to a set, `disks` have it.
+    /// Something else was written to a set, and `disks` have it.
     fn narrow(&mut self, set: DiskId, disks: &BTreeSet<DiskId>) {
         let have = self.0.entry(set).or_insert_with(|| disks.clone());
         have.retain(|disk| disks.contains(disk));
@@ -42,7 +43,7 @@ impl Copies {
         self.0.values().all(|disks| !disks.contains(&disk) || disks.len() > 1)
     }
 
-    /// Whether a disk has what was written to a set.
+    /// Whether a disk has everything that was written to a set.
     pub(super) fn has(&self, set: DiskId, disk: DiskId) -> bool {
         self.0.get(&set).is_some_and(|disks| disks.contains(&disk))
     }
@@ -52,29 +53,36 @@ impl Copies {
         self.0.values().any(BTreeSet::is_empty)
     }
 
-    /// All that have what was written.
+    /// All disks that have what was written.
     pub(super) fn all(&self) -> Vec<DiskId> {
         let all: BTreeSet<DiskId> = self.0.values().flatten().copied().collect();
         all.into_iter().collect()
     }
 }
 
-/// What is to be known of something that was written.
+/// What must be known of something that was written.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Noted {
     copies: Copies,
     /// Disks that have not made it durable.
     unflushed: Unflushed,
     merged: Merged,
+    /// When it is to have left memory disks.
+    due: Option<Instant>,
 }
 
 impl Noted {
+    /// The same, and when it is to have left memory disks.
+    pub(super) fn due(self, due: Option<Instant>) -> Noted {
+        Noted { due, ..self }
+    }
+
     /// The same, with blocks that were merged in it.
     pub(super) fn with(self, merged: Merged) -> Noted {
         Noted { merged, ..self }
     }
 
-    /// These disks of a set have written something. Answers whether one of them has lost what it
+    /// These disks of a set have written something. Returns whether one of them has lost what it
     /// had written before.
     pub(super) fn add(
         &mut self,
@@ -98,12 +106,12 @@ impl Noted {
 #[derive(Debug, Default)]
 pub(super) struct UncommittedFiles {
     files: Mutex<HashMap<FileId, Arc<File>>>,
-    /// How many there are, so that nobody takes the lock for nothing.
+    /// How many files there are, so that the lock is not taken needlessly.
     count: AtomicUsize,
     turns: Mutex<HashMap<FileId, Weak<Turn>>>,
 }
 
-/// Who writes has it shared; who merges, or commits, has it alone.
+/// Shared while writing; exclusive while merging, or committing.
 pub(super) type Turn = tokio::sync::RwLock<()>;
 
 /// One of them.
@@ -115,26 +123,29 @@ pub(super) struct File {
 /// What is to be committed.
 #[derive(Clone, Debug)]
 pub(super) struct Uncommitted {
-    /// On whose behalf: who wrote last.
+    /// The credentials of the last writer.
     pub(super) cred: Cred,
     /// In order, apart from each other.
     pub(super) pieces: Vec<Written>,
     /// What must still be flushed.
     pub(super) unflushed: Unflushed,
-    /// Who has it. A disk that was restarted between two writes has not: what it had is lost.
+    /// The disks that have it. A disk that was restarted between two writes does not count: what it
+    /// had is lost.
     pub(super) copies: Copies,
     merged: Merged,
+    /// When the first of it is to have left memory disks.
+    due: Option<Instant>,
 }
 
 impl UncommittedFiles {
-    /// Notes what was written of `file`.
+    /// Records what was written of `file`.
     pub(super) fn note(&self, cred: &Cred, file: FileId, pieces: &[Written], noted: Noted) {
         let mut files = lock(&self.files);
         let entry = Arc::clone(files.entry(file).or_default());
         let mut written = lock(&entry.written);
-        let Noted { copies, unflushed, merged } = noted;
+        let Noted { copies, unflushed, merged, due } = noted;
         let (cred, none) = (cred.first_time(), Vec::new());
-        let now = Uncommitted { cred, pieces: none, unflushed, copies, merged };
+        let now = Uncommitted { cred, pieces: none, unflushed, copies, merged, due };
         let now = now.with(pieces);
         *written = Some(match written.take() {
             None => now,
@@ -143,7 +154,7 @@ impl UncommittedFiles {
         self.count.store(files.len(), Ordering::Release);
     }
 
-    /// The file, if it has something to commit, or somebody is about to.
+    /// The file, if it has something to commit, or another call is about to write.
     pub(super) fn get(&self, file: FileId) -> Option<Arc<File>> {
         if self.count.load(Ordering::Acquire) == 0 {
             return None;
@@ -197,7 +208,8 @@ impl UncommittedFiles {
         self.count.store(files.len(), Ordering::Release);
     }
 
-    /// Forgets a file that has nothing more to commit. Whoever waits for its turn finds nothing.
+    /// Forgets a file that has nothing more to commit. A call that waits for its turn finds
+    /// nothing.
     pub(super) fn forget_if_done(&self, file: FileId) {
         let mut files = lock(&self.files);
         if files.get(&file).is_some_and(|entry| lock(&entry.written).is_none()) {
@@ -208,7 +220,13 @@ impl UncommittedFiles {
 }
 
 impl File {
-    /// Takes what is to be committed, with the file's turn held alone.
+    /// Whether some of it is on such disks.
+    pub(super) fn lies_on(&self, is_one: &dyn Fn(DiskId) -> bool) -> bool {
+        let written = lock(&self.written);
+        written.iter().flat_map(|written| &written.pieces).any(|piece| is_one(piece.disk))
+    }
+
+    /// Takes what is to be committed, while holding the file's turn exclusively.
     pub(super) fn take(&self) -> Option<Uncommitted> {
         lock(&self.written).take()
     }
@@ -227,15 +245,21 @@ impl Uncommitted {
                 self.copies.remove(disk);
             }
         }
-        // What was merged first is what the rest is from.
+        // The rest of a block comes from where it was merged first.
         for (block, from) in after.merged {
             self.merged.entry(block).or_insert(from);
         }
-        Uncommitted { cred: after.cred, ..self }.with(&after.pieces)
+        let due = self.due.into_iter().chain(after.due).min();
+        Uncommitted { cred: after.cred, due, ..self }.with(&after.pieces)
     }
 
-    /// The blocks of some pieces that were merged, as far as a commit can name them: there are no
-    /// more.
+    /// Within how many ms from now it is to have left memory disks.
+    pub(super) fn due_ms(&self, now: Instant) -> Option<u32> {
+        self.due.map(|due| ms(due.saturating_duration_since(now)))
+    }
+
+    /// The merged blocks of some pieces; a commit can name them all, since there are no more than
+    /// it can.
     pub(super) fn merged_in(&self, pieces: &[Written]) -> Vec<words::Merged> {
         let mut found = Vec::new();
         for piece in pieces {
@@ -255,8 +279,13 @@ impl Uncommitted {
     }
 }
 
-/// Adds a piece to pieces in order: it takes the place of what was written there before, and is
-/// joined with what goes on beside it, on the same disk.
+/// A time in ms, or the longest that can be said.
+pub(super) fn ms(time: Duration) -> u32 {
+    u32::try_from(time.as_millis()).unwrap_or(u32::MAX)
+}
+
+/// Adds a piece to pieces in order: it replaces what was written there before, and is joined with a
+/// piece that continues it on the same disk.
 fn add(pieces: &mut Vec<Written>, new: Written) {
     if new.length == 0 {
         return;
@@ -283,7 +312,7 @@ fn end(piece: Written) -> u64 {
     piece.offset + piece.length
 }
 
-/// What is left of a piece between two offsets of the file.
+/// The part of a piece between two offsets of the file.
 fn cut(piece: Written, from: u64, to: u64) -> Option<Written> {
     let (from, to) = (piece.offset.max(from), end(piece).min(to));
     let position = piece.position + from.saturating_sub(piece.offset);
@@ -337,8 +366,8 @@ mod tests {
         Written { offset: span.start, length, disk: DiskId(1), position }
     }
 
-    /// All orders of three pieces in seven bytes, the second on blocks of its own, against a place
-    /// for each byte.
+    /// All orders of three pieces in seven bytes, the second one in blocks of its own, against a
+    /// model with one entry per byte.
     #[test]
     fn pieces_are_the_bytes_that_were_written_last() {
         let spans: Vec<Range<u64>> = (0..7).flat_map(|a| (a + 1..=7).map(move |b| a..b)).collect();

@@ -171,7 +171,7 @@ pub(super) fn stable_how(stability: Stability) -> stable_how {
     match stability {
         Stability::Unstable => stable_how::UNSTABLE,
         Stability::DataSync => stable_how::DATA_SYNC,
-        Stability::FileSync => stable_how::FILE_SYNC,
+        Stability::Shared(_) | Stability::FileSync => stable_how::FILE_SYNC,
     }
 }
 
@@ -200,7 +200,7 @@ pub(super) fn statfs(answer: &FSSTAT3resok, name_max: u32) -> StatFs {
     }
 }
 
-/// An entry of READDIR as one of READDIRPLUS that tells nothing more.
+/// An entry of READDIR as one of READDIRPLUS without attributes and handle.
 pub(super) fn bare_entry(entry: entry3) -> entryplus3 {
     let entry3 { fileid, name, cookie } = entry;
     entryplus3 { fileid, name, cookie, name_attributes: None, name_handle: None }
@@ -216,8 +216,8 @@ pub(super) struct Page {
 }
 
 impl Page {
-    /// Whether the reply ends the listing, or brings it on from `position`: each of its cookies is
-    /// a new one, so that no reader stands twice at the same place.
+    /// Whether the reply ends the listing, or continues it from `position`: each of its cookies
+    /// must be a new one, so that no reader comes to the same position twice.
     pub(super) fn leads_on(&self, position: u64) -> bool {
         let mut seen = HashSet::from([position]);
         let moves = self.entries.iter().all(|entry| seen.insert(entry.cookie));
@@ -225,8 +225,8 @@ impl Page {
     }
 }
 
-/// What a reply lists, without `.` and `..`. Names are copied, so that keeping one does not keep
-/// the whole reply.
+/// The entries of a reply, without `.` and `..`. Names are copied, so that keeping one does not
+/// keep the whole reply.
 pub(super) fn listing(page: Page) -> Listing {
     let shown = page.entries.into_iter().filter(|entry| !matches!(&entry.name[..], b"." | b".."));
     let entries = shown.map(|entry| Listed {

@@ -36,7 +36,7 @@ impl Nfs3 {
         }
     }
 
-    /// Reads what one request gives.
+    /// Reads as much as one request returns.
     async fn read_once(
         &self,
         cred: &Cred,
@@ -72,7 +72,8 @@ impl Nfs3 {
         Err(Error::Io)
     }
 
-    /// Writes once from start to end. Answers nothing if the server may have lost a part meanwhile.
+    /// Writes all of the data once. Returns nothing if the server may have lost a part in the
+    /// meantime.
     async fn write_pass(
         &self,
         cred: &Cred,
@@ -92,7 +93,7 @@ impl Nfs3 {
             if !same_boot && !durable {
                 return Ok(None);
             }
-            // What came between the two requests, no reply tells.
+            // No reply reports what happened between the two requests.
             let last = written.0.change.after.map(|attr| attr.validator());
             let is_next = last.is_some_and(|last| next.change.follows(&last));
             let before = written.0.change.before.filter(|_| is_next);
@@ -113,7 +114,7 @@ impl Nfs3 {
         Ok(Some(written))
     }
 
-    /// Writes what one request takes, and says how much that was.
+    /// Writes as much as one request accepts, and returns how much that was.
     async fn write_once(
         &self,
         cred: &Cred,

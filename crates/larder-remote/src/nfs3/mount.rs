@@ -26,12 +26,12 @@ use thiserror::Error;
 
 /// Largest payload over UDP, in bytes: the largest power of two that fits a datagram.
 const DATAGRAM_PAYLOAD_BYTES_MAX: u32 = 32 << 10;
-/// Smallest payload that is worth asking for, in bytes, whatever a server says.
+/// Smallest payload that is requested, in bytes, whatever a server announces.
 const PAYLOAD_BYTES_MIN: u32 = 1024;
-/// Largest directory reply that is preferred, in bytes. Larger ones make the first entry wait.
+/// Largest directory reply that is preferred, in bytes. A larger one delays the first entry.
 const READDIR_BYTES_PREFERRED_MAX: u32 = 128 << 10;
-/// Longest name, in bytes, of a server that does not tell, and of one that tells more: nfs-ganesha
-/// says 1024 of file systems that take 255. Linux's client has the same limit.
+/// Longest name, in bytes, of a server that does not report it, or reports more: nfs-ganesha
+/// reports 1024 for file systems that take 255. Linux's client has the same limit.
 const NAME_BYTES_USUAL: u32 = 255;
 /// Longest wait for the server to take note of an unmount.
 const LEAVE_MAX: Duration = Duration::from_secs(2);
@@ -43,17 +43,17 @@ pub struct MountOptions {
     pub host: String,
     /// The exported path.
     pub path: String,
-    /// Where NFS listens; else the port mapper is asked.
+    /// Port of NFS; by default the port mapper is asked.
     pub port: Option<u16>,
-    /// Where MOUNT listens; else as `port`.
+    /// Port of MOUNT; by default as `port`.
     pub mount_port: Option<u16>,
     /// How messages travel.
     pub transport: Transport,
     /// How many connections to use.
     pub connections: usize,
-    /// How long to wait for a reply; else as [`Config::new`] has it.
+    /// How long to wait for a reply; the default is that of [`Config::new`].
     pub timeout: Option<Duration>,
-    /// How often to send again; else as [`Config::new`] has it.
+    /// How often to send again; the default is that of [`Config::new`].
     pub retransmissions: Option<u32>,
     /// What happens to calls when the server is gone.
     pub recovery: Recovery,
@@ -67,7 +67,7 @@ pub struct MountOptions {
     pub source_port: SourcePort,
     /// Whether to use READDIRPLUS.
     pub readdirplus: bool,
-    /// By which it waits.
+    /// The clock that times its waits.
     pub clock: Arc<dyn Clock>,
 }
 
@@ -108,7 +108,7 @@ pub enum MountError {
     Resolve {
         /// The name.
         host: String,
-        /// What the resolver says.
+        /// The error of the resolver.
         cause: std::io::Error,
     },
     /// There is no port mapper to ask.
@@ -119,7 +119,7 @@ pub enum MountError {
     NoPortMapper {
         /// The server.
         host: String,
-        /// What came instead.
+        /// What happened instead.
         cause: ProgramError,
     },
     /// The port mapper does not know the program.
@@ -130,15 +130,15 @@ pub enum MountError {
     NotRegistered {
         /// The server.
         host: String,
-        /// What was looked for.
+        /// The program that was looked for.
         program: &'static str,
-        /// Over which transport.
+        /// The transport.
         transport: Transport,
     },
     /// There is no connection to the service.
     #[error("{program}: {cause}; check that the server runs there and no firewall stands between")]
     Unreachable {
-        /// What was to be reached.
+        /// The program to be reached.
         program: &'static str,
         /// Why it was not.
         cause: ConnectError,
@@ -148,9 +148,9 @@ pub enum MountError {
     Silent {
         /// The server.
         host: String,
-        /// Who was asked.
+        /// The program that was called.
         program: &'static str,
-        /// What came instead.
+        /// What happened instead.
         cause: RpcError,
     },
     /// Another service or version listens there.
@@ -158,9 +158,9 @@ pub enum MountError {
     Refused {
         /// The server.
         host: String,
-        /// Who was asked.
+        /// The program that was called.
         program: &'static str,
-        /// What it said.
+        /// Its answer.
         outcome: Outcome,
     },
     /// The path is not exported.
@@ -170,7 +170,7 @@ pub enum MountError {
         host: String,
         /// The path.
         path: String,
-        /// What there is instead.
+        /// The exports that exist.
         exports: String,
     },
     /// This client may not mount it.
@@ -193,12 +193,12 @@ pub enum MountError {
         host: String,
         /// The path.
         path: String,
-        /// What it said.
+        /// Its status.
         status: String,
     },
 }
 
-/// What else may be in the way of a client whose calls come from such a port.
+/// A further possible cause, for a client whose calls come from such a port.
 fn port_advice(source_port: SourcePort) -> &'static str {
     match source_port {
         SourcePort::Reserved => "",
@@ -210,7 +210,7 @@ fn port_advice(source_port: SourcePort) -> &'static str {
 }
 
 impl MountError {
-    /// Whether nobody answers, so that it may be otherwise later.
+    /// Whether the server does not answer, so that a later attempt may succeed.
     pub fn is_absence(&self) -> bool {
         matches!(
             self,
@@ -223,7 +223,7 @@ impl MountError {
     }
 }
 
-/// What MOUNT was asked, to tell it when it is over.
+/// The mount as MOUNT knows it, to report its end there.
 #[derive(Debug)]
 pub(super) struct MountPoint {
     service: SocketAddr,
@@ -325,7 +325,7 @@ async fn root_handle(options: &MountOptions, service: SocketAddr) -> Result<nfs_
         Err(ProgramError::Status(status)) => status,
     };
     let exports = exports(&client).await;
-    // Some servers, as nfs-ganesha, deny what they do not export.
+    // Some servers, such as nfs-ganesha, deny access to paths that they do not export.
     let known = exports.iter().any(|export| std::path::Path::new(&path).starts_with(export));
     let denied = matches!(status, mountstat3::MNT3ERR_PERM | mountstat3::MNT3ERR_ACCES);
     let missing = matches!(status, mountstat3::MNT3ERR_NOENT | mountstat3::MNT3ERR_NOTDIR);
@@ -412,7 +412,7 @@ fn server_failure(options: &MountOptions, status: nfsstat3) -> MountError {
     }
 }
 
-/// What we ask for, within what the server takes. A server that names no preference gets its
+/// The limits to use, within those of the server. For a server that states no preference, its
 /// largest size.
 fn limits(
     options: &MountOptions,

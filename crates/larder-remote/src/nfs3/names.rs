@@ -16,7 +16,8 @@ use larder_wire::nfs3::{
 };
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Smallest directory reply that is asked for, in bytes: holds an entry with the longest name.
+/// Smallest directory reply that is requested, in bytes: it has room for an entry with the longest
+/// name.
 const READDIR_BYTES_MIN: u32 = 4096;
 /// Most replies with nothing but `.` and `..` in them.
 const DOTS_PAGES_MAX: u32 = 2;
@@ -72,7 +73,7 @@ impl Nfs3 {
         }
     }
 
-    /// Makes an object. `mine` tells how to recognise it if a replay finds it there.
+    /// Makes an object. `mine` says how to recognise it if a repeated call finds it there.
     async fn create<P>(
         &self,
         cred: &Cred,
@@ -95,7 +96,7 @@ impl Nfs3 {
         };
         let dir = convert::change(&answer.dir_wcc);
         let Some(object) = answer.obj else {
-            // The server need not tell the handle.
+            // The server need not return the handle.
             let found = self.look_up(cred, place).await?.found.ok_or(Error::Stale)?;
             return Ok(Made { found, dir, created: false, token: None });
         };
@@ -123,7 +124,7 @@ impl Nfs3 {
             }
             made => made?,
         };
-        // The verifier was kept in the times, so these are set in any case.
+        // The times were used to store the verifier, so these are set in any case.
         set.atime = set.atime.or(Some(SetTime::ServerNow));
         set.mtime = set.mtime.or(Some(SetTime::ServerNow));
         let object = convert::file(&made.found.handle)?;
@@ -209,11 +210,11 @@ impl Nfs3 {
         Ok((convert::post_op(wcc.file_attributes), convert::change(&wcc.linkdir_wcc)))
     }
 
-    /// Lists until there is an entry to show or the end.
+    /// Lists until there is an entry to return or the end.
     ///
     /// # Errors
-    /// [`Error::Io`] also for a reply that leads nowhere: without an entry, or with a cookie that
-    /// was there before. Whoever went on with it would list for ever.
+    /// [`Error::Io`] also for a reply without progress: without an entry, or with a cookie that was
+    /// there before. Continuing with it would never end.
     pub(super) async fn list(
         &self,
         cred: &Cred,

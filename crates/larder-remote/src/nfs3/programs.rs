@@ -100,7 +100,8 @@ impl MountClient {
         nfs3::nfs_fh3::new(&root).ok_or(ProgramError::Status(mountstat3::MNT3ERR_SERVERFAULT))
     }
 
-    /// Tells the server that the export is no longer used. It keeps a list, nothing depends on it.
+    /// Tells the server that the export is no longer used. The server only keeps a list, on which
+    /// nothing depends.
     ///
     /// # Errors
     /// [`ProgramError::Rpc`]

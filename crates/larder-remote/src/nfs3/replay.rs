@@ -20,7 +20,7 @@ use larder_vfs::{Attr, Change, Cred, Error, Kind, LookedUp, Made, Remote, Result
 use larder_wire::nfs3::{diropargs3, nfs_fh3, nfsstat3};
 use std::ffi::OsString;
 
-/// How far the times of an object and of its directory lie apart at most when both come from its
+/// The most by which the times of an object and of its directory differ if both come from its
 /// making, in nanoseconds: two ticks of a clock of 100 Hz.
 const SAME_MOMENT_NS: i128 = 20_000_000;
 
@@ -42,7 +42,7 @@ fn nanoseconds(time: Time) -> i128 {
     i128::from(time.sec) * 1_000_000_000 + i128::from(time.nsec)
 }
 
-/// Whether the making of `attr` by `cred` was the last thing that happened in its directory.
+/// Whether the making of `attr` by `cred` was the last change of its directory.
 fn is_fresh(attr: &Attr, kind: Kind, cred: &Cred, dir: Option<Attr>) -> bool {
     let Some(dir) = dir else { return false };
     let made = nanoseconds(attr.ctime);
@@ -52,7 +52,7 @@ fn is_fresh(attr: &Attr, kind: Kind, cred: &Cred, dir: Option<Attr>) -> bool {
 }
 
 impl Nfs3 {
-    /// Answers the object at `place` if it is the one that we made.
+    /// Returns the object at `place` if it is the one that we made.
     pub(super) async fn made_before(
         &self,
         cred: &Cred,

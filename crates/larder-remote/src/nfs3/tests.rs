@@ -19,8 +19,8 @@ use tokio::net::{TcpListener, TcpStream};
 /// READ and WRITE of the scripted server, in bytes.
 const PAYLOAD: u32 = 4096;
 
-/// What the server does with a call: the procedure that it expects, and the results. Without
-/// results it drops the connection, as if the reply had been lost.
+/// The procedure that the server expects, and its results. Without results it drops the connection,
+/// as if the reply had been lost.
 type Step = (nfsproc3, Option<Bytes>);
 type Script = Arc<Mutex<VecDeque<Step>>>;
 
@@ -69,7 +69,7 @@ fn handle(id: u8) -> nfs_fh3 {
     nfs_fh3::new(&[id; 8]).unwrap()
 }
 
-/// What leads to the root, so that scripts begin after the mount.
+/// The calls that lead to the root, so that scripts begin after the mount.
 fn mounting(header: &CallHeader) -> Option<Bytes> {
     if header.program == mount3::PROGRAM {
         let fhandle = Bytes::copy_from_slice(handle(1).as_bytes()).into();
@@ -121,7 +121,8 @@ async fn serve(mut stream: TcpStream, script: Script) {
     }
 }
 
-/// Mounts a server that answers by the script. The script must be used up when this is dropped.
+/// A mount of a server that answers according to a script. The script must be used up when this is
+/// dropped.
 struct Scripted {
     nfs: Nfs3,
     script: Script,
@@ -343,7 +344,7 @@ async fn listings_fall_back_for_good_and_go_past_dots() {
 
 /// A reply to READDIRPLUS with these names and cookies, and not the last.
 fn listed(entries: &[(&[u8], u64)]) -> Step {
-    // As bytes of the wire, since the codec has no way to say some of these names.
+    // Encoded by hand, since the codec cannot express some of these names.
     let mut out = Encoder::default();
     nfsstat3::NFS3_OK.encode(&mut out);
     None::<fattr3>.encode(&mut out);

@@ -14,7 +14,7 @@ const EPOCH_SEC: i64 = 11_644_473_600;
 /// FILETIME counts 100 ns.
 const TICKS_PER_SEC: i64 = 10_000_000;
 
-/// What the server says of a file. Times are FILETIMEs.
+/// What the server reports of a file. Times are FILETIMEs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Info {
     pub(super) created: u64,
@@ -28,12 +28,12 @@ pub(super) struct Info {
     pub(super) file_id: u64,
 }
 
-/// What `FileAllInformation` says of an open's names.
+/// What `FileAllInformation` reports of an open's names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Named {
-    /// The path in the share by which it is open, with what others have made of it since.
+    /// The path in the share by which it was opened, updated with the renames of other clients.
     pub(super) path: String,
-    /// That name is removed, and goes with the last open.
+    /// That name was removed, and exists until the last open is closed.
     pub(super) is_going: bool,
 }
 
@@ -43,7 +43,7 @@ impl Named {
         // The times, attributes and sizes.
         cursor.skip(56)?;
         let (links, is_going) = (cursor.read_u32_le()?, cursor.read_u8()? != 0);
-        // The number, and what an open has of its own.
+        // The file's number, and attributes of the open.
         cursor.skip(35)?;
         let length = cursor.read_u32_le()? as usize;
         let path = cursor.read_utf16_le(length)?;
@@ -51,7 +51,7 @@ impl Named {
     }
 }
 
-/// What the server does not know: whose the files are, and their modes, as with `mount.cifs`.
+/// What the server does not know: owners and modes of the files, as with `mount.cifs`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     pub(super) uid: u32,
@@ -62,7 +62,7 @@ pub(super) struct Shape {
 }
 
 impl Info {
-    /// Reads `FileAllInformation`; the name at its end is not looked at.
+    /// Reads `FileAllInformation`, without the name at its end.
     pub(super) fn parse(bytes: &[u8]) -> smb2::Result<Info> {
         let mut cursor = ReadCursor::new(bytes);
         let created = cursor.read_u64_le()?;
@@ -89,7 +89,7 @@ impl Info {
         })
     }
 
-    /// What a listing tells; it knows of no links.
+    /// What a listing reports; it has no link counts.
     pub(super) fn of_entry(entry: &DirectoryInfoEntry) -> Info {
         Info {
             created: entry.creation_time.0,
@@ -110,7 +110,7 @@ impl Info {
         version(self) == version(other)
     }
 
-    /// What the server calls the file.
+    /// The server's identification of the file.
     pub(super) fn identity(&self) -> Identity {
         Identity { file_id: self.file_id, directory: self.is_directory() }
     }
@@ -132,7 +132,7 @@ impl Info {
     }
 
     pub(super) fn attr(&self, shape: &Shape) -> Attr {
-        // A server on FAT tells no change time.
+        // A server on FAT reports no change time.
         let changed = if self.changed == 0 { self.written } else { self.changed };
         let directory = self.is_directory();
         Attr {
@@ -169,7 +169,7 @@ impl Shape {
         }
     }
 
-    /// What the mode of an object of this kind grants the caller.
+    /// The rights that the mode of an object of this kind grants the caller.
     pub(super) fn rights(&self, cred: &Cred, mode: u32, directory: bool) -> Access {
         let bits = if cred.uid == 0 {
             let execute = u32::from(directory || mode & 0o111 != 0);
@@ -194,18 +194,18 @@ impl Shape {
     }
 
     /// # Errors
-    /// [`Error::AccessDenied`] if directories do not grant the caller that.
+    /// [`Error::AccessDenied`] if the mode of directories does not grant the caller that.
     pub(super) fn may_in_directory(&self, cred: &Cred, wanted: Access) -> Result<()> {
         grants(self.rights(cred, self.dir_mode, true), wanted)
     }
 
     /// # Errors
-    /// [`Error::AccessDenied`] if files do not grant the caller that.
+    /// [`Error::AccessDenied`] if the mode of files does not grant the caller that.
     pub(super) fn may_with_file(&self, cred: &Cred, wanted: Access) -> Result<()> {
         grants(self.rights(cred, self.file_mode, false), wanted)
     }
 
-    /// Whether the caller owns what is here.
+    /// Whether the caller owns the mount's files.
     pub(super) fn owned_by(&self, cred: &Cred) -> bool {
         cred.uid == 0 || cred.uid == self.uid
     }
@@ -222,13 +222,13 @@ pub(super) fn access(mask: u32, directory: bool) -> Access {
     let append = FileAccessMask::FILE_APPEND_DATA;
     let read = right(FileAccessMask::FILE_READ_DATA, Access::READ);
     match directory {
-        // Adding files and adding directories are rights of their own; FILE_TRAVERSE is not checked
-        // by servers for those whom they let bypass it, which is everybody.
+        // Adding files and adding directories are separate rights; servers do not check
+        // FILE_TRAVERSE for users who may bypass it, which are all users.
         true => {
             let change = Access::MODIFY | Access::EXTEND | Access::DELETE;
             read | Access::LOOKUP | right(write, change) | right(append, change)
         }
-        // Who may read a program may have it executed here.
+        // A user who may read a program may execute it here.
         false => {
             let execute = right(FileAccessMask::FILE_READ_DATA, Access::EXECUTE);
             read | execute
@@ -249,7 +249,7 @@ pub(super) fn time(filetime: u64) -> Time {
 /// A time as FILETIME, cut to 100 ns.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] for what lies before 1601 or after 30828.
+/// [`Error::InvalidArgument`] for times before 1601 or after 30828.
 pub(super) fn filetime(time: Time) -> Result<u64> {
     let sec = time.sec.checked_add(EPOCH_SEC).filter(|sec| *sec >= 0);
     let ticks = sec.and_then(|sec| sec.checked_mul(TICKS_PER_SEC));

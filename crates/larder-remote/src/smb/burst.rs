@@ -16,13 +16,13 @@ pub(super) struct Burst(tokio::sync::Mutex<Option<Writing>>);
 
 struct Writing {
     open: Arc<ServerOpen>,
-    /// Writes under way.
+    /// Writes in flight.
     users: u32,
-    /// Something was written that nobody asked to be durable yet.
+    /// Something was written that was not committed yet.
     dirty: bool,
 }
 
-/// By what a commit is to be made.
+/// The open through which to commit.
 pub(super) enum ToCommit {
     /// Others still write by it, and close it.
     Shared(Arc<ServerOpen>),
@@ -33,7 +33,7 @@ pub(super) enum ToCommit {
 }
 
 impl Burst {
-    /// Counts a write in, upon the open that is there, or else upon `opening`.
+    /// Begins a write, through the burst's open if there is one, or else through `opening`.
     pub(super) async fn write(
         self: &Arc<Self>,
         link: &Link,
@@ -62,7 +62,7 @@ impl Burst {
         }
     }
 
-    /// By what to commit what was written.
+    /// The open through which to commit what was written.
     pub(super) async fn to_commit(&self, link: &Link) -> ToCommit {
         let mut writing = self.0.lock().await;
         match &mut *writing {
@@ -76,7 +76,7 @@ impl Burst {
         }
     }
 
-    /// Counts a write out. Answers the open if nobody needs it any more.
+    /// Ends a write. Returns the open if it is no longer needed.
     async fn wrote(&self, open: &Arc<ServerOpen>, unstable: bool) -> Option<Arc<ServerOpen>> {
         let mut held = self.0.lock().await;
         let writing = held.as_mut().filter(|writing| Arc::ptr_eq(&writing.open, open))?;
@@ -97,10 +97,10 @@ impl Burst {
     }
 }
 
-/// A write that is counted in, and will be counted out also if its caller gives it up.
+/// A write in progress, which is ended even if its caller gives it up.
 pub(super) struct Writer {
     open: Arc<ServerOpen>,
-    /// What it is a part of.
+    /// The burst to which it belongs.
     burst: Option<Arc<Burst>>,
     counted_in: bool,
 }
@@ -111,7 +111,7 @@ impl Writer {
         Writer { open, burst: None, counted_in: false }
     }
 
-    /// What to write by.
+    /// The open to write through.
     pub(super) fn open(&self) -> &Arc<ServerOpen> {
         &self.open
     }
@@ -122,7 +122,7 @@ impl Writer {
         Some(tokio::spawn(async move { burst.wrote(&open, unstable).await }))
     }
 
-    /// Counts it out. Answers the open if nobody needs it any more.
+    /// Ends the write. Returns the open if it is no longer needed.
     pub(super) async fn done(&mut self, unstable: bool) -> Option<Arc<ServerOpen>> {
         match self.count_out(unstable) {
             Some(counting) => counting.await.unwrap_or(None),

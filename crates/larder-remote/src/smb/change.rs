@@ -29,7 +29,7 @@ use std::ffi::OsStr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// What a look found, or nothing.
+/// What was found, or nothing.
 fn or_absent(seen: Result<Seen, Failure>) -> Result<Option<Seen>, Failure> {
     match seen {
         Err(failure) if failure.is_absence() => Ok(None),
@@ -42,7 +42,7 @@ struct End<'a> {
     dir: &'a Handle,
     component: String,
     path: String,
-    /// What is there.
+    /// The object at the path.
     seen: Option<Info>,
 }
 
@@ -70,14 +70,14 @@ impl Share {
         let found = match or_absent(seen) {
             Ok(Some(seen)) => Some(self.found(dir, &component, &seen.info)),
             Ok(None) => None,
-            // Between the two looks the directory went away.
+            // The directory was removed between the two requests.
             Err(failure) => return Err(self.gone(dir, failure)),
         };
         Ok(LookedUp { found, dir: parent })
     }
 
-    /// Makes something. `again` says that an earlier try may have made it. Of an old file the size
-    /// is not set.
+    /// Makes an object. `again` says that an earlier attempt may have made it. The size of an
+    /// existing file is not set.
     pub(super) async fn make(
         &self,
         link: &Arc<Link>,
@@ -115,7 +115,7 @@ impl Share {
         };
         let created = made.created || *new != New::File;
         if let (true, Some(handle)) = (created, self.handle(&made.info)) {
-            // What is known by this handle is of a file that is gone.
+            // What is known by this handle belongs to a file that is gone.
             self.close_file(&handle).await;
         }
         let found = self.found(dir, &component, &made.info);
@@ -129,7 +129,7 @@ impl Share {
         Ok(Made { found, dir: Change::default(), created, token })
     }
 
-    /// What it means that a change of a name failed for want of a way to it.
+    /// The meaning of a failed change of a name whose path does not exist.
     fn gone_in(&self, dir: &Handle, failure: Failure) -> Failure {
         match failure.is_pathless() && failure != Failure::Status(NtStatus::NOT_A_DIRECTORY) {
             true => self.gone(dir, failure),
@@ -137,8 +137,9 @@ impl Share {
         }
     }
 
-    /// Gives back what we have on a directory before a change of ours in it: the server would take
-    /// it back, a moment later. And after it, since somebody may have got it anew meanwhile.
+    /// Returns our lease or watch on a directory before a change of ours in it: otherwise the
+    /// server would withdraw it a moment later. And again after the change, since another call may
+    /// have got a new one in the meantime.
     async fn give_up(&self, dir: &Handle) {
         if let Some(entry) = self.files.get(dir) {
             entry.end();
@@ -169,7 +170,7 @@ impl Share {
             _ => (),
         }
         self.give_up(dir).await;
-        // What we have open would keep the name alive.
+        // Opens of ours would keep the name alive.
         self.close_known(dir, &component, &seen.info).await;
         if seen.info.is_readonly() {
             self.clear_readonly(link, path.clone(), &seen.info).await?;
@@ -187,10 +188,10 @@ impl Share {
         Ok(Change::default())
     }
 
-    /// Deletes what is at a path. A name stays until the last one closes the file (MS-FSA,
-    /// 2.1.5.4). Who keeps it open under a lease is asked to close it, and waited for. If
-    /// somebody uses it, it gets a hidden name first, which goes when he closes it, so that its
-    /// own name is free on return.
+    /// Deletes the object at a path. A name stays until the last open of the file is closed
+    /// (MS-FSA, 2.1.5.4). A client that keeps it open under a lease is asked to close it, and
+    /// waited for. If a client uses it, it gets a hidden name first, which exists until that client
+    /// closes it, so that its own name is free on return.
     async fn delete(&self, link: &Arc<Link>, path: String, what: &Info) -> Result<(), Failure> {
         let kind =
             if what.is_directory() { wire::DIRECTORY_FILE } else { wire::NON_DIRECTORY_FILE };
@@ -207,9 +208,9 @@ impl Share {
                 wire::set(PREVIOUS, wire::RENAME_INFORMATION, wire::target(&hidden, false));
             if act(link, &shared, vec![rename]).await.is_ok() {
                 shared.path = hidden;
-                // Not in one message with the rename: that of Samba's processes which serves the
-                // other one hears of the new name a moment later, and does not
-                // delete it if he closes the file before that. He may be about to.
+                // Not in one message with the rename: the Samba process that serves the other
+                // client learns of the new name a moment later, and does not delete the file if it
+                // is closed before that. The other client may be about to close it.
                 match delete_alone(link, &shared).await {
                     Err(Failure::Status(NtStatus::SHARING_VIOLATION)) => (),
                     done => return done,
@@ -219,7 +220,7 @@ impl Share {
         act(link, &shared, vec![disposition()]).await
     }
 
-    /// A path beside `path` that nothing has, in the form in which NFS clients hide removed files.
+    /// An unused path beside `path`, in the form in which NFS clients hide removed files.
     fn hidden_path(&self, path: &str, what: &Info) -> String {
         let number = self.hidden.fetch_add(1, Ordering::Relaxed);
         let name = format!(".nfs{:016x}{:04x}{number:08x}", what.file_id, self.mount_id & 0xffff);
@@ -242,7 +243,7 @@ impl Share {
         let (from, to) = (from?, to?);
         let Some(source) = from.seen else {
             let there = to.seen.and_then(|seen| self.handle(&seen));
-            // The place still says what the source was.
+            // The recorded path still says which file the source was.
             let done = again && known.is_some() && known == there;
             return if done { Ok(()) } else { Err(Failure::Is(Error::NotFound)) };
         };
@@ -307,7 +308,7 @@ impl Share {
         Ok(End { dir, component, path, seen })
     }
 
-    /// Clears the target of a rename as far as the server does not do it: empty directories, and
+    /// Removes the target of a rename where the server does not do that: empty directories, and
     /// read-only files.
     async fn give_way(
         &self,
@@ -340,7 +341,7 @@ impl Share {
         }
     }
 
-    /// Gives a file another name. `again` says that an earlier try may have done it.
+    /// Gives a file another name. `again` says that an earlier attempt may have done it.
     pub(super) async fn link(
         &self,
         link: &Arc<Link>,
@@ -376,7 +377,7 @@ impl Share {
         Ok((Some(found.attr), Change::default()))
     }
 
-    /// Closes what is open of a file that is about to go; its lease ends.
+    /// Closes what is open of a file that is about to be removed; its lease ends.
     async fn close_file(&self, file: &Handle) {
         if let Some(entry) = self.files.leave(file) {
             entry.opens.lock().await.close().await;
@@ -384,9 +385,9 @@ impl Share {
         self.kept.close(file).await;
     }
 
-    /// Closes what is open below a directory, and of it: servers rename no directory with open
-    /// files. Answers what is to be kept open, for [`Share::try_renew`], and what is locked,
-    /// for [`Share::renew_locks`].
+    /// Closes what is open in and below a directory: servers rename no directory that contains open
+    /// files. Returns what is to be kept open, for [`Share::try_renew`], and what is locked, for
+    /// [`Share::renew_locks`].
     async fn close_below(&self, link: &Link, dir: &Handle) -> (Vec<Arc<Kept>>, Vec<Handle>) {
         let (below, kept, locked) = {
             let places = self.places();
@@ -411,12 +412,12 @@ fn same_file(one: &Info, other: &Info) -> bool {
     one.identity() == other.identity()
 }
 
-/// Whether both ends are one name, in a directory where case does not count.
+/// Whether both ends are one name, in a directory that ignores case.
 fn is_same_name(from: &End<'_>, to: &End<'_>) -> bool {
     from.dir == to.dir && from.component.to_lowercase() == to.component.to_lowercase()
 }
 
-/// What was made, or was there.
+/// An object that was made, or existed.
 struct MadeAt {
     info: Info,
     created: bool,
@@ -424,7 +425,8 @@ struct MadeAt {
     open: Option<ServerOpen>,
 }
 
-/// Makes a directory, or makes a file and keeps it open: to read it, or at least to look at it.
+/// Makes a directory, or makes a file and keeps it open: with the right to read it, or at least to
+/// read its attributes.
 async fn make(link: &Arc<Link>, new: &New, opening: Opening) -> Result<MadeAt, Failure> {
     if *new == New::Directory {
         let info = share::look(link, opening).await?.info;
@@ -446,7 +448,7 @@ fn disposition() -> Op {
     wire::set(PREVIOUS, wire::DISPOSITION_INFORMATION, vec![1])
 }
 
-/// Deletes a file that nobody else has open, or is asked to close.
+/// Deletes a file that no other client has open, or that other clients are asked to close.
 async fn delete_alone(link: &Arc<Link>, shared: &Opening) -> Result<(), Failure> {
     let alone = Opening { alone: true, ..shared.clone() };
     act(link, &alone, vec![disposition()]).await

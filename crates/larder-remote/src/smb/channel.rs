@@ -19,7 +19,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
-/// How many connections one call may wear out: more means that the call itself ends them.
+/// How many connections one call may lose: after more of them, the call itself is assumed to be the
+/// cause.
 const LOST_MAX: u32 = 6;
 
 /// Whether there is a connection.
@@ -34,8 +35,8 @@ pub(super) enum State {
 }
 
 impl State {
-    /// Whether there is nothing to try with, now or in a moment: a connection is lost before that
-    /// is noted here, and whoever tried with it again and again would wear his tries out.
+    /// Whether there is no connection to use, now or in a moment: a connection is lost before that
+    /// is recorded here, and a call that used it repeatedly would exhaust its attempts.
     fn is_down(&self) -> bool {
         match self {
             State::Up(link) => link.is_lost(),
@@ -87,7 +88,8 @@ impl Channel {
         }
     }
 
-    /// Notes that the connection of this generation is gone. Answers its session, if it was in use.
+    /// Records that the connection of this generation is gone. Returns its session, if the
+    /// connection was in use.
     pub(super) fn cut(&self, generation: u64) -> Option<SessionId> {
         let mut session = None;
         self.state.send_if_modified(|state| {
@@ -103,8 +105,8 @@ impl Channel {
         session
     }
 
-    /// A call has waited since then for a connection. If that was for the whole limit, the server
-    /// has been silent for as long, whenever it was that the connection was found to be lost.
+    /// A call has waited since then. If that was the whole limit, and there is no connection, the
+    /// server has been silent for as long, no matter when the loss of the connection was noticed.
     fn in_vain(&self, begun: Instant) {
         if !is_in_vain(self.since(begun), self.limit) {
             return;
@@ -113,7 +115,7 @@ impl Channel {
             if let State::Down { since } = state {
                 *since = begun.min(*since);
             }
-            // Nobody waits for that.
+            // No call waits for that.
             false
         });
     }
@@ -127,7 +129,7 @@ impl Channel {
         self.link().is_some_and(|link| !link.is_lost())
     }
 
-    /// What its connections did so far.
+    /// What its connections have done so far.
     pub(super) fn snapshot(&self) -> ConnectionSnapshot {
         let counts = self.accounts.track.counts();
         ConnectionSnapshot {
@@ -173,7 +175,7 @@ impl Channel {
             }
             Recovery::Hard => None,
         };
-        Attempt { channel: self, state, begun, deadline, tried: None, lost: 0 }
+        Attempt { channel: self, state, begun, deadline, tried: None, lost: 0, answered: false }
     }
 
     /// How long a call waits; `None`: for ever.
@@ -182,7 +184,7 @@ impl Channel {
     }
 }
 
-/// A call on its way, with as many tries as it takes.
+/// A call in progress, with as many attempts as it takes.
 pub(super) struct Attempt<'a> {
     channel: &'a Channel,
     state: watch::Receiver<State>,
@@ -191,10 +193,26 @@ pub(super) struct Attempt<'a> {
     /// The connection of the last try.
     tried: Option<Arc<Link>>,
     lost: u32,
+    answered: bool,
+}
+
+/// At its deadline it is ended by its own timer or by its caller's: what was waited counts in
+/// either case.
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        let is_over = |deadline| deadline <= self.channel.clock.instant();
+        if self.answered || !self.deadline.is_some_and(is_over) {
+            return;
+        }
+        if let Some(link) = &self.tried {
+            self.give_up_silent(link);
+        }
+        self.channel.in_vain(self.begun);
+    }
 }
 
 impl Attempt<'_> {
-    /// The connection to try with, as soon as there is one.
+    /// The connection for the next attempt, as soon as there is one.
     ///
     /// # Errors
     /// [`Error::TimedOut`] after the limit, [`Error::Shutdown`].
@@ -209,11 +227,8 @@ impl Attempt<'_> {
         let state = match self.deadline {
             None => change.await,
             Some(deadline) => {
-                let Ok(change) = self.channel.clock.timeout_at(deadline, change).await else {
-                    self.channel.in_vain(self.begun);
-                    return Err(Error::TimedOut);
-                };
-                change
+                let change = self.channel.clock.timeout_at(deadline, change).await;
+                change.map_err(|_| Error::TimedOut)?
             }
         };
         match state.as_deref() {
@@ -247,14 +262,13 @@ impl Attempt<'_> {
                 Err(Failure::Is(Error::Shutdown))
             }
         };
-        if let (Err(Failure::Is(Error::TimedOut)), Some(link)) = (&done, &self.tried) {
-            self.give_up_silent(link);
-        }
+        self.answered =
+            !matches!(done, Err(Failure::Lost | Failure::Is(Error::TimedOut | Error::Shutdown)));
         done
     }
 
-    /// A try took too long. If nothing at all has come over its connection for the whole limit, it
-    /// is of no use any more, which the library finds out later.
+    /// An attempt took too long. If nothing has arrived over its connection for the whole limit,
+    /// the connection is unusable; the library would find that out later.
     fn give_up_silent(&self, link: &Link) {
         let silent = self.channel.since(self.begun).min(link.silent_for());
         if is_in_vain(silent, self.channel.limit) {
@@ -262,10 +276,10 @@ impl Attempt<'_> {
         }
     }
 
-    /// What becomes of the call after a try failed: `Ok` to try again.
+    /// What follows from a failed attempt: `Ok` to try again.
     ///
     /// # Errors
-    /// What to tell the caller.
+    /// The error for the caller.
     pub(super) fn failed(&mut self, failure: Failure) -> Result<()> {
         match failure {
             Failure::Lost if self.lost < LOST_MAX => {
@@ -278,14 +292,14 @@ impl Attempt<'_> {
         }
     }
 
-    /// Whether an earlier try may have been carried out, without our hearing of it.
+    /// Whether an earlier attempt may have been carried out without our learning of it.
     pub(super) fn may_be_done(&self) -> bool {
         self.lost > 0
     }
 }
 
-/// Runs `$try`, which has `$link` and `$again` (whether an earlier try may have been carried out),
-/// until it has an answer, or `$deadline` has come.
+/// Runs `$try`, which has `$link` and `$again` (whether an earlier attempt may have been carried
+/// out), until it has an answer, or until `$deadline`.
 macro_rules! call {
     ($deadline:expr, $channel:expr, |$link:ident, $again:ident| $try:expr) => {{
         let mut attempt = $channel.attempt($deadline);

@@ -21,7 +21,7 @@ use std::ffi::OsStr;
 use std::sync::{Arc, Weak};
 use tokio::task::JoinSet;
 
-/// Which of so many channels a file lives on: numbers at any equal distance are spread evenly, also
+/// The channel, of this many, for a file: numbers at any equal distance are spread evenly, even a
 /// few of them (multiples of the golden ratio; Knuth, The Art of Computer Programming, 6.4).
 fn number(file: &Handle, channels: usize) -> usize {
     const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -30,8 +30,8 @@ fn number(file: &Handle, channels: usize) -> usize {
 }
 
 impl Share {
-    /// From now on the share hears of what connections tell by themselves. What they told before is
-    /// made up for. Called once.
+    /// From now on the share receives the unsolicited messages of connections. The effects of
+    /// earlier ones are applied. Called once.
     pub(super) fn listen(self: &Arc<Share>) {
         let share = Arc::downgrade(self);
         self.connector.tell(move |generation, event| {
@@ -51,8 +51,8 @@ impl Share {
         &self.channels[number(file, self.channels.len())]
     }
 
-    /// The channel by which a name is changed: that of the file, if it is known, so that the server
-    /// has closed what was closed of it by then; else the directory's.
+    /// The channel by which a name is changed: that of the file, if it is known, so that earlier
+    /// closes of the file are carried out before; else the directory's.
     pub(super) fn channel_at(&self, dir: &Handle, name: &OsStr) -> &Channel {
         let component = names::component(name, self.limits.name_max).ok();
         let file = component.and_then(|component| self.places().child(dir, &component));
@@ -64,9 +64,9 @@ impl Share {
         self.channels.iter().filter_map(Channel::link).find(|link| link.generation == generation)
     }
 
-    /// Waits until every connection has closed what nobody waits for, and every one but this has
-    /// carried out what was sent on it so far. What a lost one had open stays so until it is
-    /// replaced.
+    /// Waits until every connection has made the closes for which no caller waits, and every one
+    /// but this has carried out what was sent on it so far. What a lost connection had open stays
+    /// so until it is replaced.
     pub(super) async fn drain(&self, link: &Link) {
         let mut asking = JoinSet::new();
         for other in self.channels.iter().filter_map(Channel::link) {
@@ -82,8 +82,8 @@ impl Share {
         while asking.join_next().await.is_some() {}
     }
 
-    /// The connection of this generation is gone: the leases of its files end, and a new one is
-    /// made.
+    /// The connection of this generation is gone: the leases of its files end, and a new connection
+    /// is made.
     fn cut(self: &Arc<Share>, generation: u64) {
         let mut channels = self.channels.iter().enumerate();
         let cut = channels.find_map(|(at, channel)| Some((at, channel.cut(generation)?)));
@@ -102,7 +102,7 @@ impl Share {
     }
 }
 
-/// Connects the channel `at` until it works or nobody wants it any more.
+/// Connects the channel `at`, until it works or the share is gone.
 async fn reconnect(share: Weak<Share>, at: usize, previous: SessionId) {
     let mut backoff = retry_pauses();
     let mut told = false;

@@ -16,24 +16,24 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use tokio::task::JoinSet;
 
-/// Who is told what connections tell by themselves: the connection's generation, and what.
+/// Receives the unsolicited messages of connections: the connection's generation, and the message.
 type Listener = Box<dyn Fn(u64, ConnectionEvent) + Send + Sync>;
 
-/// What connections are made with.
+/// The parameters of new connections.
 #[derive(Default)]
 pub(super) struct Connector {
     listener: OnceLock<Listener>,
-    /// Connections that were begun.
+    /// Number of connections begun.
     begun: AtomicU64,
 }
 
 impl Connector {
-    /// From now on this is told what connections tell. What they told before is lost. Called once.
+    /// Sets the receiver of unsolicited messages. Earlier ones are lost. Called once.
     pub(super) fn tell(&self, listener: impl Fn(u64, ConnectionEvent) + Send + Sync + 'static) {
         let _ = self.listener.set(Box::new(listener));
     }
 
-    /// Where a connection tells what it tells by itself.
+    /// Where a connection reports unsolicited messages.
     fn events(self: &Arc<Connector>, generation: u64) -> EventSink {
         let connector = Arc::clone(self);
         Arc::new(move |event| {
@@ -55,7 +55,7 @@ pub(super) async fn connect(
     Link::establish(options, (generation, previous), connector.events(generation), accounts).await
 }
 
-/// The channels beside the first: as many as are wanted, or as the server lets us have.
+/// The channels beside the first: as many as are wanted, or as the server accepts.
 pub(super) async fn further(
     options: &MountOptions,
     connector: &Arc<Connector>,

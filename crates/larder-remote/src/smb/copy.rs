@@ -27,7 +27,7 @@ const KEY_BYTES: usize = 24;
 const KEY_REPLY_BYTES: u32 = 32;
 const COPIED_REPLY_BYTES: u32 = 12;
 
-/// An open of one end of a copy. Of a file of which we have something locked it is the one that has
+/// An open of one end of a copy. For a file with ranges that we have locked it is the open that has
 /// the locks: by another open the server would refuse us its bytes.
 enum End {
     Locked(Arc<super::files::ServerOpen>),
@@ -54,7 +54,7 @@ impl Share {
     ) -> Result<RemoteCopied, Failure> {
         self.shape.may_with_file(cred, Access::READ)?;
         self.shape.may_with_file(cred, Access::MODIFY)?;
-        // What is senseless whatever the file's size is the server's not to see.
+        // Arguments that are wrong whatever the file's size is are not sent to the server.
         from.check(&to, len.min(1), u64::MAX, self.limits.file_size_max)?;
         let (source, size) = self.source(link, from.file).await?;
         let len = from.check(&to, len, size, self.limits.file_size_max)?.min(CALL_BYTES_MAX);
@@ -91,7 +91,7 @@ impl Share {
     }
 }
 
-/// What names an open in requests to copy from it.
+/// The key that identifies an open in requests to copy from it.
 async fn resume_key(link: &Arc<Link>, source: FileId) -> Result<[u8; KEY_BYTES], Failure> {
     let op = wire::control(source, wire::REQUEST_RESUME_KEY, Vec::new(), KEY_REPLY_BYTES);
     let told = link.ask(op).await?.read::<IoctlResponse>().map_err(not_copied)?.output_data;
@@ -139,7 +139,7 @@ fn chunks(key: &[u8; KEY_BYTES], range: &Range<u64>, at: u64) -> Vec<u8> {
     request
 }
 
-/// What it means that the server does not do what copying needs.
+/// The meaning of a server's refusal of a request that copying needs.
 fn not_copied(failure: Failure) -> Failure {
     match failure {
         Failure::Status(

@@ -19,7 +19,7 @@ impl Password {
         Password(text.into())
     }
 
-    /// The text, for who hashes it or hands it on.
+    /// The text, for code that hashes it or passes it on.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -31,7 +31,7 @@ impl fmt::Debug for Password {
     }
 }
 
-/// Who logs in. The default is a guest.
+/// The identity for the login. The default is a guest.
 #[derive(Clone, Default)]
 pub struct Credentials {
     /// Account; empty for a guest.
@@ -40,7 +40,7 @@ pub struct Credentials {
     pub password: Password,
     /// Its domain, workgroup or Kerberos realm; may be empty.
     pub domain: String,
-    /// How Kerberos is asked to vouch for it. `None`: it logs in by NTLM.
+    /// How to get tickets from Kerberos. `None`: the login uses NTLM.
     pub kerberos: Option<Kerberos>,
 }
 
@@ -92,7 +92,7 @@ pub enum CredentialsError {
         path: PathBuf,
         /// Where.
         line: usize,
-        /// What is wrong. Never what the line says.
+        /// What is wrong. Never contains text of the line.
         problem: &'static str,
     },
 }
@@ -128,7 +128,7 @@ impl Credentials {
     }
 }
 
-/// Reads the lines. What fails is told by line number, never by content.
+/// Reads the lines. An error names the line number, never the content.
 fn parse(text: &str) -> Result<Credentials, (usize, &'static str)> {
     let mut read = Credentials::default();
     for (index, line) in text.lines().enumerate() {

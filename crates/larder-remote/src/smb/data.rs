@@ -28,7 +28,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use tokio::task::JoinHandle;
 
-/// Most requests of one call under way at once.
+/// Most requests of one call in flight at the same time.
 const DEPTH_MAX: usize = 8;
 
 /// A part of a read or a write: where it begins in the whole, and how long it is.
@@ -46,7 +46,7 @@ fn before(info: Option<Info>, shape: &Shape) -> Option<Before> {
 }
 
 impl Share {
-    /// How a file changed: as it was before, if a lease proves that, and after.
+    /// How a file changed: its attributes before, if a lease proves them, and after.
     pub(super) fn change(&self, was: Option<Info>, after: Option<Info>) -> Change {
         let after: Option<Attr> = after.map(|info| info.attr(&self.shape));
         Change { before: before(was, &self.shape), after }
@@ -80,7 +80,7 @@ impl Share {
         }
     }
 
-    /// Reads by the open that has the locks of the file; `None` if there is none.
+    /// Reads through the open that has the locks of the file; `None` if there is none.
     async fn read_locked(
         &self,
         link: &Arc<Link>,
@@ -99,7 +99,7 @@ impl Share {
         Ok(Some(RemoteRead { data, eof, attr: Some(info.attr(&self.shape)) }))
     }
 
-    /// Reads a file of which nothing is locked here.
+    /// Reads a file with no range locked here.
     async fn read_unlocked(
         &self,
         link: &Arc<Link>,
@@ -111,7 +111,7 @@ impl Share {
             let open = entry.opens.lock().await.read.clone().filter(|open| open.is_on(link));
             if let Some(open) = open {
                 match self.read_leased(link, &entry, open.id, offset, len).await {
-                    // The server closed it: then it is opened anew.
+                    // The server has closed the open: the file is opened again.
                     Err(Failure::Status(NtStatus::FILE_CLOSED)) => (),
                     Err(Failure::Status(NtStatus::INVALID_DEVICE_REQUEST)) => {
                         return Err(Failure::Is(Error::IsDirectory));
@@ -152,7 +152,7 @@ impl Share {
         Ok(RemoteRead { data, eof, attr: None })
     }
 
-    /// Reads and looks, in one message where it fits.
+    /// Reads data and attributes, in one message where possible.
     async fn read_opened(
         &self,
         link: &Arc<Link>,
@@ -175,7 +175,7 @@ impl Share {
         Ok(RemoteRead { data, eof, attr: Some(info.attr(&self.shape)) })
     }
 
-    /// Opens, reads, looks and closes in one message.
+    /// Opens, reads data and attributes, and closes, in one message.
     async fn read_at_once(
         &self,
         link: &Arc<Link>,
@@ -184,7 +184,7 @@ impl Share {
         len: u32,
     ) -> Result<RemoteRead, Failure> {
         let options = wire::NON_DIRECTORY_FILE;
-        // Who reads breaks no lease to read, so none has to be named.
+        // Reading breaks no read lease, so no lease has to be named.
         let opening = Opening { options, ..Opening::existing(self.path(file)?, wire::READ) };
         let read = wire::read(PREVIOUS, offset, len.max(1));
         let ops = vec![opening.op(), read, wire::query(PREVIOUS), wire::close(PREVIOUS)];
@@ -219,7 +219,8 @@ impl Share {
         Ok(RemoteRead { data, eof, attr: Some(info.attr(&self.shape)) })
     }
 
-    /// Reads through an open, and says whether there was less than asked for: then it ends there.
+    /// Reads through an open, and returns whether there was less than requested: then the file ends
+    /// there.
     async fn read_open(
         &self,
         link: &Arc<Link>,
@@ -246,7 +247,7 @@ impl Share {
             let Some((length, task)) = under_way.pop_front() else { break };
             let data = task.done().await?;
             whole.extend_from_slice(&data);
-            // A server may give less than was asked for at the end only: what lies behind is gone.
+            // A server may return less than requested only at the end: what was beyond it is gone.
             if data.len() < length as usize {
                 return Ok((whole.freeze(), true));
             }
@@ -286,7 +287,7 @@ impl Share {
         }
     }
 
-    /// Writes by the open that has the locks of the file; `None` if there is none.
+    /// Writes through the open that has the locks of the file; `None` if there is none.
     async fn write_locked(
         &self,
         target: &Target<'_>,
@@ -309,7 +310,7 @@ impl Share {
         Ok(Some(RemoteWritten { stability, verifier, change }))
     }
 
-    /// Writes to a file of which nothing is locked here.
+    /// Writes to a file with no range locked here.
     async fn write_unlocked(
         &self,
         target: &Target<'_>,
@@ -344,7 +345,7 @@ impl Share {
         Ok(RemoteWritten { stability, verifier, change })
     }
 
-    /// What to write a file through: the burst of its token, if there is one.
+    /// The open through which to write a file: that of its token's burst, if there is one.
     async fn writer(&self, target: &Target<'_>, cred: &Cred) -> Result<Writer, Failure> {
         let Target { link, file, token, .. } = *target;
         let opening = async {
@@ -393,13 +394,13 @@ impl Share {
         Ok(Committed { verifier: self.verifier(link), change: self.change(was, Some(after)) })
     }
 
-    /// What unstable writes on this connection depend on.
+    /// Unstable writes on this connection are safe as long as this is unchanged.
     fn verifier(&self, link: &Link) -> Verifier {
         Verifier(self.mount_id.wrapping_add(link.generation))
     }
 }
 
-/// Where a write goes, and how.
+/// The target of a write, and how it is written.
 #[derive(Clone, Copy)]
 pub(super) struct Target<'a> {
     pub(super) link: &'a Arc<Link>,
@@ -454,7 +455,7 @@ async fn write_part(
     Ok(())
 }
 
-/// The data that a READ brought; none behind the end of the file.
+/// The data that a READ returned; none beyond the end of the file.
 fn received(reply: Reply, asked: u32) -> Result<Bytes, Failure> {
     if reply.status == NtStatus::END_OF_FILE {
         return Ok(Bytes::new());
@@ -466,7 +467,7 @@ fn received(reply: Reply, asked: u32) -> Result<Bytes, Failure> {
     }
 }
 
-/// A task that ends with the call that began it. What it sent is on its way all the same.
+/// A task that ends with the call that began it. What it has sent stays in flight.
 struct Task<T>(JoinHandle<Result<T, Failure>>);
 
 impl<T> Task<T> {

@@ -39,8 +39,8 @@ use std::time::Duration;
 /// Most files kept open.
 pub(super) const FILES_MAX: usize = 512;
 
-/// So long after somebody else was writing, a file's leases are not believed: what he sent before
-/// is carried out by then.
+/// For this long after another client was writing, leases on a file are not believed: what that
+/// client sent before has been carried out by then.
 const DISTURBED_FOR: Duration = Duration::from_secs(2);
 
 /// An open of the server. Closed when dropped.
@@ -50,7 +50,7 @@ pub(super) struct ServerOpen {
     /// Whether bytes can be read by it.
     pub(super) reads: bool,
     closed: AtomicBool,
-    /// Whether the file is kept open by it ([`super::kept`]), whatever becomes of its lease.
+    /// Whether the file is kept open through it ([`super::kept`]), whatever happens to its lease.
     keeps: AtomicBool,
     /// The file under whose lease key it was made.
     keyed: OnceLock<Weak<File>>,
@@ -87,17 +87,18 @@ impl ServerOpen {
         self.link.generation == link.generation && !link.is_lost() && !is_closed
     }
 
-    /// From now on the file is kept open by it.
+    /// From now on the file is kept open through it.
     pub(super) fn begin_keeping(&self) {
         self.keeps.store(true, Ordering::Release);
     }
 
-    /// The file is not kept open by it any more.
+    /// The file is no longer kept open through it.
     pub(super) fn end_keeping(&self) {
         self.keeps.store(false, Ordering::Release);
     }
 
-    /// Closes it and waits until it is. Another open of the same file may be told of it late else.
+    /// Closes it and waits until it is closed. Otherwise another open of the same file may be
+    /// notified of it late.
     pub(super) async fn close(&self) {
         if !self.closed.swap(true, Ordering::AcqRel) {
             self.end_key();
@@ -106,8 +107,8 @@ impl ServerOpen {
         }
     }
 
-    /// Does these last things, closes it, and answers how it was in the end. If one of them fails,
-    /// it stays open.
+    /// Makes these last requests, closes it, and returns the final attributes. If one of them
+    /// fails, it stays open.
     pub(super) async fn finish(&self, mut ops: Vec<Op>) -> Result<Info, Failure> {
         self.end_key();
         let last_things = ops.len();
@@ -120,7 +121,7 @@ impl ServerOpen {
         let closed = replies.next().ok_or(Failure::Lost)?.read::<CloseResponse>()?;
         self.closed.store(true, Ordering::Release);
         let info = Info::parse(&seen.output_buffer).map_err(super::link::garbled)?;
-        // Servers may set the times at the end only. Without them the reply says zero.
+        // Servers may set the times only at the close. If they have none, the reply contains zero.
         if closed.last_write_time.0 == 0 {
             return Ok(info);
         }
@@ -145,7 +146,7 @@ impl Drop for ServerOpen {
     }
 }
 
-/// The opens of a file. Their lock is kept until they are closed: who removes the file may ask by
+/// The opens of a file. Their lock is held until they are closed: a removal of the file may use
 /// another connection.
 #[derive(Default)]
 pub(super) struct Opens {
@@ -154,8 +155,8 @@ pub(super) struct Opens {
 }
 
 impl Opens {
-    /// Closes that of a lease that has ended, unless the file is kept open by it, and waits until
-    /// it is.
+    /// Closes the open of a lease that has ended, unless the file is kept open through it, and
+    /// waits until it is closed.
     pub(super) async fn give_back(&mut self) {
         let read = self.read.take().filter(|read| !read.keeps.load(Ordering::Acquire));
         if let Some(read) = read {
@@ -186,13 +187,13 @@ struct Held {
     maximal: u32,
     /// Times that a lease ended, or became one that others share.
     ends: u64,
-    /// When somebody else was last known to write.
+    /// When another client was last known to write.
     disturbed: Option<Monotonic>,
     /// Changes of ours that were begun or ended.
     changes: u64,
-    /// Changes of ours under way.
+    /// Changes of ours in flight.
     changing: u32,
-    /// It left the table.
+    /// It was removed from the table.
     left: bool,
 }
 
@@ -201,7 +202,7 @@ impl Held {
         self.lease.clone().filter(|lease| lease.keeps_name() && lease.holds())
     }
 
-    /// Ends the lease; answers it if it held.
+    /// Ends the lease; returns it if it held.
     fn end(&mut self) -> Option<Lease> {
         self.ends += 1;
         self.info = None;
@@ -212,7 +213,7 @@ impl Held {
     }
 }
 
-/// A moment, to tell whether something happened since.
+/// A moment, to find out whether something has happened since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Moment {
     ends: u64,
@@ -230,7 +231,7 @@ pub(super) struct File {
     clock: Arc<dyn Clock>,
 }
 
-/// A change of ours on its way.
+/// A change of ours in flight.
 pub(super) struct Changing {
     file: Option<Arc<File>>,
     lease: Option<Lease>,
@@ -248,12 +249,12 @@ impl File {
         self.held().lease.clone().filter(Lease::holds)
     }
 
-    /// The lease, if it holds and vouches for the name, too.
+    /// The lease, if it holds and covers the name, too.
     pub(super) fn whole_lease(&self) -> Option<Lease> {
         self.held().whole_lease()
     }
 
-    /// The lease that vouches for the name, too, and what is true under it.
+    /// The lease that covers the name, too, and what is true under it.
     pub(super) fn known(&self) -> Option<(Lease, Known)> {
         let held = self.held();
         let info = held.info.filter(|_| held.changing == 0)?;
@@ -276,7 +277,7 @@ impl File {
         self.held().ends != since.ends
     }
 
-    /// Notes what was asked for at that moment, and seen since, if it is still true.
+    /// Records the attributes requested at that moment, if they are still true.
     pub(super) fn saw(&self, since: Moment, info: Info) {
         let mut held = self.held();
         let same = held.ends == since.ends && held.changes == since.changes && since.quiet;
@@ -285,24 +286,26 @@ impl File {
         }
     }
 
-    /// Takes note of a lease that the server granted; `None` if it was taken back already, or is
-    /// not to be believed.
+    /// Records a lease that the server granted; `None` if it was withdrawn already, or is not to be
+    /// believed.
     pub(super) fn granted(&self, since: Moment, known: Known, what: Granted) -> Option<Lease> {
         let mut held = self.held();
         if held.left || held.ends != since.ends {
+            tracing::debug!(?what, file = ?self.handle, "a lease was withdrawn as it was granted");
             return None;
         }
+        tracing::debug!(?what, file = ?self.handle, "a lease is granted");
         let keeps_name = what != Granted::Bytes;
         let lease = match held.lease.take() {
             Some(lease) if lease.keeps_name() == keeps_name => lease,
             other => {
-                // Who has it may believe in the name.
+                // Its holder may trust the name.
                 other.inspect(Lease::end);
                 if keeps_name { Lease::new() } else { Lease::of_bytes() }
             }
         };
-        // One to read is taken back without waiting (MS-SMB2, 3.3.4.7). Names in a directory are
-        // not believed any more when its lease ends, however late that is told.
+        // A read lease is withdrawn without waiting (MS-SMB2, 3.3.4.7). Names in a directory are
+        // not trusted any more when its lease ends, however late that is reported.
         if what != Granted::Alone && !known.info.is_directory() {
             lease.set_ends_late(true);
         }
@@ -312,27 +315,29 @@ impl File {
         Some(lease)
     }
 
-    /// Ends the lease; answers it if it held.
+    /// Ends the lease; returns it if it held.
     pub(super) fn end(&self) -> Option<Lease> {
+        tracing::debug!(file = ?self.handle, "a lease is returned");
         self.held().end()
     }
 
-    /// The same of one that the server takes back, since somebody else writes.
+    /// The same for a lease that the server withdraws because another client writes.
     pub(super) fn end_disturbed(&self) -> Option<Lease> {
+        tracing::debug!(file = ?self.handle, "another client writes: the lease ends");
         let mut held = self.held();
         held.disturbed = Some(self.clock.now());
         held.end()
     }
 
-    /// Whether somebody else was writing a moment ago.
+    /// Whether another client was writing a moment ago.
     pub(super) fn is_disturbed(&self) -> bool {
         let now = self.clock.now();
         self.held().disturbed.is_some_and(|when| now.since(when) < DISTURBED_FOR)
     }
 
-    /// Nobody else had the file open when it was `seen` so, before a change of ours that was sent
-    /// after that moment. If it is as it was when the lease was given, nobody has changed it since,
-    /// and nobody will before the lease ends.
+    /// No other client had the file open when it was in the state `seen`, before a change of ours
+    /// that was sent after that moment. If that is the state from when the lease was granted, no
+    /// other client has changed it since, and none will before the lease ends.
     pub(super) fn found_alone(&self, since: Moment, seen: &Info) {
         let held = self.held();
         let is_same = held.info.is_some_and(|info| info.is_same_version(seen));
@@ -341,8 +346,9 @@ impl File {
         }
     }
 
-    /// Somebody else opens the file: the lease goes on as one to read, which ends late.
+    /// Another client opens the file: the lease continues as a read lease, which ends late.
     pub(super) fn share(&self) {
+        tracing::debug!(file = ?self.handle, "another client opens it: the lease ends late");
         let mut held = self.held();
         held.ends += 1;
         if let Some(lease) = &held.lease {
@@ -350,21 +356,23 @@ impl File {
         }
     }
 
-    /// An open under the key is about to be closed: what the server says by way of it is lost.
+    /// An open under the key is about to be closed: a message that the server sends through it is
+    /// lost.
     fn closes_keyed(&self) {
         let mut held = self.held();
         if held.lease.as_ref().is_some_and(|lease| lease.holds() && !lease.ends_late()) {
             return;
         }
         if held.end().is_some() {
+            tracing::debug!(file = ?self.handle, "its open is closed: the lease ends");
             held.disturbed = Some(self.clock.now());
         }
     }
 }
 
 impl Changing {
-    /// The change is over; `after` is what the server said then. Answers what was there just
-    /// before, if a lease proves it.
+    /// The change is over; `after` is the server's description then. Returns the state just before,
+    /// if a lease proves it.
     pub(super) fn done(mut self, after: Option<Info>) -> Option<Info> {
         let file = self.file.take()?;
         let mut held = file.held();
@@ -382,7 +390,7 @@ impl Changing {
 
 impl Drop for Changing {
     fn drop(&mut self) {
-        // The caller gave it up: what came of it is not known.
+        // The caller gave the change up: its outcome is not known.
         if let Some(file) = self.file.take() {
             let mut held = file.held();
             held.changing -= 1;
@@ -406,7 +414,7 @@ struct Table {
 }
 
 impl Files {
-    /// None yet. What was a moment ago is told by this clock.
+    /// An empty table. Its moments are measured by this clock.
     pub(super) fn new(clock: Arc<dyn Clock>) -> Files {
         Files { table: Mutex::default(), clock }
     }
@@ -424,7 +432,7 @@ impl Files {
         Some(Arc::clone(file))
     }
 
-    /// The file, which may enter the table; another may have to leave it.
+    /// The file, which is added to the table if possible; another may have to be removed.
     pub(super) fn enter(&self, handle: &Handle) -> Arc<File> {
         if let Some(file) = self.get(handle) {
             return file;
@@ -452,7 +460,7 @@ impl Files {
         table.files.get(table.keys.get(key)?).cloned()
     }
 
-    /// Takes a file out. Its lease has ended then, and its opens are for the caller to close.
+    /// Removes a file. Its lease has ended then, and the caller must close its opens.
     pub(super) fn leave(&self, handle: &Handle) -> Option<Arc<File>> {
         self.table().leave(handle)
     }
@@ -464,8 +472,8 @@ impl Files {
         handles.iter().filter_map(|handle| table.leave(handle)).collect()
     }
 
-    /// Takes all files out whose connection is gone, which `chosen` names. Answers those whose
-    /// lease held until now.
+    /// Removes all files whose connection, selected by `chosen`, is gone. Returns those whose lease
+    /// held until now.
     pub(super) fn end_all(&self, chosen: impl Fn(&Handle) -> bool) -> Vec<Handle> {
         let mut table = self.table();
         let gone: Vec<_> = table.files.extract_if(|handle, _| chosen(handle)).collect();
@@ -505,7 +513,8 @@ impl Table {
         Some(file)
     }
 
-    /// Lets the files go that were not used for the longest time: an eighth, so that this is rare.
+    /// Removes the files that were not used for the longest time: an eighth of them, so that this
+    /// is rare.
     fn make_room(&mut self) {
         let mut by_age: Vec<_> = self
             .files
@@ -514,7 +523,7 @@ impl Table {
             .collect();
         by_age.sort_unstable_by_key(|one| one.0);
         for (_, handle) in by_age.iter().take(FILES_MAX / 8) {
-            // Closed by drop, as soon as nobody uses it.
+            // Closed when dropped, as soon as it is no longer used.
             drop(self.leave(handle));
         }
     }

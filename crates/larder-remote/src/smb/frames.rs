@@ -13,20 +13,20 @@ use std::sync::Arc;
 
 /// Bytes of the header (MS-SMB2, 2.2.1).
 pub(super) const HEADER_BYTES: usize = 64;
-/// Length of a break's body, which tells it from that of an oplock (MS-SMB2, 2.2.23.2).
+/// Length of a lease break's body, which distinguishes it from an oplock break (MS-SMB2, 2.2.23.2).
 const BREAK_BYTES: u16 = 44;
 const OPLOCK_BREAK: u16 = 0x12;
 /// The server waits for an acknowledgement.
 const ACK_REQUIRED: u32 = 1;
 
-/// Under which key a lease was asked for.
+/// The key under which a lease was requested.
 pub(super) type LeaseKey = [u8; 16];
 
-/// What a lease allows (MS-SMB2, 2.2.13.2.8): to keep what was read.
+/// Rights of a lease (MS-SMB2, 2.2.13.2.8): to keep what was read.
 pub(super) const LEASE_READ: u32 = 1;
 /// To keep the file open.
 pub(super) const LEASE_HANDLE: u32 = 2;
-/// To be the only one who has it open.
+/// To be the only client that has it open.
 pub(super) const LEASE_WRITE: u32 = 4;
 
 /// A server takes (a part of) a lease back.
@@ -35,7 +35,7 @@ pub(super) struct LeaseBreak {
     pub(super) key: LeaseKey,
     /// Whether the server waits until it hears that we know.
     pub(super) acknowledge: bool,
-    /// What is left of it.
+    /// The rights that are left.
     pub(super) left: u32,
 }
 
@@ -58,7 +58,7 @@ pub(super) fn lease_break(frame: &[u8]) -> Option<LeaseBreak> {
     })
 }
 
-/// What a connection tells by itself.
+/// An unsolicited message of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ConnectionEvent {
     /// A lease is taken back.
@@ -67,10 +67,10 @@ pub(super) enum ConnectionEvent {
     End,
 }
 
-/// Where that is told; must not block.
+/// Receives these; must not block.
 pub(super) type EventSink = Arc<dyn Fn(ConnectionEvent) + Send + Sync>;
 
-/// One half or both of a TCP transport, which keeps lease breaks from the library.
+/// One half or both of a TCP transport; it withholds lease breaks from the library.
 pub(super) struct FrameFilter {
     transport: Arc<TcpTransport>,
     greeting: Arc<Greeting>,

@@ -27,7 +27,7 @@ struct Said {
     login: Vec<u8>,
 }
 
-/// What passes while a connection is made.
+/// The messages while a connection is made.
 pub(super) struct Greeting {
     versions: u16,
     said: Mutex<Said>,
@@ -66,7 +66,7 @@ impl Greeting {
         Cow::Owned(amended)
     }
 
-    /// Takes note of what came.
+    /// Records a received frame.
     pub(super) fn hear(&self, frame: &[u8]) {
         let (negotiates, logs_in) = (is(NEGOTIATE, frame), is(SESSION_SETUP, frame));
         if negotiates || logs_in {
@@ -80,7 +80,7 @@ impl Greeting {
         self.said.lock().unwrap_or_else(PoisonError::into_inner).login.clone()
     }
 
-    /// Has the connection's keys depend on what was said.
+    /// Makes the connection's keys depend on the messages that were sent.
     pub(super) fn hash_into(&self, connection: &Connection) {
         let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         connection.with_preauth_hasher_mut(|hasher| {

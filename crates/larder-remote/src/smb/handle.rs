@@ -18,17 +18,17 @@ const BY_PATH: u8 = 2;
 /// Version, kind, file id, volume.
 const LEN: usize = 1 + 1 + 8 + 8;
 
-/// What a server calls a file.
+/// A server's identification of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Identity {
-    /// Number of the file on its volume; of a deleted file it may be given again.
+    /// Number of the file on its volume; it may be reused after the file was deleted.
     pub(super) file_id: u64,
     /// Whether it is a directory: never another version of a file.
     pub(super) directory: bool,
 }
 
 impl Identity {
-    /// Whether a server made the id up: one that has none says so with all zeros or all ones
+    /// Whether a server made the id up: a server that has none sends all zeros or all ones
     /// (MS-FSCC, 2.4.27).
     pub(super) fn is_invented(&self) -> bool {
         matches!(self.file_id, 0 | u64::MAX)
@@ -44,7 +44,7 @@ impl Identity {
     }
 }
 
-/// The handle of what lies at this path of a server without ids.
+/// The handle of the file at this path of a server without ids.
 pub(super) fn by_path(path: &str) -> Handle {
     let mut bytes = [BY_PATH; 17];
     bytes[1..].copy_from_slice(&hash(path.as_bytes()).to_le_bytes());
@@ -56,15 +56,15 @@ pub(super) fn is_directory(handle: &Handle) -> bool {
     matches!(handle.as_bytes(), [BY_ID, 1, ..])
 }
 
-/// A number of the file, of those made one after another mostly one after another; not its own
-/// alone.
+/// A number for the file: files that were made one after another mostly have consecutive numbers;
+/// not unique.
 pub(super) fn number(handle: &Handle) -> u64 {
-    // The file id, or a part of the hash. What somebody else made up may be shorter.
+    // The file id, or a part of the hash. A handle from elsewhere may be shorter.
     let bytes = handle.as_bytes().get(2..10).and_then(|bytes| bytes.try_into().ok());
     u64::from_le_bytes(bytes.unwrap_or_default())
 }
 
-/// FNV-1a with 128 bits: the same in every process, so that handles outlive a mount.
+/// FNV-1a with 128 bits: the same in every process, so that handles survive a mount.
 pub(super) fn hash(bytes: &[u8]) -> u128 {
     const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;

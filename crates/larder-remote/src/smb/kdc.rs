@@ -23,7 +23,7 @@ use tokio::net::{TcpStream, UdpSocket};
 const PORT: u16 = 88;
 /// Longest wait for one KDC; then the next one of the realm is asked.
 const KDC_MAX: Duration = Duration::from_secs(3);
-/// Longest time that all questions of a login take: less than a mount may.
+/// Longest time that all questions of a login take: less than the time for a mount.
 const ALL_MAX: Duration = Duration::from_secs(7);
 /// Largest message, in bytes: what a datagram to the library holds.
 const MESSAGE_BYTES_MAX: usize = 65_507;
@@ -32,7 +32,7 @@ const AS_REP: u8 = 0x6b;
 const TGS_REP: u8 = 0x6d;
 const KRB_ERROR: u8 = 0x7e;
 
-/// What the KDC said last.
+/// The KDC's last answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Said {
     /// Nothing yet.
@@ -41,7 +41,7 @@ pub(super) enum Said {
     Granting,
     /// Here is a ticket for the service.
     Ticket,
-    /// An error (RFC 4120, 7.5.9), with what was said to it.
+    /// An error (RFC 4120, 7.5.9), with its text.
     Error(i32, String),
 }
 
@@ -59,19 +59,19 @@ impl Said {
     }
 }
 
-/// A door to the KDCs of a realm.
+/// A proxy to the KDCs of a realm.
 pub(super) struct Kdc {
     socket: UdpSocket,
     /// In the order in which they are asked, as `HOST[:PORT]`.
     addresses: Vec<String>,
-    /// Which of them answered last: it is asked first, as the others may have cost time.
+    /// The one that answered last: it is asked first, since the others may take time.
     answered: AtomicUsize,
     clock: Arc<dyn Clock>,
     said: Mutex<Said>,
 }
 
 impl Kdc {
-    /// Opens the door. Limits are by this clock.
+    /// Starts the proxy. Limits are measured by this clock.
     pub(super) async fn open(
         addresses: Vec<String>,
         clock: Arc<dyn Clock>,
@@ -82,7 +82,7 @@ impl Kdc {
         Ok(Kdc { socket, addresses, answered, clock, said })
     }
 
-    /// What the library is to take for the KDC's address.
+    /// The address that the library takes for the KDC's.
     pub(super) fn door(&self) -> Result<String, KerberosError> {
         let address = self.socket.local_addr();
         let address = address.map_err(|cause| unreachable(&self.addresses, cause.to_string()))?;
@@ -94,7 +94,7 @@ impl Kdc {
         self.addresses.join(", ")
     }
 
-    /// What was said last.
+    /// The last answer.
     pub(super) fn said(&self) -> Said {
         self.said.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
     }
@@ -123,7 +123,7 @@ impl Kdc {
     /// Asks one KDC after another.
     ///
     /// # Errors
-    /// What the last one did instead of answering.
+    /// The failure of the last one.
     async fn ask(&self, question: &[u8], deadline: Instant) -> Result<Vec<u8>, String> {
         let mut problem = "none is named".to_owned();
         let count = self.addresses.len();
@@ -203,7 +203,7 @@ mod tests {
         assert_eq!(Said::of(&[]), Said::Nothing);
     }
 
-    /// Answers each question of three bytes, until it has done so often enough.
+    /// Answers each question of three bytes, this many times.
     async fn answer(listener: TcpListener, times: usize) {
         for _ in 0..times {
             let (mut stream, _) = listener.accept().await.unwrap();
@@ -236,7 +236,7 @@ mod tests {
         }
         hanging_up.await.unwrap();
         answering.await.unwrap();
-        // The ports of both may be somebody else's by now; these are nobody's.
+        // The ports of both may be in use by now; nothing listens on these.
         let silent = [(); 2].map(|()| TcpSocket::new_v4().unwrap());
         let addresses = silent.each_ref().map(|one| {
             one.bind("127.0.0.1:0".parse().unwrap()).unwrap();

@@ -39,12 +39,13 @@ impl Open {
     }
 }
 
-/// Closes what a token stands for; see [`larder_vfs::Remote::close`]. Nobody waits for the server.
+/// Closes what a token stands for; see [`larder_vfs::Remote::close`]. No caller waits for the
+/// server.
 pub(super) fn close(token: &Token) {
     drop(token.get::<Open>().and_then(|open| open.kept().take()));
 }
 impl Share {
-    /// Judges, looks and opens; see [`larder_vfs::Remote::open`].
+    /// Checks rights, describes and opens; see [`larder_vfs::Remote::open`].
     pub(super) async fn open(
         self: &Arc<Share>,
         link: &Arc<Link>,
@@ -77,8 +78,8 @@ impl Share {
         Ok(RemoteOpened { granted: judged.granted, attr: judged.attr, lease: judged.lease, token })
     }
 
-    /// Opens a file to keep it, and looks at it, in one message; a directory is looked at only.
-    /// `None`: it is open already, or may not be read.
+    /// Opens a file to keep it, and reads its attributes, in one message; of a directory only the
+    /// attributes are read. `None`: it is open already, or may not be read.
     async fn open_to_keep(&self, link: &Arc<Link>, kept: &Kept) -> Result<Option<Known>, Failure> {
         let mut held = kept.open.lock().await;
         if held.as_ref().is_some_and(|open| open.is_on(link)) {
@@ -101,18 +102,18 @@ impl Share {
         Ok(Some(Known { info, maximal: maximal.unwrap_or(u32::MAX) }))
     }
 
-    /// What is written by a token of this file, and not committed.
+    /// The burst of the writes through a token of this file that are not committed.
     pub(super) fn burst_of(&self, file: &Handle, token: Option<&Token>) -> Option<Arc<Burst>> {
         self.kept_by(file, token).map(|kept| Arc::clone(&kept.burst))
     }
 
-    /// What a token stands for, if it is of this file and not closed.
+    /// The open for which a token stands, if it belongs to this file and is not closed.
     fn kept_by(&self, file: &Handle, token: Option<&Token>) -> Option<Arc<Kept>> {
         let kept = token?.get::<Open>()?.kept().clone()?;
         (kept.file == *file).then_some(kept)
     }
 
-    /// The open that a token of this file stands for, if bytes can be read by it.
+    /// The open for which a token of this file stands, if bytes can be read through it.
     pub(super) async fn by_token(
         &self,
         link: &Link,
@@ -134,8 +135,8 @@ impl Share {
         Some(Open::token(kept))
     }
 
-    /// Keeps a file by the open of its new lease from now on, if it is kept by one from before
-    /// that. The server takes what does not bear the lease's key for somebody else's.
+    /// From now on keeps a file by the open of its new lease, if it is kept by an earlier one. The
+    /// server takes requests without the lease's key for another client's.
     pub(super) async fn keep_by_lease(&self, link: &Link, file: &Handle) {
         let Some(kept) = self.kept.get(file) else { return };
         let mut held = kept.open.lock().await;
@@ -151,14 +152,14 @@ impl Share {
         }
     }
 
-    /// Opens what is to be kept open again after a change of ours that had to close it.
+    /// Opens again what must be kept open, after a change of ours that had to close it.
     pub(super) async fn keep_on(&self, link: &Arc<Link>, file: &Handle) {
         if let Some(kept) = self.kept.get(file) {
             self.try_renew(link, &kept).await;
         }
     }
 
-    /// Opens what is to be kept open, unless it is, or cannot be.
+    /// Opens what must be kept open, unless it is open, or cannot be opened.
     pub(super) async fn try_renew(&self, link: &Arc<Link>, kept: &Kept) {
         if let Err(failure) = self.renew(link, kept).await {
             let file = &kept.file;
@@ -170,7 +171,7 @@ impl Share {
         }
     }
 
-    /// Opens what is to be kept open, unless it is.
+    /// Opens what must be kept open, unless it is open.
     async fn renew(&self, link: &Arc<Link>, kept: &Kept) -> Result<(), Failure> {
         let mut held = kept.open.lock().await;
         if held.as_ref().is_some_and(|open| open.is_on(link)) {
@@ -183,7 +184,7 @@ impl Share {
             let opens = entry.opens.lock().await;
             *held = opens.read.clone().filter(|open| open.is_on(link));
             if let Some(open) = &*held {
-                // Before somebody closes it with its lease.
+                // Before another task closes it with its lease.
                 open.begin_keeping();
                 return Ok(());
             }
@@ -199,8 +200,8 @@ impl Share {
         Ok(())
     }
 
-    /// Finds a file again that is kept open, by the name that the server says it has, and learns
-    /// that. Answers whether it did.
+    /// Finds a file that is kept open, by the name that the server reports for it, and records
+    /// that. Returns whether it did.
     pub(super) async fn find_kept(&self, link: &Arc<Link>, file: &Handle) -> Result<bool, Failure> {
         let Some(kept) = self.kept.get(file) else { return Ok(false) };
         let Some(open) = kept.on(link).await else { return Ok(false) };
@@ -225,7 +226,7 @@ impl Share {
         Ok(is_it)
     }
 
-    /// The part of a path of the share that lies below the mount's root, if it does.
+    /// The part of a path of the share below the mount's root, if it is below.
     fn below_root(&self, path: &str) -> Option<String> {
         let path = path.trim_start_matches('\\');
         let base = self.path(self.root()).ok()?;

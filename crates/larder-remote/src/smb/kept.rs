@@ -19,7 +19,7 @@ const KEPT_MAX: usize = 8192;
 pub(super) struct Kept {
     pub(super) file: Handle,
     pub(super) open: tokio::sync::Mutex<Option<Arc<ServerOpen>>>,
-    /// What is written to it goes by another one.
+    /// It is written to through another open.
     pub(super) burst: Arc<Burst>,
 }
 
@@ -46,7 +46,7 @@ impl Drop for Kept {
     }
 }
 
-/// Every file that is kept open.
+/// All files that are kept open.
 #[derive(Default)]
 pub(super) struct KeptFiles {
     by_file: Mutex<HashMap<Handle, Weak<Kept>>>,
@@ -61,7 +61,7 @@ impl KeptFiles {
         self.by_file().get(file)?.upgrade()
     }
 
-    /// The file's, which may be a new one; `None` if there are too many.
+    /// The file's entry, which may be a new one; `None` if there are too many.
     pub(super) fn enter(&self, file: &Handle) -> Option<Arc<Kept>> {
         let mut by_file = self.by_file();
         if let Some(kept) = by_file.get(file).and_then(Weak::upgrade) {
@@ -79,7 +79,7 @@ impl KeptFiles {
         Some(kept)
     }
 
-    /// Closes what is kept open of a file, and waits until it is.
+    /// Closes what is kept open of a file, and waits until it is closed.
     pub(super) async fn close(&self, file: &Handle) {
         if let Some(kept) = self.get(file) {
             kept.close().await;

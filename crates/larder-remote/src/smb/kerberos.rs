@@ -27,11 +27,11 @@ use smb2::types::status::NtStatus;
 use std::sync::Arc;
 
 impl Kerberos {
-    /// Finds out what the credentials leave open of user and realm: from the ticket cache if there
-    /// is no password, else from the configuration. Blocks.
+    /// Completes user and realm where the credentials leave them open: from the ticket cache if
+    /// there is no password, else from the configuration. Blocks.
     ///
     /// # Errors
-    /// If there is no realm, or no ticket cache that can be used, or it is somebody else's.
+    /// If there is no realm, or no ticket cache that can be used, or it belongs to another user.
     pub fn complete(&self, credentials: &mut Credentials) -> Result<(), KerberosError> {
         self.tickets_of(credentials).map(drop)
     }
@@ -120,9 +120,9 @@ pub(super) async fn log_in(
     session.map_err(|error| meaning(&error, options, &login, &kdc.name(), kdc.said()))
 }
 
-/// What a server objects to a ticket (RFC 4120, 7.5.9), if it asks to go on with that instead of
-/// ending the login: 0 if it does not say. The library takes such a reply for a bad signature in
-/// SMB 3, and for the end of the login in SMB 2.
+/// A server's objection to a ticket (RFC 4120, 7.5.9), if it asks to continue with that instead of
+/// ending the login: 0 if it gives none. The library takes such a reply for a bad signature in SMB
+/// 3, and for the end of the login in SMB 2.
 fn objection(reply: &[u8]) -> Option<i32> {
     let status = u32::from_le_bytes(reply.get(8..12)?.try_into().ok()?);
     if !NtStatus(status).is_more_processing_required() {
@@ -150,7 +150,7 @@ fn objected(options: &MountOptions, login: &Credentials, code: i32) -> MountErro
     }
 }
 
-/// What an error of the library means, after the KDC said this.
+/// The meaning of an error of the library, given the KDC's last answer.
 fn meaning(
     error: &smb2::Error,
     options: &MountOptions,
@@ -170,7 +170,7 @@ fn meaning(
         (smb2::Error::Auth { .. }, Said::Error(code, text)) => {
             refused(options, login, kdc, code, text).into()
         }
-        // A KDC that asks for no proof of the password gives a ticket that only the right one
+        // A KDC that asks for no proof of the password issues a ticket that only the right password
         // opens.
         (_, Said::Granting) => {
             KerberosError::Password { kdc: kdc.to_owned(), principal: principal(login) }.into()
@@ -179,7 +179,7 @@ fn meaning(
     }
 }
 
-/// Whether a server says so that it does not like the ticket, or has no user for it.
+/// Whether a status means that the server refuses the ticket, or has no user for it.
 fn refuses_ticket(status: NtStatus) -> bool {
     matches!(
         status,
@@ -191,7 +191,7 @@ fn refuses_ticket(status: NtStatus) -> bool {
     )
 }
 
-/// What an error of the KDC means (RFC 4120, 7.5.9).
+/// The meaning of an error of the KDC (RFC 4120, 7.5.9).
 fn refused(
     options: &MountOptions,
     login: &Credentials,

@@ -57,7 +57,7 @@ pub enum KerberosError {
         /// The realm.
         realm: String,
     },
-    /// What it has is too old.
+    /// The tickets in it have expired.
     #[error("the Kerberos ticket of the realm {realm} has expired; run kinit")]
     Expired {
         /// The realm.
@@ -72,12 +72,12 @@ pub enum KerberosError {
         /// Its number.
         etype: u32,
     },
-    /// Nobody named the realm.
+    /// The realm is not configured.
     #[error(
         "no Kerberos realm is named; say USER@REALM or domain=REALM, or set default_realm in krb5.conf"
     )]
     NoRealm,
-    /// Nobody named a KDC of the realm.
+    /// No KDC of the realm is configured.
     #[error(
         "no KDC of the Kerberos realm {realm} is named; say kdc=HOST, or name it in krb5.conf \
          (DNS is not asked)"
@@ -94,23 +94,23 @@ pub enum KerberosError {
     Unreachable {
         /// All that were asked.
         kdc: String,
-        /// What came instead.
+        /// What happened instead.
         cause: String,
     },
     /// Wrong password.
     #[error("the KDC {kdc} refuses the password of {principal}; check both: case counts in names")]
     Password {
-        /// Who was asked.
+        /// The KDC that was asked.
         kdc: String,
-        /// Who wanted in.
+        /// The principal that logs in.
         principal: String,
     },
     /// No such user.
     #[error("the KDC {kdc} does not know {principal}; check the user name and the realm")]
     UnknownUser {
-        /// Who was asked.
+        /// The KDC that was asked.
         kdc: String,
-        /// Who wanted in.
+        /// The principal that logs in.
         principal: String,
     },
     /// No such server.
@@ -119,7 +119,7 @@ pub enum KerberosError {
          has in the realm"
     )]
     UnknownService {
-        /// Who was asked.
+        /// The KDC that was asked.
         kdc: String,
         /// The server, as it is called in the mount.
         host: String,
@@ -131,15 +131,15 @@ pub enum KerberosError {
         "the clocks of the KDC {kdc} and of this machine differ too much to log in; set them (NTP)"
     )]
     Clock {
-        /// Who was asked.
+        /// The KDC that was asked.
         kdc: String,
     },
-    /// The KDC said something else.
+    /// The KDC answered with another error.
     #[error("the KDC {kdc} refuses {principal}: Kerberos error {code} {text:?}; see its log")]
     Refused {
-        /// Who was asked.
+        /// The KDC that was asked.
         kdc: String,
-        /// Who wanted in.
+        /// The principal that logs in.
         principal: String,
         /// The error (RFC 4120, 7.5.9).
         code: i32,
@@ -154,9 +154,9 @@ pub enum KerberosError {
     TicketRefused {
         /// The server.
         host: String,
-        /// Who wanted in.
+        /// The principal that logs in.
         principal: String,
-        /// What it said.
+        /// The server's answer.
         cause: String,
     },
 }

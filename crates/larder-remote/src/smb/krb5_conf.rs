@@ -53,7 +53,7 @@ impl Krb5Conf {
             } else if line.starts_with('}') {
                 open.pop();
             } else if let Some((name, value)) = line.split_once('=') {
-                // A star behind a name means that no other file has a say.
+                // A star after a name means that later files cannot change it.
                 let (name, value) = (name.trim().trim_end_matches('*').trim_end(), value.trim());
                 match value.strip_prefix('{') {
                     Some(rest) if rest.contains('}') => (),

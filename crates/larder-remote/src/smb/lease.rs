@@ -32,10 +32,10 @@ use tokio::sync::OwnedSemaphorePermit;
 /// Longest wait for the watcher.
 const GIVE_BACK_MAX: Duration = Duration::from_secs(30);
 
-/// Between two looks whether a request is on its way; the library does not tell.
+/// Time between two checks whether a request was sent; the library does not report that.
 const SENT_POLL: Duration = Duration::from_micros(100);
 
-/// The server takes a lease back. Called between two of its messages, so the rest is a task.
+/// The server withdraws a lease. Called between two of its messages, so the rest is a task.
 pub(super) fn taken(share: &Arc<Share>, generation: u64, taken: LeaseBreak) {
     let Some(link) = share.link_of(generation) else { return };
     let file = share.files.by_key(&taken.key);
@@ -49,18 +49,18 @@ pub(super) fn taken(share: &Arc<Share>, generation: u64, taken: LeaseBreak) {
     };
     let share = Arc::clone(share);
     link.runtime().clone().spawn(async move {
-        // Who opens it just now waits for the server, perhaps for this very answer.
+        // A call that is just opening it waits for the server, perhaps for this very answer.
         if let Some(mut opens) = file.as_ref().and_then(|file| file.opens.try_lock().ok())
             && file.as_ref().is_some_and(|file| file.lease().is_none())
         {
             opens.give_back().await;
         }
         if taken.acknowledge {
-            // A server that did not wait for it says so; that is no matter.
+            // A server that did not wait for it answers with an error, which does not matter.
             let _ = link.ask(wire::acknowledge(taken.key, taken.left)).await;
         }
         let Some(file) = file else { return };
-        // Unless it was granted anew meanwhile.
+        // Unless it was granted again in the meantime.
         let mut opens = file.opens.lock().await;
         if file.lease().is_none() {
             opens.give_back().await;
@@ -81,7 +81,7 @@ impl Share {
         }
     }
 
-    /// What of `wanted` the caller has, with a lease where there is one to be had.
+    /// Which of the rights in `wanted` the caller has, with a lease if one is available.
     pub(super) async fn judge(
         self: &Arc<Share>,
         link: &Arc<Link>,
@@ -97,8 +97,8 @@ impl Share {
                 let entry = self.files.enter(file);
                 let since = entry.moment();
                 let answer = match self.with_lease(link, file).await? {
-                    // One that ended meanwhile crossed our question: a server that is asked again
-                    // has another.
+                    // A lease that ended in the meantime crossed our question: if the server is
+                    // asked again it grants another one.
                     (_, None) if entry.ended_since(since) => self.with_lease(link, file).await?,
                     answer => answer,
                 };
@@ -112,7 +112,7 @@ impl Share {
         Ok(self.judged(cred, &known, lease, wanted))
     }
 
-    /// What of `wanted` the caller has, if that is known.
+    /// Which of the rights in `wanted` the caller has, if that is known.
     pub(super) fn judge_now(&self, cred: &Cred, file: &Handle, wanted: Access) -> Option<Judged> {
         let (lease, known) = self.files.get(file)?.known()?;
         Some(self.judged(cred, &known, Some(lease), wanted))
@@ -152,7 +152,7 @@ impl Share {
             return Ok((self.without_lease(link, file).await?, None));
         }
         if let (Some(lease), Some(open)) = (entry.whole_lease(), &opens.read) {
-            // Our own change made it unknown; the lease goes on.
+            // Our own change made the description unknown; the lease continues.
             if let Some(info) = self.ask_again(link, &entry, open).await? {
                 let known = Known { info, maximal: entry.maximal() };
                 return Ok((known, Some(lease).filter(Lease::holds)));
@@ -220,7 +220,8 @@ impl Share {
         }
     }
 
-    /// Puts a directory under watch, then looks at it: what happens after the look is told.
+    /// Puts a directory under watch, then reads its attributes: what happens after that is
+    /// reported.
     async fn watch_directory(
         self: &Arc<Share>,
         entry: &Arc<File>,
@@ -249,7 +250,7 @@ impl Share {
             let (share, entry) = (Arc::downgrade(self), Arc::downgrade(entry));
             let lease = lease.clone();
             tokio::spawn(async move {
-                // Whatever it tells: something happened, or nothing will be told any more.
+                // Whatever it reports: something happened, or nothing will be reported any more.
                 let _ = ended.await;
                 watch_ended(&share, &entry, &lease, permit).await;
             });
@@ -283,7 +284,7 @@ async fn watch_ended(
 ) {
     drop(permit);
     let (Some(share), Some(entry)) = (share.upgrade(), entry.upgrade()) else { return };
-    // It may have ended for another reason, and another one be in its place.
+    // It may have ended for another reason, and have been replaced by another one.
     if !entry.lease().is_some_and(|current| current.is(lease)) {
         return;
     }

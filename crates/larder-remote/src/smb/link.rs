@@ -66,7 +66,7 @@ impl Op {
         Op { command, body: Box::new(body), charge: 1 }
     }
 
-    /// A request with this much payload, one way or the other.
+    /// A request with this much payload, in one direction or the other.
     pub(super) fn with_payload(self, bytes: usize) -> Op {
         let charge = u16::try_from(bytes.div_ceil(1 << 16)).unwrap_or(u16::MAX).max(1);
         Op { charge, ..self }
@@ -94,9 +94,9 @@ pub(super) struct Reply {
 }
 
 impl Reply {
-    /// Reads what a success tells.
+    /// Decodes the reply of a success.
     pub(super) fn read<T: Unpack>(&self) -> Result<T, Failure> {
-        // "Buffer overflow" is a warning that a name was cut which nobody reads.
+        // "Buffer overflow" is a warning that a name was cut, which is not used.
         if self.status != NtStatus::SUCCESS && self.status != NtStatus::BUFFER_OVERFLOW {
             return Err(Failure::Status(self.status));
         }
@@ -118,13 +118,13 @@ impl Reply {
     }
 }
 
-/// What an unreadable reply is.
+/// The failure for a reply that cannot be decoded.
 pub(super) fn garbled(cause: smb2::Error) -> Failure {
     tracing::warn!(%cause, "the SMB server sent a reply that makes no sense");
     Failure::Is(larder_vfs::Error::Io)
 }
 
-/// What requests cost.
+/// Counts and times of requests.
 #[derive(Clone)]
 pub(super) struct Accounts {
     /// By command, on all connections of the mount.
@@ -160,7 +160,7 @@ pub(super) struct Link {
     runtime: tokio::runtime::Handle,
 }
 
-/// Opens that are being closed while nobody waits for that, numbered in their order.
+/// Opens that are being closed in the background, numbered in their order.
 #[derive(Default)]
 struct Closing {
     begun: u64,
@@ -169,7 +169,7 @@ struct Closing {
 
 impl Link {
     /// Connects, logs in and opens the share, within [`CONNECT_MAX`]. The server ends the session
-    /// `previous`: what it still had to do of it must not come after what it is asked now.
+    /// `previous`: its remaining requests must not be carried out after new ones.
     pub(super) async fn establish(
         options: &MountOptions,
         (generation, previous): (u64, SessionId),
@@ -188,7 +188,7 @@ impl Link {
         self.session
     }
 
-    /// What its requests cost.
+    /// Counts and times of its requests.
     pub(super) fn accounts(&self) -> &Accounts {
         &self.accounts
     }
@@ -203,7 +203,7 @@ impl Link {
         self.lost.get().copied()
     }
 
-    /// Gives it up, and tells. The server has not answered `since`.
+    /// Gives the connection up, and reports that. The server has not answered `since`.
     pub(super) fn lose(&self, since: Instant) {
         if self.lost.set(since).is_ok() {
             self.connection.mark_dead();
@@ -233,7 +233,7 @@ impl Link {
         });
     }
 
-    /// Waits until what is to be closed by now is.
+    /// Waits until the closes that were begun by now have ended.
     pub(super) async fn closed(&self) {
         let mut closing = self.closing.subscribe();
         let limit = closing.borrow().begun;
@@ -244,7 +244,7 @@ impl Link {
 
     /// Largest READ and WRITE of the server, in bytes.
     pub(super) fn payloads_max(&self) -> (u32, u32) {
-        // Without LARGE_MTU, which 2.1 may lack, a request has one credit.
+        // Without LARGE_MTU, which 2.1 may lack, a request uses one credit.
         let most = match self.params.capabilities.contains(Capabilities::LARGE_MTU) {
             true => 8 << 20,
             false => 1 << 16,
@@ -252,7 +252,7 @@ impl Link {
         (self.params.max_read_size.min(most), self.params.max_write_size.min(most))
     }
 
-    /// Largest answer to ask for of a directory that needs several, in bytes.
+    /// Largest answer to request for a directory that needs several, in bytes.
     pub(super) fn answer_max(&self) -> u32 {
         self.params.max_transact_size.min(self.payloads_max().0).min(512 << 10)
     }
@@ -285,7 +285,7 @@ impl Link {
         &self.runtime
     }
 
-    /// Sends requests in one message, each upon the file of the one before, and waits for the
+    /// Sends requests in one message, each for the file of the one before, and waits for the
     /// replies: one for each.
     pub(super) async fn chain(self: &Arc<Link>, ops: Vec<Op>) -> Result<Vec<Reply>, Failure> {
         if self.is_lost() {
@@ -352,8 +352,8 @@ impl Link {
         failure.map_or(Ok(replies), Err)
     }
 
-    /// What an error of the library means for an exchange begun at `start`: this connection is of
-    /// no use any more.
+    /// The meaning of an error of the library for an exchange begun at `start`: this connection
+    /// cannot be used any more.
     fn failed(&self, cause: &smb2::Error, start: Instant) -> Failure {
         if !self.is_lost() {
             tracing::debug!(%cause, generation = self.generation, "an SMB request failed");
@@ -471,7 +471,7 @@ async fn log_in(
     session.await.map_err(|cause| MountError::at(Step::Login, options, &cause))
 }
 
-/// Opens the share. Answers its number, and whether it wants its messages encrypted.
+/// Opens the share. Returns its number, and whether it requires encryption.
 async fn open_share(
     options: &MountOptions,
     connection: &Connection,

@@ -31,7 +31,7 @@ impl Share {
             let snapshot = snapshots.get(dir, cookie.position).ok_or(Error::BadCookie)?;
             let mut page = snapshot.page(cookie.position, bytes_max);
             if !snapshots.is_newest(&snapshot) {
-                // What it says of them was said before what is known of them by now.
+                // The server's reply is older than what is known of these files by now.
                 page.entries.iter_mut().for_each(|entry| (entry.attr, entry.handle) = (None, None));
             }
             return Ok(page);
@@ -52,7 +52,7 @@ impl Share {
     ) -> Result<(Info, Vec<Listed>), Failure> {
         let options = wire::DIRECTORY_FILE;
         let opening = Opening { options, ..Opening::existing(self.path(dir)?, wire::READ) };
-        // Most directories fit into one reply, and the second says so.
+        // Most directories fit into one reply, and the second reply reports the end.
         let ops = vec![
             opening.op(),
             wire::query(PREVIOUS),

@@ -1,4 +1,4 @@
-//! The files with locked ranges. A file is in the table exactly as long as some of it is to be
+//! The files with locked ranges. A file is in the table exactly as long as ranges of it are to be
 //! locked, or a call is about to change that.
 
 use super::files::ServerOpen;
@@ -7,20 +7,20 @@ use larder_vfs::Handle;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A file of which something is locked.
+/// A file with locked ranges.
 pub(super) struct LockedFile {
     pub(super) handle: Handle,
     pub(super) held: tokio::sync::Mutex<HeldLocks>,
 }
 
-/// What is locked, and by which open. Its lock is held over each change.
+/// The locked ranges, and the open that has them. Its lock is held during each change.
 #[derive(Default)]
 pub(super) struct HeldLocks {
     pub(super) open: Option<Arc<ServerOpen>>,
     pub(super) pieces: Pieces,
 }
 
-/// Every file of which something is locked.
+/// Every file with locked ranges.
 #[derive(Default)]
 pub(super) struct LockedFiles(Mutex<HashMap<Handle, Arc<LockedFile>>>);
 
@@ -42,7 +42,7 @@ impl LockedFiles {
         Arc::clone(by_file.entry(file.clone()).or_insert_with(new))
     }
 
-    /// Takes a file out if nothing of it is locked, unless somebody else is about to change that.
+    /// Removes a file without locked ranges, unless another call is about to change that.
     pub(super) fn leave(&self, file: &Arc<LockedFile>) {
         let mut by_file = self.by_file();
         let is_unlocked = file.held.try_lock().is_ok_and(|held| held.pieces.is_empty());

@@ -35,7 +35,7 @@ use smb2::types::status::NtStatus;
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 
-/// Whether a range is somebody else's.
+/// Whether the failure means that another client has a range.
 fn is_refusal(failure: &Failure) -> bool {
     matches!(failure, Failure::Status(NtStatus::FILE_LOCK_CONFLICT | status::LOCK_NOT_GRANTED))
 }
@@ -45,7 +45,7 @@ pub(super) fn is_conflict<T>(answer: &Result<T, Failure>) -> bool {
     matches!(answer, Err(Failure::Status(NtStatus::FILE_LOCK_CONFLICT)))
 }
 
-/// LOCK of all of it or nothing, which does not wait.
+/// LOCK of all ranges or none, without waiting.
 fn locking(id: FileId, pieces: &[Piece]) -> Op {
     let elements = pieces.iter().map(|piece| {
         let mode = match piece.mode {
@@ -57,7 +57,7 @@ fn locking(id: FileId, pieces: &[Piece]) -> Op {
     wire::lock(id, elements.collect())
 }
 
-/// LOCK that unlocks what was locked exactly so.
+/// LOCK that unlocks ranges exactly as they were locked.
 fn unlocking(id: FileId, pieces: &[Piece]) -> Op {
     let elements = pieces.iter().map(|piece| (piece.range.clone(), SMB2_LOCKFLAG_UNLOCK));
     wire::lock(id, elements.collect())
@@ -74,7 +74,7 @@ impl ServerOpen {
         locked
     }
 
-    /// Unlocks what was locked exactly so.
+    /// Unlocks ranges exactly as they were locked.
     async fn unlock(&self, pieces: &[Piece]) -> Result<(), Failure> {
         if pieces.is_empty() {
             return Ok(());
@@ -84,8 +84,8 @@ impl ServerOpen {
         unlocked
     }
 
-    /// Unlocks, and locks others at once, as far as the protocol has that: in one message. Answers
-    /// what became of the lock if the unlock was done.
+    /// Unlocks, and locks other ranges directly afterwards, as far as the protocol allows: in one
+    /// message. Returns the result of the lock if the unlock was made.
     async fn exchange(
         &self,
         unlock: &[Piece],
@@ -114,9 +114,9 @@ impl ServerOpen {
 enum Undone {
     /// All is as before.
     Refused,
-    /// What the server has now is not what is on record, before or after.
+    /// The server's locks are neither those recorded before nor those after.
     Unknown(Failure),
-    /// Somebody else has a part of what was held.
+    /// Another client has a part of what was held.
     Lost,
 }
 
@@ -201,7 +201,7 @@ impl Share {
         Ok(info.attr(&self.shape))
     }
 
-    /// What is unlocked although the server could not be told: it is not taken again.
+    /// Ranges count as unlocked although the server could not be told: they are not locked again.
     pub(super) async fn forget_locks(&self, file: &Handle, changes: &[LockChange]) {
         let Some(entry) = self.locks.get(file) else { return };
         let mut held = entry.held.lock().await;
@@ -276,8 +276,8 @@ impl Share {
         }
     }
 
-    /// Somebody else has some of it, or the file is gone: all of its locks are given up, and who
-    /// held them is told.
+    /// Another client has some of it, or the file is gone: all of its locks are given up, and their
+    /// holders are notified.
     fn lose(&self, entry: &LockedFile, held: &mut HeldLocks) {
         *held = HeldLocks::default();
         if let Some(watcher) = self.watcher.get().and_then(Weak::upgrade) {
@@ -285,22 +285,22 @@ impl Share {
         }
     }
 
-    /// Takes the locks of these files again by a new connection, before somebody else does.
+    /// Locks these files again over a new connection, before another client does.
     pub(super) async fn renew_locks(&self, link: &Arc<Link>, files: Vec<Handle>) {
         for file in files {
-            // Who reads or writes next tries again, if it was the connection's fault.
+            // The next read or write tries again, if the connection was the cause.
             let _ = self.lock_open(link, &file).await;
         }
     }
 
     /// Closes the open that has the locks of a file, before its name or its directory's is changed.
-    /// It is opened again, and locked, by [`Share::renew_locks`].
+    /// [`Share::renew_locks`] opens and locks it again.
     pub(super) async fn close_locked(&self, file: &Handle) {
         let Some(entry) = self.locks.get(file) else { return };
         close(&mut *entry.held.lock().await).await;
     }
 
-    /// How somebody else holds some of a range; see [`larder_vfs::Remote::test_lock`].
+    /// How another client holds some of a range; see [`larder_vfs::Remote::test_lock`].
     pub(super) async fn test_lock(
         &self,
         link: &Arc<Link>,
@@ -311,7 +311,7 @@ impl Share {
         let entry = self.locks.enter(file);
         let mut held = entry.held.lock().await;
         let found = match self.usable(link, &entry, &mut held).await {
-            // What is locked here cannot be asked for.
+            // The server cannot be asked about ranges that are locked here.
             Ok(open) => probe(&open, &held.pieces.unknown(range), mode).await,
             Err(failure) => Err(failure),
         };
@@ -331,8 +331,7 @@ async fn close(held: &mut HeldLocks) {
     }
 }
 
-/// Whether a failure to take locks again means that they are lost, and not only out of reach for
-/// now.
+/// Whether a failure to lock again means that the locks are lost, and not only unavailable for now.
 fn is_lost(failure: &Failure) -> bool {
     match failure {
         Failure::Status(_) => true,
@@ -363,7 +362,7 @@ async fn probe(
     }
     Ok(match tried {
         Ok(had) if had == mode => None,
-        // Somebody else shares it.
+        // Another client shares it.
         Ok(_) => Some(LockMode::Shared),
         Err(_) => Some(LockMode::Exclusive),
     })

@@ -34,9 +34,9 @@ pub struct MountOptions {
     pub share: String,
     /// Folder of the share that becomes the root; may be empty.
     pub path: String,
-    /// Who logs in.
+    /// The identity for the login.
     pub credentials: Credentials,
-    /// The lowest version that will do. The highest that both know is spoken.
+    /// The lowest version that is accepted. The highest that both sides have is used.
     pub version_min: Version,
     /// The highest version that is offered.
     pub version_max: Version,
@@ -48,12 +48,12 @@ pub struct MountOptions {
     pub uid: u32,
     /// Group of everything.
     pub gid: u32,
-    /// Mode of files; one that is read-only at the server lacks the write bits.
+    /// Mode of files; write bits are removed for a file that is read-only at the server.
     pub file_mode: u32,
     /// Mode of directories.
     pub dir_mode: u32,
-    /// Files are known by the server's ids; else by their paths, as with `noserverino`, and by
-    /// these in any case where the server has no ids.
+    /// Files are identified by the server's ids; otherwise by their paths, as with `noserverino`,
+    /// and always by path where the server has no ids.
     pub server_ids: bool,
     /// How many connections to use (`nconnect`), at least one. The mount does with fewer if the
     /// server refuses further ones.
@@ -62,7 +62,7 @@ pub struct MountOptions {
     pub read_max: u32,
     /// Most bytes in one WRITE.
     pub write_max: u32,
-    /// How long the server may be silent before it counts as gone, and is connected to again.
+    /// How long the server may be silent before it counts as gone, and is reconnected.
     pub timeout: Duration,
     /// What happens to calls when the server is gone: [`Recovery::Soft`] ones fail after three
     /// timeouts.
@@ -71,12 +71,12 @@ pub struct MountOptions {
     pub fail_fast: bool,
     /// Whether leases and notifications are asked for.
     pub leases: bool,
-    /// How long a lease on a file is kept at most, and the file open with it. Samba takes no lease
-    /// back when somebody else removes the file: it stays until it is closed, and its name
-    /// with it.
+    /// How long a lease on a file is kept at most, and the file open with it. Samba does not
+    /// withdraw a lease when another client removes the file: the file, and its name, exist until
+    /// it is closed.
     pub lease_max: Duration,
-    /// By which it waits, and tells the server what "now" is. That nothing has come from a server
-    /// for [`timeout`](Self::timeout) is found by the machine's clock.
+    /// The clock that times its waits, and the "now" that is sent to the server. That nothing has
+    /// arrived from a server for [`timeout`](Self::timeout) is measured by the machine's clock.
     pub clock: Arc<dyn Clock>,
 }
 
@@ -134,7 +134,7 @@ pub enum MountError {
     Unreachable {
         /// Where.
         address: String,
-        /// What came instead.
+        /// What happened instead.
         cause: String,
     },
     /// There is a connection, but no reply.
@@ -142,7 +142,7 @@ pub enum MountError {
     Silent {
         /// Where.
         address: String,
-        /// What came instead.
+        /// What happened instead.
         cause: String,
     },
     /// The server does not speak SMB 2.
@@ -153,7 +153,7 @@ pub enum MountError {
     OnlySmb1 {
         /// Where.
         address: String,
-        /// What came instead.
+        /// What happened instead.
         cause: String,
     },
     /// The server's best version is too low.
@@ -171,7 +171,7 @@ pub enum MountError {
     Login {
         /// The server.
         host: String,
-        /// Who wanted in; empty for a guest.
+        /// The user who logs in; empty for a guest.
         user: String,
     },
     /// The account cannot be used.
@@ -179,22 +179,22 @@ pub enum MountError {
     Account {
         /// The server.
         host: String,
-        /// Who wanted in.
+        /// The user who logs in.
         user: String,
         /// Why.
         problem: &'static str,
     },
-    /// A guest was made of a user, which would neither sign nor encrypt.
+    /// The user was logged in as a guest, whose session would neither sign nor encrypt.
     #[error(
         "{host} does not know {user:?} and offers a guest's rights; check the user name, or mount as guest"
     )]
     OnlyGuest {
         /// The server.
         host: String,
-        /// Who wanted in.
+        /// The user who logs in.
         user: String,
     },
-    /// Kerberos does not vouch for the user.
+    /// Kerberos gives no ticket for the user.
     #[error(transparent)]
     Kerberos(#[from] KerberosError),
     /// The clocks differ.
@@ -218,7 +218,7 @@ pub enum MountError {
         host: String,
         /// The share.
         share: String,
-        /// Who wanted in.
+        /// The user who logs in.
         user: String,
     },
     /// It is no share of files.
@@ -236,7 +236,7 @@ pub enum MountError {
         share: String,
         /// The folder.
         path: String,
-        /// What was said.
+        /// The server's error.
         cause: larder_vfs::Error,
     },
     /// Signing was demanded and is not to be had.
@@ -247,7 +247,7 @@ pub enum MountError {
     NoEncryption {
         /// The server.
         host: String,
-        /// What it speaks.
+        /// The version that it speaks.
         version: &'static str,
     },
     /// Anything else.
@@ -257,12 +257,12 @@ pub enum MountError {
         host: String,
         /// The share.
         share: String,
-        /// What it said.
+        /// The server's answer.
         cause: String,
     },
 }
 
-/// At which step something went wrong.
+/// The step at which an error occurred.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     Connect,
@@ -272,7 +272,7 @@ pub(super) enum Step {
 }
 
 impl MountError {
-    /// Whether nobody answers, so that it may be otherwise later.
+    /// Whether the server does not answer, so that a later attempt may succeed.
     pub fn is_absence(&self) -> bool {
         matches!(
             self,
@@ -282,7 +282,7 @@ impl MountError {
         )
     }
 
-    /// What an error of the library means at this step.
+    /// The meaning of an error of the library at this step.
     pub(super) fn at(step: Step, options: &MountOptions, error: &smb2::Error) -> MountError {
         let (address, cause) = (options.address(), error.to_string());
         match (step, error) {
@@ -304,14 +304,14 @@ impl MountError {
         }
     }
 
-    /// That the whole took too long.
+    /// All steps together took too long.
     pub(super) fn too_slow(options: &MountOptions) -> MountError {
         let cause = format!("not done after {} s", CONNECT_MAX.as_secs());
         MountError::Silent { address: options.address(), cause }
     }
 }
 
-/// What a status means at this step.
+/// The meaning of a status at this step.
 fn refused(step: Step, options: &MountOptions, status: NtStatus) -> MountError {
     let host = options.host.clone();
     let (user, share) = (options.credentials.user.clone(), options.share.clone());

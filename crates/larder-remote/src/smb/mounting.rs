@@ -21,10 +21,10 @@ use std::sync::Arc;
 /// Largest file where the server does not say: offsets are signed.
 const FILE_SIZE_MAX: u64 = i64::MAX as u64;
 
-/// Smallest payload that is worth asking for, in bytes, whatever the options say.
+/// Smallest payload that is requested, in bytes, whatever the options say.
 const PAYLOAD_BYTES_MIN: u32 = 1024;
 
-/// Connects and looks at the root.
+/// Connects and describes the root.
 pub(super) async fn mount(options: &MountOptions) -> Result<Arc<Share>, MountError> {
     let accounts = Arc::new(Procedures::new(COMMANDS));
     let connector = Arc::new(Connector::default());
@@ -49,7 +49,7 @@ pub(super) async fn mount(options: &MountOptions) -> Result<Arc<Share>, MountErr
     Ok(share)
 }
 
-/// What a look at the root tells of the share.
+/// What the description of the root says about the share.
 struct RootLook {
     info: Info,
     volume: u64,
@@ -129,8 +129,9 @@ async fn root(link: &Arc<Link>, base: &str) -> Result<RootLook, Failure> {
     })
 }
 
-/// Whether case counts in names: what becomes of a name of the root in the other case. `None` if no
-/// name there can tell. Servers cannot be asked: Samba says "sensitive" however it is set up.
+/// Whether names are case sensitive: whether a name in the root is found in the other case. `None`
+/// if no name there can show that. Servers cannot be asked: Samba answers "sensitive" whatever its
+/// configuration is.
 async fn probe_case(link: &Arc<Link>, base: &str) -> Option<bool> {
     let opening =
         Opening { options: wire::DIRECTORY_FILE, ..Opening::existing(base.to_owned(), wire::READ) };

@@ -1,8 +1,8 @@
 //! Names on the wire: components without the characters that SMB reserves, joined by `\`.
 //!
 //! Reserved characters are mapped into Unicode's private use area, as macOS and `mount.cifs` with
-//! `mapposix` do it ([`smb2::name`]), so that every name of a POSIX application has a place. A name
-//! that is not UTF-8 has none, and one that holds such private characters itself reads back as the
+//! `mapposix` do it ([`smb2::name`]), so that names of POSIX applications can be used. A name that
+//! is not UTF-8 cannot, and a name that contains such private characters itself reads back with the
 //! reserved ones.
 
 use larder_vfs::{Error, Result};
@@ -11,8 +11,8 @@ use std::ffi::{OsStr, OsString};
 /// The component to send for a name.
 ///
 /// # Errors
-/// [`Error::NameTooLong`] beyond `units_max` UTF-16 units; [`Error::InvalidArgument`] for what is
-/// no name.
+/// [`Error::NameTooLong`] beyond `units_max` UTF-16 units; [`Error::InvalidArgument`] for strings
+/// that are not names.
 pub(super) fn component(name: &OsStr, units_max: u32) -> Result<String> {
     let name = name.to_str().ok_or(Error::InvalidArgument)?;
     if matches!(name, "" | "." | "..") || name.contains(['/', '\0']) {

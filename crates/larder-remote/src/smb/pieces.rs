@@ -28,25 +28,26 @@ pub(super) struct Piece {
     pub(super) mode: LockMode,
 }
 
-/// What an open has locked.
+/// The locks of an open.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Pieces {
-    /// What it is to have.
+    /// The ranges that are to be locked.
     wanted: LockMap,
-    /// What it has: pieces that do not overlap, and cover what is wanted.
+    /// The ranges that are locked: pieces that do not overlap, and include all that are to be
+    /// locked.
     held: Vec<Piece>,
 }
 
 /// The steps of a change, in this order. Each is one request, if it is not empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Steps {
-    /// To lock on top of what is held.
+    /// To lock in addition to the held pieces.
     pub(super) first: Vec<Piece>,
-    /// To unlock, exactly so.
+    /// To unlock, exactly as they were locked.
     pub(super) unlock: Vec<Piece>,
-    /// To lock in the place of what was unlocked.
+    /// To lock in place of what was unlocked.
     pub(super) again: Vec<Piece>,
-    /// What is held once all is done.
+    /// The pieces that are held after all steps.
     pub(super) after: Pieces,
 }
 
@@ -61,7 +62,7 @@ impl Pieces {
         &self.held
     }
 
-    /// The parts of `range` that are not locked at all: whether those may be had is not known.
+    /// The parts of `range` that are not locked at all: whether those are available is not known.
     pub(super) fn unknown(&self, range: &Range<u64>) -> Vec<Range<u64>> {
         let mut free = vec![range.clone()];
         for piece in &self.held {
@@ -70,7 +71,7 @@ impl Pieces {
         free
     }
 
-    /// The steps to `changes`, which do not overlap.
+    /// The steps that make `changes`, which do not overlap.
     pub(super) fn steps(&self, changes: &[LockChange]) -> Steps {
         let mut steps = Steps::default();
         let after = &mut steps.after;
@@ -110,13 +111,13 @@ impl Pieces {
         steps
     }
 
-    /// What is wanted without what lies in `ranges`, and is to be locked anew.
+    /// The wanted ranges without those in `ranges`, which are to be locked again.
     pub(super) fn without(&self, ranges: &[LockChange]) -> Pieces {
         debug_assert!(ranges.iter().all(|change| change.mode.is_none()), "{ranges:?}");
         self.steps(ranges).after.anew()
     }
 
-    /// What is to be locked by another open.
+    /// The pieces to be locked through another open.
     pub(super) fn anew(&self) -> Pieces {
         let held = self.wanted.iter().map(|(range, mode)| Piece { range, mode }).collect();
         Pieces { wanted: self.wanted.clone(), held }
@@ -153,7 +154,7 @@ mod tests {
                     overlaps
                         && match (held.mode, piece.mode) {
                             (LockMode::Shared, LockMode::Shared) => false,
-                            // A shared one goes on top of one's own exclusive one.
+                            // A shared lock goes on top of an exclusive one of the same open.
                             (LockMode::Exclusive, LockMode::Shared) => *holder != open,
                             (_, LockMode::Exclusive) => true,
                         }
@@ -195,7 +196,7 @@ mod tests {
         }
     }
 
-    /// What is wanted is had; more only of a piece of which some is to be exclusive.
+    /// What is wanted is held; more only as part of a piece of which some must be exclusive.
     fn check(pieces: &Pieces, wanted: &LockMap) {
         assert_eq!(pieces.wanted, *wanted);
         let is_had = |(range, mode): (Range<u64>, LockMode)| {
@@ -213,7 +214,7 @@ mod tests {
         }
     }
 
-    /// What is exclusive before a change and after it is never let go.
+    /// What is exclusive before a change and after it is never unlocked.
     fn check_no_gap(before: &Pieces, steps: &Steps) {
         for byte in 0..8 {
             let had = |pieces: &Pieces| pieces.wanted.at(byte) == Some(LockMode::Exclusive);
@@ -230,8 +231,9 @@ mod tests {
             .collect()
     }
 
-    /// Every sequence of three changes of a file of four bytes, alone: each byte is locked at least
-    /// as the last change said, and the server has what is on record, piece by piece.
+    /// Every sequence of three changes of a file of four bytes, without other clients: each byte is
+    /// locked at least as the last change said, and the server has what is recorded, piece by
+    /// piece.
     #[test]
     fn every_sequence_of_changes_unlocks_exactly_what_was_locked() {
         let changes = all_changes(4);
@@ -259,8 +261,8 @@ mod tests {
         assert_eq!(count, 27_000);
     }
 
-    /// Beside somebody else's lock: what he has is never had, a refusal in the first step leaves
-    /// all as it was, and what is never exclusive is never unlocked for a moment.
+    /// Beside another client's lock: its bytes are never locked here, a refusal in the first step
+    /// changes nothing, and a range that was exclusive and stays so is never unlocked for a moment.
     #[test]
     fn a_change_that_is_refused_at_once_changes_nothing() {
         let (changes, mut refused) = (all_changes(3), 0);
@@ -284,7 +286,8 @@ mod tests {
                             pieces = steps.after;
                             continue;
                         }
-                        // Only what was shared can be in somebody's way who was there before.
+                        // Only bytes that were shared can conflict with a lock that another client
+                        // had before.
                         refused += 1;
                         server.unlock(1, &steps.first);
                         assert!(server.lock(1, &steps.unlock), "taken back");
@@ -309,7 +312,7 @@ mod tests {
         }
     }
 
-    /// Of what is had in part after an exclusive piece, nothing stays behind when all is unlocked.
+    /// Ranges that were held only as part of an exclusive piece are gone when all is unlocked.
     #[test]
     fn what_was_held_beyond_what_is_wanted_goes_with_the_rest() {
         let change = |range, mode| [LockChange { range, mode }];

@@ -71,7 +71,7 @@ impl Places {
         }
     }
 
-    /// A place of `file` is no longer one.
+    /// A path of `file` is no longer one.
     fn take(&mut self, file: &Handle, place: &Place) {
         if let Some(of) = self.of.get_mut(file) {
             of.retain(|held| held != place);
@@ -85,7 +85,7 @@ impl Places {
         self.of.get(file)?.last()
     }
 
-    /// The place by which `file` was looked for is not its. It may have others.
+    /// The path by which `file` was looked for leads to another file. It may have others.
     pub(super) fn mistaken(&mut self, file: &Handle) {
         if let Some(place) = self.leading(file).cloned() {
             self.at.remove(&place);
@@ -93,7 +93,7 @@ impl Places {
         }
     }
 
-    /// Notes that `component` of `dir` is no more. The file may have other names.
+    /// Records that `component` of `dir` does not exist any more. The file may have other names.
     pub(super) fn removed(&mut self, dir: &Handle, component: &str) {
         let place = (dir.clone(), component.to_owned());
         if let Some(file) = self.at.remove(&place) {
@@ -101,12 +101,12 @@ impl Places {
         }
     }
 
-    /// What was last known to be called `component` in `dir`.
+    /// The file that was last known to be called `component` in `dir`.
     pub(super) fn child(&self, dir: &Handle, component: &str) -> Option<Handle> {
         self.at.get(&(dir.clone(), component.to_owned())).cloned()
     }
 
-    /// The directory that holds `file`; the root holds itself.
+    /// The directory that contains `file`; for the root, the root.
     ///
     /// # Errors
     /// [`Error::Stale`] if that is not known.
@@ -136,7 +136,7 @@ impl Places {
         Ok(if below.is_empty() { self.base.clone() } else { names::join(&self.base, &below) })
     }
 
-    /// Whether `file` is `dir` or lies somewhere below it.
+    /// Whether `file` is `dir` or is somewhere below it.
     pub(super) fn is_below(&self, file: &Handle, dir: &Handle) -> bool {
         let mut at = Some(file);
         for _ in 0..DEPTH_MAX {

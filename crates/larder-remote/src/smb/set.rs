@@ -52,7 +52,7 @@ impl Share {
     }
 
     /// # Errors
-    /// If the caller may not set that, or nobody can.
+    /// If the caller may not set that, or it cannot be set at all.
     fn may_set(&self, cred: &Cred, set: &SetAttr) -> Result<()> {
         let owner = self.shape.owned_by(cred);
         let explicit = |time| matches!(time, Some(SetTime::To(_)));
@@ -97,10 +97,10 @@ impl Share {
         Ok((!nothing).then(|| wire::basic(accessed, written, attributes)))
     }
 
-    /// Opens a file to change its data, its owner also a read-only one. Who writes had it open
-    /// before it became read-only, but that was not an open of the server, or that one went
-    /// with its connection; opens are judged where they are made. NFS servers let owners write
-    /// for the same reason.
+    /// Opens a file to change its data; its owner may also change a read-only one. The writer
+    /// opened it before it became read-only, but that open was not made at the server, or was lost
+    /// with its connection; rights are checked when an application opens a file. NFS servers let
+    /// owners write for the same reason.
     pub(super) async fn open_to_change(
         &self,
         link: &Arc<Link>,
@@ -116,11 +116,11 @@ impl Share {
         }
     }
 
-    /// Opens a read-only file to change its data, which servers refuse: for two round trips it is
-    /// none. A file whose connection is lost in that moment stays writable.
+    /// Opens a read-only file to change its data, which servers refuse: the file is made writable
+    /// for two round trips. If the connection is lost in that moment, it stays writable.
     ///
     /// # Errors
-    /// [`NtStatus::ACCESS_DENIED`] if that was not what stood in the way.
+    /// [`NtStatus::ACCESS_DENIED`] if the attribute was not the obstacle.
     async fn open_readonly(
         &self,
         link: &Arc<Link>,
@@ -137,7 +137,7 @@ impl Share {
             lease: keyed.as_ref().map(|keyed| keyed.request),
             ..Opening::existing(self.path(file)?, access)
         };
-        // As a task: what was begun is ended, whoever still waits for it.
+        // As a task: once begun, it ends even if its caller gives up.
         let opened = link.runtime().spawn(open_lifted(Arc::clone(link), held, opening)).await;
         let opened = opened.unwrap_or(Err(Failure::Lost))?;
         self.verify(file, &opened.info)?;
@@ -147,8 +147,8 @@ impl Share {
         Ok(opened)
     }
 
-    /// Lets a file be written and removed again, which a read-only one cannot. Names are for who
-    /// may change the directory in POSIX, whatever the file's mode.
+    /// Makes a read-only file writable, which servers require before a removal. In POSIX, the right
+    /// to change names is that of the directory, whatever the file's mode.
     pub(super) async fn clear_readonly(
         &self,
         link: &Arc<Link>,
@@ -167,7 +167,7 @@ impl Share {
     }
 }
 
-/// Opens a file that is `held` open and read-only, with that attribute taken away meanwhile.
+/// Opens a file that is `held` open and read-only; its attribute is cleared for that time.
 async fn open_lifted(link: Arc<Link>, held: Opened, opening: Opening) -> Result<Opened, Failure> {
     let set = |readonly| {
         let basic = wire::basic(0, 0, with_readonly(held.info.attributes, readonly));
@@ -179,7 +179,7 @@ async fn open_lifted(link: Arc<Link>, held: Opened, opening: Opening) -> Result<
     opened.map(|opened| Opened { info: restored, ..opened })
 }
 
-/// The attributes, with or without that one. No attribute at all is written as "normal".
+/// The attributes, with or without read-only. No attribute at all is encoded as "normal".
 fn with_readonly(attributes: u32, readonly: bool) -> u32 {
     let others = attributes & FileAttributes::SETTABLE & !FileAttributes::READONLY;
     match (readonly, others) {

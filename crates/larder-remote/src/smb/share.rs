@@ -25,14 +25,15 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use tokio::sync::Semaphore;
 
-/// Most directories that are watched at once. Servers bound the requests that they keep waiting.
+/// Most directories that are watched at the same time. Servers bound the requests that they keep
+/// pending.
 const WATCHES_MAX: usize = 256;
 
-/// A file as a look at its path found it.
+/// The description of the file at a path.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seen {
     pub(super) info: Info,
-    /// The rights that the server grants this login, if it was asked and told.
+    /// The rights that the server grants this login, if they were requested and reported.
     pub(super) maximal: Option<u32>,
 }
 
@@ -40,14 +41,14 @@ pub(super) struct Seen {
 pub(super) struct Opened {
     pub(super) open: ServerOpen,
     pub(super) info: Info,
-    /// What its lease vouches for.
+    /// What its lease covers.
     pub(super) lease: Option<Granted>,
     pub(super) maximal: Option<u32>,
     /// It was not there before.
     pub(super) created: bool,
 }
 
-/// The root of a share, and what a look at it tells of the share.
+/// The root of a share, and what its description says about the share.
 pub(super) struct Root {
     pub(super) handle: Handle,
     /// Its path in the share.
@@ -91,7 +92,7 @@ pub(super) struct Share {
 }
 
 impl Share {
-    /// A share of which nothing is known but its root. It hears nothing from its connections yet
+    /// A share of which only the root is known. It receives no messages from its connections yet
     /// ([`Share::listen`]).
     pub(super) fn new(
         options: &MountOptions,
@@ -152,7 +153,7 @@ impl Share {
         (!self.by_path).then(|| info.identity().handle(self.volume))
     }
 
-    /// Takes note of what a name stands for.
+    /// Records what a name stands for.
     pub(super) fn found(&self, dir: &Handle, component: &str, info: &Info) -> Found {
         let mut places = self.places();
         let handle = self.handle(info).unwrap_or_else(|| {
@@ -164,7 +165,7 @@ impl Share {
     }
 
     /// # Errors
-    /// [`Error::Stale`] if that is not the file that `file` means.
+    /// [`Error::Stale`] if that is not the file with the handle `file`.
     pub(super) fn verify(&self, file: &Handle, info: &Info) -> Result<(), Failure> {
         match self.handle(info) {
             Some(found) if found != *file => Err(self.lost_track(file)),
@@ -172,7 +173,7 @@ impl Share {
         }
     }
 
-    /// What it means that nothing is at the path of `file`.
+    /// The meaning of a missing object at the path of `file`.
     pub(super) fn gone(&self, file: &Handle, failure: Failure) -> Failure {
         match failure.is_absence() || failure.is_pathless() {
             true => self.lost_track(file),
@@ -188,7 +189,7 @@ impl Share {
         Failure::Is(Error::Stale)
     }
 
-    /// Looks at what is at a path.
+    /// Describes what is at a path.
     pub(super) async fn look(
         &self,
         link: &Arc<Link>,
@@ -236,7 +237,8 @@ impl Share {
         let keyed = self.own_key(link, file, access);
         let lease = keyed.as_ref().map(|keyed| keyed.request);
         let opening = Opening { options, lease, ..Opening::existing(self.path(file)?, access) };
-        // Servers give no lease with an open for attributes. Whoever has one may read the file.
+        // Servers give no lease with an open for attributes. A client that has one may read the
+        // file.
         let is_blind = access & wire::DATA == 0 && lease.is_some_and(|lease| lease.alone);
         let reading = Opening { access: access | wire::READ, ..opening.clone() };
         let opened = match is_blind {
@@ -254,12 +256,12 @@ impl Share {
         Ok(opened)
     }
 
-    /// With which key to open a file that has a lease, so that this open does not break it; `None`
-    /// if it would not.
+    /// The key with which to open a file that has a lease, so that this open does not break it;
+    /// `None` if it would not.
     pub(super) fn own_key(&self, link: &Link, file: &Handle, access: u32) -> Option<Keyed> {
         let entry = self.files.get(file)?;
         let lease = entry.lease()?;
-        // Who reads breaks no lease to read.
+        // Reading breaks no read lease.
         let breaks = access & wire::CHANGE != 0 || !lease.ends_late();
         let request = lease_request(link, entry.key, !handle::is_directory(file));
         breaks.then(|| Keyed { request, since: entry.moment(), entry })
@@ -288,7 +290,7 @@ pub(super) fn lease_request(link: &Link, key: LeaseKey, alone: bool) -> LeaseReq
     LeaseRequest { key, alone, v2: link.has_leases_v2() }
 }
 
-/// Opens, looks and closes.
+/// Opens, describes and closes.
 pub(super) async fn look(link: &Arc<Link>, opening: Opening) -> Result<Seen, Failure> {
     let ops = vec![opening.op(), wire::query(PREVIOUS), wire::close(PREVIOUS)];
     let replies = link.chain(ops).await?;
@@ -299,7 +301,7 @@ pub(super) async fn look(link: &Arc<Link>, opening: Opening) -> Result<Seen, Fai
     Ok(Seen { info, maximal })
 }
 
-/// Opens and looks. What was opened is closed if nobody waits for it any more.
+/// Opens and describes. The open is closed if the caller has given up.
 pub(super) async fn open(link: &Arc<Link>, opening: Opening) -> Result<Opened, Failure> {
     let own = Arc::clone(link);
     let opened = link.runtime().spawn(async move {

@@ -11,11 +11,12 @@ use std::sync::Arc;
 /// Most snapshots kept, and most entries in all of them together.
 const SNAPSHOTS_MAX: usize = 64;
 const ENTRIES_MAX: usize = 1 << 20;
-/// A position is the number of a snapshot above so many bits, and below them how many entries come
-/// before. Numbers come again after [`NUMBERS`] snapshots; a position is less than 2^62.
+/// A position is the number of a snapshot, shifted by this many bits, and below that how many
+/// entries come before. Numbers are reused after [`NUMBERS`] snapshots; a position is less than
+/// 2^62.
 const INDEX_BITS: u32 = 32;
 const NUMBERS: u64 = 1 << 30;
-/// What an entry takes of a reply's size beside its name, in bytes.
+/// The space that an entry takes in a reply besides its name, in bytes.
 const ENTRY_BYTES: usize = 104;
 
 /// A directory as it was.
@@ -33,8 +34,8 @@ pub(super) struct Snapshots {
 }
 
 impl Snapshots {
-    /// None yet. They are numbered from a random number on, since readers may come with positions
-    /// of an earlier process.
+    /// No snapshots. They are numbered from a random number on, since readers may continue with
+    /// positions of an earlier process.
     pub(super) fn new(random: u64) -> Snapshots {
         Snapshots { kept: VecDeque::new(), made: random % NUMBERS }
     }
@@ -77,7 +78,7 @@ impl Snapshots {
 }
 
 impl Snapshot {
-    /// What follows `position`, about `bytes_max` of it but at least one entry.
+    /// The entries after `position`, about `bytes_max` of them but at least one entry.
     pub(super) fn page(&self, position: u64, bytes_max: u32) -> Listing {
         let before = position & ((1 << INDEX_BITS) - 1);
         let start = usize::try_from(before).unwrap_or(usize::MAX).min(self.entries.len());
@@ -144,7 +145,7 @@ mod tests {
         assert!(snapshot.page(u64::MAX, 1).eof && snapshot.page(end, 1).entries.is_empty());
     }
 
-    /// Also when the numbers begin anew.
+    /// Also when the numbers start again.
     #[test]
     fn a_position_means_something_in_its_own_snapshot_only() {
         for random in [0, 5, NUMBERS - 1, u64::MAX] {

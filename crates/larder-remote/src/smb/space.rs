@@ -20,7 +20,7 @@ use std::sync::Arc;
 /// Largest answer that is asked for: 4,096 ranges.
 const RANGES_BYTES_MAX: u32 = 1 << 16;
 
-/// Furthest place that the protocol can name.
+/// Highest offset in the protocol.
 const PLACE_MAX: u64 = i64::MAX.cast_unsigned();
 
 impl Share {
@@ -88,7 +88,7 @@ async fn punch(link: &Arc<Link>, id: FileId, range: &Range<u64>) -> Result<(), F
     link.ask(wire::flush(id)).await?.check()
 }
 
-/// What of a range is allocated, and how far that is told.
+/// The allocated parts of a range, and how far the reply covers it.
 async fn allocated(
     link: &Arc<Link>,
     id: FileId,
@@ -103,7 +103,7 @@ async fn allocated(
     Ok((ranges, end))
 }
 
-/// Ranges in order, as FSCTL_QUERY_ALLOCATED_RANGES tells them; `None` if they are not.
+/// The ranges of a reply to FSCTL_QUERY_ALLOCATED_RANGES; `None` if they are not in order.
 fn ranges(told: &[u8]) -> Option<Vec<Range<u64>>> {
     let mut ranges: Vec<Range<u64>> = Vec::new();
     for one in told.chunks(16) {

@@ -58,7 +58,7 @@ impl Failure {
         )
     }
 
-    /// Whether the way to the name is not there, or is no way.
+    /// Whether the path to the name does not exist, or contains something other than a directory.
     pub(super) fn is_pathless(self) -> bool {
         matches!(
             self,
@@ -84,13 +84,13 @@ pub(super) fn ends_session(status: NtStatus) -> bool {
     )
 }
 
-/// Whether a status refuses what was asked: an error, but not one that asks for the next message of
-/// a login (MS-ERREF, 2.3).
+/// Whether a status refuses the request: an error, but not one that asks for the next message of a
+/// login (MS-ERREF, 2.3).
 pub(super) fn is_refusal(status: NtStatus) -> bool {
     status.is_error() && !status.is_more_processing_required()
 }
 
-/// What a status means to the caller.
+/// The error for the caller.
 pub(super) fn error(status: NtStatus) -> Error {
     match status {
         NtStatus::OBJECT_NAME_NOT_FOUND

@@ -14,14 +14,15 @@ const FILE_BYTES_MAX: u64 = 4 << 20;
 /// Reads a ticket cache. Blocks.
 ///
 /// # Errors
-/// If it is not there, others may read it, it belongs to somebody else, or it makes no sense.
+/// If it does not exist, others may read it, it belongs to another user, or it cannot be decoded.
 pub(super) fn read(path: &Path) -> Result<CCache, KerberosError> {
     let path = || path.to_owned();
     let unreadable = |cause: std::io::Error| match cause.kind() {
         ErrorKind::NotFound => KerberosError::NoTickets { path: path() },
         _ => KerberosError::TicketsUnreadable { path: path(), cause: cause.to_string() },
     };
-    // It may lie in /tmp, where anybody could have put a pipe in its place: do not wait at one.
+    // It may be in /tmp, where any user could have put a pipe in its place: opening that must not
+    // block.
     let nonblocking = OFlags::NONBLOCK.bits().cast_signed();
     let opened = std::fs::File::options().read(true).custom_flags(nonblocking).open(path());
     let file = opened.map_err(unreadable)?;
@@ -41,11 +42,11 @@ pub(super) fn read(path: &Path) -> Result<CCache, KerberosError> {
     })
 }
 
-/// Leaves what can be used at `now_s` (seconds since 1970): the library takes the first ticket that
-/// it finds, whether it has expired or not.
+/// Keeps the tickets that can be used at `now_s` (seconds since 1970): the library takes the first
+/// ticket that it finds, whether it has expired or not.
 ///
 /// # Errors
-/// If that is nothing.
+/// If none is left.
 pub(super) fn usable(
     mut cache: CCache,
     realm: &str,
@@ -74,7 +75,8 @@ pub(super) fn usable(
     }
 }
 
-/// AES with SHA-1 (RFC 3962), RC4 (RFC 4757): all that the library knows; it asserts the lengths.
+/// AES with SHA-1 (RFC 3962), RC4 (RFC 4757): the types that the library has; it asserts the
+/// lengths.
 fn has_known_key(one: &CcacheCredential) -> bool {
     matches!((one.key_etype, one.key_data.len()), (17, 16) | (18, 32) | (23, 16))
 }

@@ -53,7 +53,8 @@ pub(super) const QUERY_RANGES: u32 = 0x9_40cf;
 pub(super) const REQUEST_RESUME_KEY: u32 = 0x14_0078;
 pub(super) const COPYCHUNK_WRITE: u32 = 0x14_80f2;
 
-/// What a watch on a directory hears of: names, attributes, sizes, times of writing, of creation.
+/// The changes that a watch on a directory reports: names, attributes, sizes, times of writing, of
+/// creation.
 const CHANGES: u32 = 0x1 | 0x2 | 0x4 | 0x8 | 0x10 | 0x40;
 
 const LEASE_CONTEXT: &[u8] = b"RqLs";
@@ -61,7 +62,7 @@ const LEASE_CONTEXT: &[u8] = b"RqLs";
 const LEASE_BREAKING: u32 = 2;
 const MAXIMAL_ACCESS_CONTEXT: &[u8] = b"MxAc";
 
-/// Access to look at a file, which never breaks a lease.
+/// Access to the attributes of a file, which never breaks a lease.
 pub(super) const LOOK: u32 = FileAccessMask::FILE_READ_ATTRIBUTES;
 /// Access to read it.
 pub(super) const READ: u32 = FileAccessMask::FILE_READ_DATA | LOOK;
@@ -74,7 +75,7 @@ pub(super) const WRITE: u32 = FileAccessMask::FILE_WRITE_DATA
 pub(super) const READ_XATTRS: u32 = FileAccessMask::FILE_READ_EA | LOOK;
 /// Access to set them.
 pub(super) const WRITE_XATTRS: u32 = FileAccessMask::FILE_WRITE_EA | LOOK;
-/// Access to its data, whichever: an open without any takes no part in leases.
+/// Access to its data in any form: an open without it takes no part in leases.
 pub(super) const DATA: u32 = FileAccessMask::FILE_READ_DATA
     | FileAccessMask::FILE_WRITE_DATA
     | FileAccessMask::FILE_APPEND_DATA;
@@ -100,8 +101,9 @@ pub(super) struct Opening {
     pub(super) lease: Option<LeaseRequest>,
     /// Whether the caller's rights are asked for.
     pub(super) maximal: bool,
-    /// Nobody else may have its data open: who only keeps it open for later uses is asked to close
-    /// it first (MS-SMB2, 3.3.5.9: a sharing violation breaks leases that keep handles).
+    /// No other client may have its data open: a client that only keeps it open for later uses is
+    /// asked to close it first (MS-SMB2, 3.3.5.9: a sharing violation breaks leases that keep
+    /// handles).
     pub(super) alone: bool,
 }
 
@@ -109,14 +111,14 @@ pub(super) struct Opening {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LeaseRequest {
     pub(super) key: LeaseKey,
-    /// Others are to be kept waiting, too, until it is given back.
+    /// Other clients are to be kept waiting, too, until it is returned.
     pub(super) alone: bool,
     /// In the form of SMB 3.
     pub(super) v2: bool,
 }
 
 impl Opening {
-    /// Opens what is there.
+    /// Opens an existing object.
     pub(super) fn existing(path: String, access: u32) -> Opening {
         let disposition = CreateDisposition::FileOpen;
         let (options, attributes, lease) = (0, 0, None);
@@ -158,21 +160,22 @@ impl Opening {
     }
 }
 
-/// What a lease vouches for (MS-SMB2, 2.2.13.2.8).
+/// What a lease covers (MS-SMB2, 2.2.13.2.8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Granted {
-    /// For the file and its name: it is taken back before the file is written, renamed or removed.
+    /// The file and its name: the lease is withdrawn before the file is written, renamed or
+    /// removed.
     Whole,
-    /// For all of this, and nobody else has the file open: the server keeps waiting who wants to,
-    /// until the lease is given back.
+    /// All of this, and no other client has the file open: the server keeps another client that
+    /// wants to open it waiting until the lease is returned.
     Alone,
-    /// For its bytes alone: another file may have its name. Servers grant it beside an open that is
+    /// Its bytes alone: another file may have its name. Servers grant this beside an open that is
     /// not under this lease.
     Bytes,
 }
 
 impl Granted {
-    /// What a lease in this state vouches for, if for anything.
+    /// What a lease in this state covers, if anything.
     pub(super) fn by(state: u32) -> Option<Granted> {
         let has = |bit| state & bit != 0;
         match (has(LEASE_READ), has(LEASE_HANDLE), has(LEASE_WRITE)) {
@@ -184,10 +187,10 @@ impl Granted {
     }
 }
 
-/// What CREATE's answer grants: the lease, and the rights if it tells them.
+/// What the answer to CREATE grants: the lease, and the rights if they are reported.
 ///
-/// A lease that is just being taken back grants nothing: an open that passes our acknowledgement on
-/// its way gets the state from before, and nobody tells us once more that it is over.
+/// A lease that is just being withdrawn grants nothing: an open that crosses our acknowledgement
+/// gets the state from before, and no further message says that it is over.
 pub(super) fn granted(contexts: &[u8]) -> (Option<Granted>, Option<u32>) {
     let contexts = parse_contexts(contexts).unwrap_or_default();
     let number = |name, at| {
@@ -202,7 +205,7 @@ pub(super) fn granted(contexts: &[u8]) -> (Option<Granted>, Option<u32>) {
     (Granted::by(state), maximal)
 }
 
-/// CLOSE, which answers the final attributes.
+/// CLOSE, which returns the final attributes.
 pub(super) fn close(file_id: FileId) -> Op {
     Op::new(Command::Close, CloseRequest { flags: SMB2_CLOSE_FLAG_POSTQUERY_ATTRIB, file_id })
 }
@@ -217,7 +220,7 @@ pub(super) fn query(file_id: FileId) -> Op {
     query_class(file_id, InfoType::File, ALL_INFORMATION, ANSWER_BYTES)
 }
 
-/// QUERY_INFO for all extended attributes of a file, of that many bytes at most.
+/// QUERY_INFO for all extended attributes of a file, of at most this many bytes.
 pub(super) fn query_xattrs(file_id: FileId, bytes_max: u32) -> Op {
     query_class(file_id, InfoType::File, FULL_EA_INFORMATION, bytes_max)
 }
@@ -263,7 +266,7 @@ pub(super) fn basic(accessed: u64, written: u64, attributes: u32) -> Vec<u8> {
     cursor.into_inner()
 }
 
-/// `FileRenameInformation` and `FileLinkInformation`, which look alike.
+/// `FileRenameInformation` and `FileLinkInformation`, which have the same layout.
 pub(super) fn target(path: &str, replace: bool) -> Vec<u8> {
     let mut cursor = WriteCursor::new();
     cursor.write_u64_le(u64::from(replace));
@@ -271,7 +274,7 @@ pub(super) fn target(path: &str, replace: bool) -> Vec<u8> {
     let bytes = path.encode_utf16().count() * 2;
     cursor.write_u32_le(u32::try_from(bytes).unwrap_or(u32::MAX));
     cursor.write_utf16_le(path);
-    // Windows wants at least as many bytes as the structure has with its padding.
+    // Windows requires at least as many bytes as the structure has with its padding.
     cursor.align_to(8);
     cursor.into_inner()
 }
@@ -281,7 +284,7 @@ pub(super) fn flush(file_id: FileId) -> Op {
     Op::new(Command::Flush, FlushRequest { file_id })
 }
 
-/// IOCTL for a control of file systems, which answers that many bytes at most.
+/// IOCTL for a control of file systems, which returns at most this many bytes.
 pub(super) fn control(file_id: FileId, control: u32, input_data: Vec<u8>, bytes_max: u32) -> Op {
     let request = IoctlRequest {
         ctl_code: control,
@@ -294,7 +297,7 @@ pub(super) fn control(file_id: FileId, control: u32, input_data: Vec<u8>, bytes_
     Op::new(Command::Ioctl, request).with_payload(bytes_max as usize)
 }
 
-/// LOCK, of ranges with the flags of MS-SMB2, 2.2.26.1: all of them lock, or all unlock.
+/// LOCK, of ranges with the flags of MS-SMB2, 2.2.26.1: either all lock, or all unlock.
 pub(super) fn lock(file_id: FileId, elements: Vec<(Range<u64>, u32)>) -> Op {
     let element = |(range, flags): (Range<u64>, u32)| LockElement {
         offset: range.start,
@@ -396,7 +399,8 @@ pub(super) fn data(mut body: Vec<u8>) -> Option<bytes::Bytes> {
     Some(bytes::Bytes::from(body).slice(start..))
 }
 
-/// What FileFsAttributeInformation tells: whether case matters, and the longest component.
+/// What FileFsAttributeInformation reports: whether names are case sensitive, and the longest
+/// component.
 pub(super) fn volume_attributes(bytes: &[u8]) -> smb2::Result<(bool, u32)> {
     let mut cursor = ReadCursor::new(bytes);
     let attributes = cursor.read_u32_le()?;
@@ -410,7 +414,7 @@ pub(super) fn volume_serial(bytes: &[u8]) -> smb2::Result<u32> {
     cursor.read_u32_le()
 }
 
-/// Total, available to the caller and free bytes of FileFsFullSizeInformation.
+/// Total bytes, those available to the caller, and free bytes of FileFsFullSizeInformation.
 pub(super) fn space(bytes: &[u8]) -> smb2::Result<(u64, u64, u64)> {
     let mut cursor = ReadCursor::new(bytes);
     let (total, available, free) =

@@ -45,7 +45,7 @@ impl Share {
         listed(all)
     }
 
-    /// Sets or removes one. `again` says that an earlier try may have done it.
+    /// Sets or removes an attribute. `again` says that an earlier attempt may have done it.
     pub(super) async fn set_xattr(
         &self,
         link: &Arc<Link>,
@@ -100,7 +100,7 @@ fn element(set: &SetXattr) -> larder_vfs::Result<Vec<u8>> {
     Ok(cursor.into_inner())
 }
 
-/// The extended attributes that a reply tells.
+/// The extended attributes in a reply.
 fn listed(reply: &Reply) -> Result<Vec<Xattr>, Failure> {
     match reply.read::<QueryInfoResponse>() {
         Ok(told) => parse(&told.output_buffer).map_err(garbled),

@@ -1,9 +1,9 @@
-//! One input of the fuzzer `nfs_reply`: calls of the NFS client, answered with bytes that nobody
-//! meant. Whatever they are, a call ends with an answer or an error, and soon. The fuzzer includes
-//! this file, so it stands alone.
+//! One input of the fuzzer `nfs_reply`: calls of the NFS client, answered with arbitrary bytes.
+//! Whatever they are, a call soon ends with an answer or an error. The fuzzer includes this file,
+//! so it stands alone.
 //!
 //! The first byte of an input chooses the call, the second one how the rest is cut into replies,
-//! and how much of each is good: all but the results, or nothing but the number of the call.
+//! and how much of each is valid: all but the results, or only the number of the call.
 
 use std::collections::VecDeque;
 use std::ffi::OsStr;
@@ -25,23 +25,23 @@ use tokio::net::{TcpListener, TcpStream, UdpSocket};
 /// Longest time that one input may take: each call is answered at once.
 const INPUT_MAX: Duration = Duration::from_secs(20);
 
-/// Calls that an input can choose from; [`MOUNT`] is beyond those of [`call`].
+/// Number of calls from which an input can choose; [`MOUNT`] is beyond those of [`call`].
 const CALLS: u8 = 19;
 
-/// The choice of a whole mount, of which all replies are those of the input.
+/// The choice of a whole mount, all of whose replies come from the input.
 const MOUNT: u8 = CALLS - 1;
 
 /// Most pages of a listing that are asked for.
 const PAGES_MAX: u32 = 8;
 
-/// What the server answers next.
+/// The server's next answers.
 #[derive(Default)]
 struct Replies {
     /// The rest of the input.
     pieces: VecDeque<Bytes>,
-    /// The pieces begin with the RPC header, behind the number of the call.
+    /// The pieces begin with the RPC header, after the number of the call.
     with_header: bool,
-    /// What a mount asks is answered from the pieces, too.
+    /// The calls of a mount are answered from the pieces, too.
     mounting: bool,
 }
 
@@ -84,10 +84,10 @@ impl Fuzzed {
         Fuzzed { runtime, nfs, options, replies }
     }
 
-    /// Makes the call that the input chooses; answers which one, if it succeeded.
+    /// Makes the call that the input chooses; returns which one, if it succeeded.
     ///
     /// # Panics
-    /// If it does not end, or answers what cannot be.
+    /// If it does not end, or returns an impossible answer.
     pub(crate) fn feed(&mut self, input: &[u8]) -> Option<u8> {
         let [kind, cut, rest @ ..] = input else { return None };
         // Units of XDR are small numbers, most of them.
@@ -119,7 +119,7 @@ fn lock(replies: &Mutex<Replies>) -> MutexGuard<'_, Replies> {
     replies.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Bytes in the place of results.
+/// Bytes in place of results.
 struct Raw(Bytes);
 
 impl Encode for Raw {
@@ -204,7 +204,7 @@ async fn serve_datagrams(socket: UdpSocket, replies: Arc<Mutex<Replies>>) {
     while let Ok((length, from)) = socket.recv_from(&mut bytes).await {
         let mut call = Bytes::copy_from_slice(&bytes[..length]);
         if let Some(reply) = answer(&mut call, &replies, Framing::Datagram) {
-            // Who has gone meanwhile does not want it.
+            // A client that has ended in the meantime does not need it.
             let _ = socket.send_to(&reply, from).await;
         }
     }

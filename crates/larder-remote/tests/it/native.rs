@@ -64,8 +64,8 @@ fn pattern(length: usize) -> Vec<u8> {
     (0..length).map(|at| (at * 31 + at / 251) as u8).collect()
 }
 
-/// What one mount has written and committed another one reads, also in parts; who looks at its own
-/// writes sees them before.
+/// What one mount has written and committed another one reads, also in parts; a mount sees its own
+/// writes before that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn data_goes_straight_to_the_disk_and_comes_back() {
     let volume = Volume::new(Setup::Secure);
@@ -99,14 +99,14 @@ fn offered(native: &Native) -> u64 {
     native.rpc().stats().connections.iter().map(|connection| connection.offered).sum()
 }
 
-/// How many calls were made, of servers and disks, but for those that keep the session.
+/// How many calls were made, to servers and disks, except those that keep the session alive.
 fn all_calls(native: &Native) -> u64 {
     let counted = native.stats().procedures.into_iter().filter(|one| one.name != "RENEW");
     counted.map(|one| one.calls).sum()
 }
 
-/// Each kind of change that ends capabilities, by another mount: who read the file before reads on
-/// after two round trips more at most.
+/// Each kind of change by another mount that ends capabilities: a reader of the file continues
+/// after two more round trips at most.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_capability_that_was_revoked_costs_two_round_trips_more() {
     let volume = Volume::new(Setup::Secure);
@@ -136,8 +136,9 @@ async fn a_capability_that_was_revoked_costs_two_round_trips_more() {
     }
 }
 
-/// A new file has blocks: its bytes go to the disk without asking, and what is left of the blocks
-/// goes with the open. Nothing is lost when that goes before what was written is committed.
+/// A new file has blocks: its bytes are sent to the disk without a request for blocks, and what is
+/// left of the blocks is taken back with the open. Nothing is lost if the open ends before what was
+/// written is committed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_file_is_written_without_asking_for_blocks() {
     let volume = Volume::new(Setup::Secure);
@@ -151,7 +152,7 @@ async fn a_new_file_is_written_without_asking_for_blocks() {
         let data = Bytes::from(pattern(40_000));
         native.write(&root, &file, Some(&token), 0, data.clone(), stability).await.unwrap();
         native.close(&root, token.clone()).await.unwrap();
-        // What the open stood for is gone.
+        // The token's open is gone.
         let more = Bytes::from_static(b"more");
         native.write(&root, &file, Some(&token), 50_000, more, Stability::FileSync).await.unwrap();
         let read = native.read(&root, &file, None, 0, 100_000).await.unwrap().data;
@@ -173,9 +174,9 @@ async fn a_new_file_is_written_without_asking_for_blocks() {
     assert_eq!(calls(&native, "ALLOC"), asked);
 }
 
-/// The commit of a small new file is on its way while the bytes are, and waits for these at the
-/// server: who writes waits for one round trip, and not for a flush. Time stands still, so nobody
-/// gives up.
+/// The commit of a small new file is in flight at the same time as its bytes, and waits for these
+/// at the server: the writer waits for one round trip, and not for a flush. Time stands still, so
+/// no wait times out.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_small_new_file_is_committed_while_it_is_written() {
     let clock = Arc::new(SimClock::new());
@@ -213,7 +214,7 @@ async fn a_small_new_file_is_committed_while_it_is_written() {
             let other = mount(&volume).await;
             let size = other.getattr(&root, &file).await.unwrap().size;
             assert_eq!(size, 0, "nothing is named that is not durable");
-            // The commit is carried out after that one has given its lease back.
+            // The commit is carried out after that client has returned its lease.
             other.leave().await;
             relay.let_go();
         }
@@ -228,8 +229,8 @@ async fn a_small_new_file_is_committed_while_it_is_written() {
     }
 }
 
-/// The disk goes while the first bytes of a new file are on their way: the commit is refused, and
-/// they are written when it is there again. Nothing is named before.
+/// The disk disappears while the first bytes of a new file are in flight: the commit is refused,
+/// and they are written when the disk is back. The file names no blocks before that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_file_is_written_over_a_restart_of_the_disk() {
     let mut volume = Volume::new(Setup::Secure);
@@ -259,8 +260,8 @@ async fn a_new_file_is_written_over_a_restart_of_the_disk() {
     assert_eq!(volume.check(), [""; 0]);
 }
 
-/// One mount removes what another one has open. As long as that has a lease the server need not
-/// know of its opens; it is told before the lease is given back.
+/// One mount removes a file that another one has open. As long as that has a lease the server need
+/// not know of its opens; it is told before the lease is returned.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_open_file_that_another_mount_removes_is_there_until_its_close() {
     let volume = Volume::new(Setup::Secure);
@@ -281,7 +282,7 @@ async fn an_open_file_that_another_mount_removes_is_there_until_its_close() {
     assert_eq!(gone.unwrap_err(), Error::Stale);
 }
 
-/// Who has opened a file reads on when another mount takes the right to away.
+/// A mount that has opened a file continues to read it when another mount removes the right.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_open_file_is_read_on_whatever_another_mount_makes_of_its_mode() {
     let volume = Volume::new(Setup::Secure);
@@ -299,8 +300,8 @@ async fn an_open_file_is_read_on_whatever_another_mount_makes_of_its_mode() {
     assert_eq!(refused.unwrap_err(), Error::AccessDenied);
 }
 
-/// The servers are started anew under a file that was just made: what it was given ahead is gone,
-/// and what is written to it is not lost; and what is open there is open again.
+/// The servers are restarted under a file that was just made: the blocks that it was given ahead
+/// are gone, and what is written to it is not lost; and open files are opened again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_file_is_written_over_a_restart_of_its_servers() {
     let mut volume = Volume::new(Setup::Secure);
@@ -320,7 +321,8 @@ async fn a_new_file_is_written_over_a_restart_of_its_servers() {
     assert!(native.read(&root, &file, token, 0, 50_000).await.unwrap().data == data);
 }
 
-/// A file that was cut and grows again shows zeros and no old bytes, whatever block the cut was in.
+/// A file that was truncated and grows again shows zeros and no old bytes, in whichever block it
+/// was cut.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bytes_behind_a_cut_stay_away() {
     let volume = Volume::new(Setup::Secure);
@@ -345,7 +347,8 @@ async fn bytes_behind_a_cut_stay_away() {
     assert!(native.read(&root, &file, None, 0, 30_000).await.unwrap().data == wanted);
 }
 
-/// The servers are started anew under a mount: what was committed is there, and work goes on.
+/// The servers are restarted under a mount: what was committed is there, and the mount continues to
+/// work.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_mount_goes_on_after_its_servers_were_started_anew() {
     let mut volume = Volume::new(Setup::Secure);
@@ -357,7 +360,7 @@ async fn a_mount_goes_on_after_its_servers_were_started_anew() {
         native.write(&root, &file, None, 20_000, new.clone(), Stability::Unstable).await.unwrap();
     volume.kill();
     volume.start();
-    // The disk has started anew, so what it had in its memory counts as lost, and is sent again.
+    // The disk was restarted, so what it had in its memory counts as lost, and is sent again.
     let committed = native.commit(&root, &file, None, 0..0).await.unwrap();
     assert_ne!(unstable.verifier, committed.verifier);
     native.write(&root, &file, None, 20_000, new.clone(), Stability::FileSync).await.unwrap();

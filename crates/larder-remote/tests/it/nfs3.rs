@@ -31,8 +31,7 @@ fn serve(options: &Options) -> (Ganesha, TempDir) {
     (server, dir)
 }
 
-/// Over UDP, where calls get as much time as over TCP: a server waits for its disk longer than the
-/// default.
+/// Over UDP, with the timeouts of TCP: a server may wait for its disk longer than the default.
 fn over_udp(options: &mut MountOptions) {
     options.transport = Transport::Udp;
     options.retransmissions = Some(40);
@@ -268,6 +267,7 @@ async fn attributes_are_set_and_guarded() {
         size: Some(5000),
         mtime: Some(SetTime::To(to)),
         atime: Some(SetTime::ServerNow),
+        ..SetAttr::default()
     };
     setup.nfs.setattr(&setup.cred, &file, set, None).await.unwrap();
     let attr = setup.nfs.getattr(&setup.cred, &file).await.unwrap();
@@ -291,7 +291,8 @@ async fn a_write_tells_whether_it_follows_what_was_known() {
     let data = Bytes::from_static(b"mine");
     let write = |data| setup.nfs.write(&setup.cred, &file, None, 0, data, Stability::FileSync);
     let first = write(data.clone()).await.unwrap();
-    // Servers need not tell what was before; ganesha does not for WRITE. What they tell is right.
+    // Servers need not report the attributes from before; ganesha does not for WRITE. What they
+    // report is right.
     if first.change.before.is_some() {
         assert!(first.change.follows(&known));
         std::fs::write(setup.dir.path().join("file"), "theirs, longer").unwrap();
@@ -374,7 +375,7 @@ async fn a_hard_mount_outlives_a_reboot_of_the_server_which_its_verifier_shows()
 
 #[tokio::test]
 async fn a_soft_mount_fails_in_time_when_the_server_freezes_and_goes_on_when_it_thaws() {
-    // Not shorter: the server has to answer in that time as long as it runs.
+    // Not shorter: the server has to answer within that time throughout the test.
     let mut setup = setup(|options| {
         options.timeout = Some(Duration::from_secs(2));
         options.retransmissions = Some(2);

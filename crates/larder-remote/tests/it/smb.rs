@@ -16,7 +16,7 @@ use larder_vfs::{Access, Cred, New, Remote, Stability};
 use setup::{Setup, pattern};
 use std::sync::Arc;
 
-/// What an SMB server is not, or Samba in particular.
+/// What SMB servers lack, or Samba in particular.
 fn traits() -> Traits {
     let modes = "modes and owners are those of the mount, not of the files";
     let no_special = "servers without POSIX extensions have none";

@@ -15,15 +15,15 @@ use crate::server::{Config, Dispatcher, Peer, Service, SourcePorts, Stats};
 pub struct Callbacks(Arc<dyn Answering>);
 
 impl Callbacks {
-    /// `service` answers, on the tokio runtime of the client.
+    /// `service` answers the calls, on the tokio runtime of the client.
     pub fn new(service: impl Service) -> Callbacks {
-        // It listens nowhere: the limits of connections are those of the client.
+        // The dispatcher does not listen: the limits on connections are those of the client.
         let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
         let config = Config { source_ports: SourcePorts::Any, ..Config::new(nowhere) };
         Callbacks(Arc::new(Arc::new(Dispatcher::new(config, service))))
     }
 
-    /// Carries a call out. The reply, if it deserves one.
+    /// Executes a call and returns the reply, if the call gets one.
     pub(super) fn answer(&self, peer: Peer, message: Bytes) -> Answered {
         self.0.answer(peer, message)
     }
@@ -40,7 +40,7 @@ impl fmt::Debug for Callbacks {
     }
 }
 
-/// [`Dispatcher`] as an object.
+/// A [`Dispatcher`] as a trait object.
 trait Answering: Send + Sync {
     fn answer(&self, peer: Peer, message: Bytes) -> Answered;
     fn stats(&self) -> Stats;

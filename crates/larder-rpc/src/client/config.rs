@@ -14,21 +14,21 @@ use crate::tls::ClientTls;
 /// Which port calls come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SourcePort {
-    /// A port that only the superuser may bind, as servers demand unless told `insecure`. Any other
-    /// port if none is free.
+    /// A port that only the superuser may bind: servers require one unless configured `insecure`.
+    /// If none is free, any port.
     Reserved,
-    /// Any.
+    /// Any port.
     Any,
 }
 
 impl SourcePort {
-    /// What this means in this process: only the superuser may bind a reserved port.
+    /// What is possible in this process: only the superuser may bind a reserved port.
     pub fn possible(self) -> SourcePort {
         if rustix::process::geteuid().is_root() { self } else { SourcePort::Any }
     }
 }
 
-/// What happens to a call that is not answered.
+/// What happens to a call that gets no reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recovery {
     /// It fails after [`Config::limit`], or sooner.
@@ -40,9 +40,9 @@ pub enum Recovery {
 /// How to reach a server and how long to wait for it.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The server as messages name it, `HOST:PORT`.
+    /// The server's name in messages, `HOST:PORT`.
     pub server: String,
-    /// Where the program listens.
+    /// The address of the program.
     pub address: SocketAddr,
     /// Other addresses of the server, or of one that takes over from it. If an address cannot be
     /// reached, or is silent, the client tries the next, in turn.
@@ -58,29 +58,29 @@ pub struct Config {
     /// How long to wait for a reply before doing something about it (`timeo`): UDP sends again,
     /// TCP connects again if nothing at all was heard meanwhile.
     pub timeout: Duration,
-    /// How often that is done before the server counts as gone (`retrans`).
+    /// How often that is done before the server counts as unreachable (`retrans`).
     pub retransmissions: u32,
     /// What happens after the limit.
     pub recovery: Recovery,
     /// Largest reply, in bytes.
     pub record_bytes_max: usize,
-    /// Our name in AUTH_SYS.
+    /// This machine's name in AUTH_SYS.
     pub machine_name: String,
     /// Which port calls come from.
     pub source_port: SourcePort,
-    /// TLS, over TCP. Then nothing is sent without it: a server that does not speak it is as good
-    /// as gone.
+    /// TLS, over TCP. If it is set, nothing is sent in the clear: a server without TLS counts as
+    /// unreachable.
     pub tls: Option<ClientTls>,
-    /// Answers calls of the server on our connections, over TCP. Without it, such calls count as
+    /// Answers the server's calls on our connections, over TCP. Without it, such calls count as
     /// replies that belong to no call.
     pub callbacks: Option<Callbacks>,
-    /// By which it waits.
+    /// The clock for all waits.
     pub clock: Arc<dyn Clock>,
 }
 
 impl Config {
-    /// The defaults of `mount.nfs`, but a shorter timeout on TCP: larder says earlier that a server
-    /// is gone, and a slow reply costs nothing while the connection is alive.
+    /// The defaults of `mount.nfs`, except for a shorter timeout on TCP: larder reports earlier
+    /// that a server is gone, and a slow reply costs nothing while the connection is alive.
     pub fn new(address: SocketAddr, transport: Transport, program: Program) -> Config {
         let (timeout, retransmissions) = match transport {
             Transport::Tcp => (Duration::from_secs(15), 2),
@@ -106,7 +106,7 @@ impl Config {
         }
     }
 
-    /// The place of this number.
+    /// The address with this number; numbers wrap around.
     pub(super) fn place(&self, number: usize) -> (SocketAddr, Option<&ClientTls>) {
         match number % (1 + self.others.len()) {
             0 => (self.address, self.tls.as_ref()),

@@ -41,16 +41,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, oneshot};
 
-/// Pause for the reader task when datagrams are there that it has not come to yet.
+/// Pause while the reader task has datagrams that it has not read yet.
 const UNREAD_PAUSE: Duration = Duration::from_millis(5);
 
-/// An answered call.
+/// The reply to a call.
 #[derive(Clone, Copy, Debug)]
 pub struct Reply<T> {
     /// The procedure's results.
     pub results: T,
-    /// How often the call was sent. If more than once, the server may have carried it out before:
-    /// an error such as "exists" may be about our own first try.
+    /// How often the call was sent. If more than once, the server may have executed it before: an
+    /// error such as "exists" may be the result of our own first transmission.
     pub transmissions: u32,
 }
 
@@ -61,7 +61,7 @@ struct Call {
     message: Segments,
     /// How often it was sent completely.
     transmissions: AtomicU32,
-    /// When it was last sent completely, in microseconds since the connection's birth.
+    /// When it was last sent completely, in microseconds since the connection was created.
     sent_us: AtomicU64,
     /// No caller waits for the reply any more, so the message need not be sent if sending has not
     /// begun.
@@ -69,13 +69,13 @@ struct Call {
 }
 
 impl Call {
-    /// When it was last sent completely, since the connection's birth.
+    /// When it was last sent completely, since the connection was created.
     fn sent(&self) -> Duration {
         Duration::from_micros(self.sent_us.load(Relaxed))
     }
 }
 
-/// A reply as the reader task found it.
+/// A reply as the reader task received it.
 #[derive(Debug)]
 struct Arrived {
     body: Bytes,
@@ -124,21 +124,21 @@ pub(super) struct Connection {
     /// Wakes the writer task.
     to_send: Notify,
     stats: ConnectionStats,
-    /// Calls that are here, for choosing among connections.
+    /// Calls on this connection, for choosing among connections.
     load: AtomicU32,
     connected: AtomicBool,
-    /// The place of the current socket, or of the last one.
+    /// The address of the current socket, or of the last one.
     place: AtomicUsize,
 }
 
 /// How long a call waits.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wait {
-    /// Whose round-trip estimate applies.
+    /// Which round-trip estimate applies.
     pub(super) class: TimerClass,
     /// When the call was made.
     pub(super) offered: Instant,
-    /// When it fails; `None`: it waits for the server.
+    /// When the call fails; `None`: it waits for the server.
     pub(super) until: Option<Instant>,
 }
 
@@ -146,6 +146,7 @@ pub(super) struct Wait {
 struct Cancel<'a> {
     connection: &'a Connection,
     call: &'a Arc<Call>,
+    wait: Wait,
     /// The call is no longer pending.
     answered: bool,
 }
@@ -161,15 +162,22 @@ impl Drop for Cancel<'_> {
             self.call.cancelled.store(true, Relaxed);
             state.promise_slots();
         }
+        let heard = state.heard;
+        drop(state);
+        // At its deadline a call is ended by its own timer or by its caller's: what was waited
+        // counts in either case.
+        if self.wait.until.is_some_and(|until| until <= self.connection.shared.now()) {
+            self.connection.asked_in_vain(self.wait.offered, heard);
+        }
     }
 }
 
 impl State {
-    /// Wakes callers for whom there is room in the window.
+    /// Wakes callers that the window has room for.
     fn promise_slots(&mut self) {
         while self.taken() < self.window.calls() {
             let Some(waiter) = self.waiting.pop_front() else { return };
-            // A caller that has gone away takes no slot.
+            // A caller that is gone takes no slot.
             self.promised += u32::from(waiter.send(()).is_ok());
         }
     }
@@ -275,7 +283,7 @@ impl Connection {
         look(&mut state.recorders, &now);
     }
 
-    /// For choosing a connection: the smallest is best.
+    /// For choosing a connection: the smallest value is best.
     pub(super) fn load(&self) -> (bool, u32) {
         (!self.connected.load(Relaxed), self.load.load(Relaxed))
     }
@@ -310,7 +318,7 @@ impl Connection {
         let pending = std::mem::take(&mut state.pending);
         drop(state);
         for (_, pending) in pending {
-            // A caller that has gone away need not hear of it.
+            // A caller that is gone does not need the error.
             let _ = pending.reply.send(Err(RpcError::Shutdown));
         }
     }
@@ -328,7 +336,7 @@ impl Connection {
         xid: Xid,
         procedure: u32,
         message: Segments,
-        Wait { class, offered, until }: Wait,
+        wait: Wait,
     ) -> Result<Reply<Bytes>, RpcError> {
         let account = self.shared.procedures.of(procedure);
         account.bytes_sent.fetch_add(message.len() as u64, Relaxed);
@@ -341,8 +349,8 @@ impl Connection {
             cancelled: AtomicBool::new(false),
         });
 
-        let mut cancel = Cancel { connection: self, call: &call, answered: false };
-        let arrived = self.exchange(&call, procedure, Wait { class, offered, until }).await;
+        let mut cancel = Cancel { connection: self, call: &call, wait, answered: false };
+        let arrived = self.exchange(&call, procedure, wait).await;
         cancel.answered = arrived.is_ok();
         drop(cancel);
 
@@ -351,7 +359,7 @@ impl Connection {
         account.retransmits.fetch_add(u64::from(transmissions.saturating_sub(1)), Relaxed);
         let body = arrived.and_then(|arrived| {
             account.bytes_received.fetch_add(arrived.bytes as u64, Relaxed);
-            account.latency.record(arrived.at - offered);
+            account.latency.record(arrived.at - wait.offered);
             account.round_trip.record(arrived.at.saturating_duration_since(self.sent_at(&call)));
             match arrived.outcome {
                 Outcome::Success => Ok(arrived.body),
@@ -364,8 +372,8 @@ impl Connection {
         body.map(|results| Reply { results, transmissions })
     }
 
-    /// Waits for the window, sends, and waits for the reply, with as many further sendings as it
-    /// takes.
+    /// Waits for the window, sends the call, and waits for the reply; sends again as often as
+    /// necessary.
     async fn exchange(
         &self,
         call: &Arc<Call>,
@@ -440,7 +448,7 @@ impl Connection {
         }
     }
 
-    /// Waits for the window and sends the call, or leaves that to the task that reconnects.
+    /// Waits for the window and sends the call, or leaves sending to the task that reconnects.
     async fn offer(
         &self,
         call: &Arc<Call>,
@@ -493,13 +501,14 @@ impl Connection {
         Ok(())
     }
 
-    /// A call that was `offered` then had no reply in time.
+    /// A call that was `offered` at this time had no reply within its timeout.
     fn timed_out(&self, call: &Arc<Call>, class: TimerClass, offered: Instant) {
         let config = &self.shared.config;
         let now = self.shared.now();
         let mut state = self.change(now);
         state.totals.timeouts += 1;
-        let quiet = now.saturating_duration_since(state.heard);
+        let heard = state.heard;
+        let quiet = now.saturating_duration_since(heard);
         match (config.transport, state.socket.clone()) {
             (Transport::Udp, Some(socket)) => {
                 let (sent, now) = (call.sent(), now.saturating_duration_since(self.birth));
@@ -522,13 +531,20 @@ impl Connection {
             }
             (_, None) => drop(state),
         }
-        let waited = now.saturating_duration_since(offered);
-        if quiet >= waited && is_in_vain(waited, config.limit()) {
+        self.asked_in_vain(offered, heard);
+    }
+
+    /// A call that was `offered` at this time has no reply. Notes that the server does not answer,
+    /// if the call waited long enough to prove that, and no other was answered meanwhile: the
+    /// last message came when it was `heard`.
+    fn asked_in_vain(&self, offered: Instant, heard: Instant) {
+        let waited = self.shared.now().saturating_duration_since(offered);
+        if heard <= offered && is_in_vain(waited, self.shared.config.limit()) {
             self.shared.lost(offered);
         }
     }
 
-    /// When a call was last sent; the connection's birth if it was not.
+    /// When a call was last sent; if never, when the connection was created.
     fn sent_at(&self, call: &Call) -> Instant {
         self.birth + call.sent()
     }
@@ -538,7 +554,7 @@ impl Connection {
             call.message.as_slice().iter().map(|piece| IoSlice::new(piece)).collect();
         match socket.send(&pieces) {
             Ok(_) => self.mark_sent(call),
-            // As good as lost in transit: it will be sent again.
+            // Treat it as a lost datagram: it will be sent again.
             Err(error) => self.note_datagram_error(&error),
         }
     }

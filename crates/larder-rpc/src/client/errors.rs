@@ -15,7 +15,7 @@ pub enum RpcError {
         /// The limit.
         limit: Duration,
     },
-    /// The server is known to be gone and the call was not to wait.
+    /// The server is known to be unreachable, and the call was to fail at once.
     #[error("the server is not responding")]
     Unreachable,
     /// The client was shut down.
@@ -24,7 +24,7 @@ pub enum RpcError {
     /// The RPC layer of the server refused the call.
     #[error("{0}")]
     Refused(Outcome),
-    /// The reply is not one.
+    /// The reply cannot be decoded.
     #[error("the reply cannot be read: {0}")]
     Garbled(XdrError),
     /// The call is too long for a datagram.
@@ -35,7 +35,7 @@ pub enum RpcError {
     },
 }
 
-/// Why there is no connection to begin with.
+/// Why the first connection could not be made.
 #[derive(Debug, Error)]
 pub enum ConnectError {
     /// The operating system could not connect.
@@ -51,7 +51,7 @@ pub enum ConnectError {
     TimedOut {
         /// The server.
         server: String,
-        /// How long was waited.
+        /// How long the client waited.
         limit: Duration,
     },
 }

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use larder_wire::record::Buffers;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Most bytes that wait to be used again. Enough for 32 READs of 1 MiB in flight.
+/// Most bytes kept for reuse. Enough for 32 READs of 1 MiB in flight.
 const IDLE_BYTES_MAX: usize = 32 << 20;
 /// Requests up to this size are left to the allocator, in bytes.
 const SMALL_BYTES_MAX: usize = 16 << 10;
@@ -23,7 +23,7 @@ const HEADER_BYTES: usize = 4096;
 const CLASSES: usize = 17;
 const FIRST_CLASS_LOG2: u32 = 15;
 
-/// Buffers that wait, by size class.
+/// Idle buffers, by size class.
 #[derive(Debug, Default)]
 pub(super) struct Pool {
     idle: Mutex<Idle>,
@@ -48,16 +48,18 @@ impl Pool {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         let reused = idle.classes.get_mut(index).and_then(Vec::pop);
         if reused.is_some() {
+            assert!(idle.bytes >= size, "the bytes of every buffer that waits are counted");
             idle.bytes -= size;
         }
         drop(idle);
         let memory = reused.unwrap_or_else(|| vec![0; size]);
+        assert!(memory.len() >= length, "a buffer holds what it is taken for");
         Pooled { memory, pool: Arc::clone(self) }
     }
 
     fn give_back(&self, memory: Vec<u8>) {
         let (index, size) = class(memory.len());
-        debug_assert_eq!(size, memory.len());
+        debug_assert_eq!(size, memory.len(), "a buffer has the size of its class");
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         if idle.bytes + size > IDLE_BYTES_MAX {
             return;
@@ -65,11 +67,12 @@ impl Pool {
         if let Some(class) = idle.classes.get_mut(index) {
             class.push(memory);
             idle.bytes += size;
+            debug_assert!(idle.bytes <= IDLE_BYTES_MAX, "what waits is bounded");
         }
     }
 }
 
-/// A buffer that returns to its pool.
+/// A buffer that returns to its pool when it is dropped.
 #[derive(Debug)]
 pub(super) struct Pooled {
     memory: Vec<u8>,

@@ -15,9 +15,9 @@ use std::time::Duration;
 const RETRANSMIT_MIN: Duration = Duration::from_millis(100);
 /// Longest time until a retransmission.
 const RETRANSMIT_MAX: Duration = Duration::from_secs(60);
-/// By which part of it the slowest round trip of late sinks with each sample.
+/// By which part of itself the slowest recent round trip decreases with each sample.
 const SLOWEST_SINKS_BY: u32 = 64;
-/// Most doublings of the time until a retransmission; the maximum is reached before.
+/// Most doublings of the time until a retransmission; [`RETRANSMIT_MAX`] is reached earlier.
 const DOUBLINGS_MAX: u32 = 10;
 
 /// Which procedures share an estimate of the round trip: a class that their program chooses, since
@@ -30,7 +30,7 @@ impl TimerClass {
     pub const COUNT: usize = 8;
 
     /// No estimate: the configured timeout. For procedures whose repetition the server may answer
-    /// wrongly, as those that change names, and for rare ones.
+    /// wrongly, such as those that change names, and for rare procedures.
     pub const FIXED: TimerClass = TimerClass(0);
 
     /// A class with an estimate of its own.
@@ -38,7 +38,7 @@ impl TimerClass {
     /// # Panics
     /// If `class` is 0, or not below [`TimerClass::COUNT`].
     pub const fn estimated(class: u8) -> TimerClass {
-        assert!(class > 0 && (class as usize) < TimerClass::COUNT);
+        assert!(class > 0 && (class as usize) < TimerClass::COUNT, "there is such a class");
         TimerClass(class)
     }
 
@@ -52,7 +52,7 @@ impl TimerClass {
 pub(super) struct RoundTrip {
     /// Smoothed time and its deviation; none before the first sample.
     estimate: Option<(Duration, Duration)>,
-    /// The longest of late: it sinks by a part with each sample.
+    /// The slowest recent round trip; it decreases with each sample.
     slowest: Duration,
     initial: Duration,
     doublings: u32,
@@ -70,6 +70,7 @@ impl Losses {
     /// A call that was sent at `sent` timed out at `now`. Returns whether that is a new loss: calls
     /// that were sent before the last loss was noticed were lost with it.
     fn is_new(&mut self, sent: Duration, now: Duration) -> bool {
+        debug_assert!(sent <= now, "a call times out after it was sent");
         let is_new = self.noticed.is_none_or(|noticed| sent >= noticed);
         if is_new {
             self.noticed = Some(now);
@@ -79,7 +80,7 @@ impl Losses {
 }
 
 impl RoundTrip {
-    /// Without a sample, a reply is given `initial`.
+    /// Without a sample, the timeout is `initial`.
     pub(super) fn new(initial: Duration) -> RoundTrip {
         RoundTrip {
             estimate: None,
@@ -90,8 +91,8 @@ impl RoundTrip {
         }
     }
 
-    /// Learns from a call that was sent once. One that was sent twice teaches nothing, since its
-    /// reply may be to either (Karn's rule).
+    /// Learns from a call that was sent once. One that was sent twice is no sample, since its reply
+    /// may be to either transmission (Karn's rule).
     pub(super) fn sample(&mut self, time: Duration) {
         self.doublings = 0;
         self.slowest = time.max(self.slowest - self.slowest / SLOWEST_SINKS_BY);
@@ -104,16 +105,16 @@ impl RoundTrip {
         });
     }
 
-    /// A call that was sent at `sent` timed out at `now`: the next ones are given twice the time,
-    /// until a sample comes. All calls of one loss double it once.
+    /// A call that was sent at `sent` timed out at `now`: the timeout doubles until the next
+    /// sample. Calls that were lost together double it once.
     pub(super) fn timed_out(&mut self, sent: Duration, now: Duration) {
         if self.losses.is_new(sent, now) {
             self.doublings = (self.doublings + 1).min(DOUBLINGS_MAX);
         }
     }
 
-    /// How long to wait for a reply before sending again: no less than twice the slowest reply of
-    /// late, since replies that came evenly for a while say little of the next stall.
+    /// How long to wait for a reply before sending again: at least twice the slowest recent round
+    /// trip, since a period of even replies says little about the next stall.
     pub(super) fn timeout(&self) -> Duration {
         let base = match self.estimate {
             None => self.initial,
@@ -154,6 +155,7 @@ impl Window {
     pub(super) fn limit(&mut self, max: u32) {
         self.max_scaled = max.max(1) * Self::SCALE;
         self.scaled = self.scaled.min(self.max_scaled);
+        debug_assert!(self.scaled >= Self::SCALE, "a call fits into every limit");
     }
 
     /// Calls that may be in flight now.
@@ -170,13 +172,16 @@ impl Window {
         debug_assert!(self.scaled >= Self::SCALE, "a call always fits");
     }
 
-    /// A call that was sent at `sent` timed out at `now`: half as many, but one. All calls of one
-    /// loss halve it once.
+    /// A call that was sent at `sent` timed out at `now`: the window halves, down to one call.
+    /// Calls that were lost together halve it once.
     pub(super) fn timed_out(&mut self, sent: Duration, now: Duration) {
         if self.adapts && self.losses.is_new(sent, now) {
             self.scaled = (self.scaled / 2).max(Self::SCALE);
         }
-        debug_assert!(self.scaled <= self.max_scaled);
+        debug_assert!(
+            (Self::SCALE..=self.max_scaled).contains(&self.scaled),
+            "a window holds a call, and no more than its limit"
+        );
     }
 }
 

@@ -28,7 +28,7 @@ pub enum ServerState {
 }
 
 impl ServerState {
-    /// Since when it has been asked in vain, if it has.
+    /// Since when the server has not answered, if it does not.
     fn silent_since(self) -> Option<Instant> {
         match self {
             ServerState::Reachable => None,
@@ -43,7 +43,7 @@ pub(super) struct Shared {
     pub(super) config: Config,
     pub(super) procedures: stats::Procedures,
     pub(super) state: watch::Sender<ServerState>,
-    /// Becomes true once.
+    /// Set to true once, at shutdown.
     pub(super) shutdown: watch::Sender<bool>,
     pub(super) pool: Arc<Pool>,
     pub(super) machine_name: Opaque<MACHINE_NAME_BYTES_MAX>,
@@ -56,7 +56,7 @@ impl Shared {
         self.config.clock.instant()
     }
 
-    /// Something was heard from the server.
+    /// A message came from the server.
     pub(super) fn heard(&self) {
         if matches!(*self.state.borrow(), ServerState::Reachable) {
             return;
@@ -68,12 +68,12 @@ impl Shared {
         }
     }
 
-    /// The server does not answer, nor has it `since`.
+    /// The server does not answer, and has not since `since`.
     pub(super) fn lost(&self, since: Instant) {
         let mut was_reachable = false;
         self.state.send_if_modified(|state| {
             was_reachable = *state == ServerState::Reachable;
-            // A call may have waited for longer than it took to remake the connection.
+            // A call may have waited longer than it took to reconnect.
             let earlier = |known: Instant| known.min(since);
             let since = state.silent_since().map_or(since, earlier);
             let before = std::mem::replace(state, ServerState::Unreachable { since });
@@ -89,7 +89,7 @@ impl Shared {
         self.state.borrow().silent_since()
     }
 
-    /// When a call that was `offered` then fails, if it does not wait for the server.
+    /// When a call that was `offered` at this time fails, unless it waits for the server.
     pub(super) fn until(
         &self,
         offered: Instant,

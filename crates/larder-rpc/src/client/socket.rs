@@ -25,16 +25,16 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest, ReadHalf, WriteHalf};
 use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 use tokio_rustls::client::TlsStream;
 
-/// Longest wait for a connection to be made. A server further away than this is as good as gone.
+/// Longest wait for a connection to be made. A slower server counts as unreachable.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 
-/// Source ports that servers take for a sign of a privileged client. Linux's NFS client uses the
-/// same range: the ports below 665 belong to services that start later.
+/// Source ports that servers accept as proof of a privileged client. Linux's NFS client uses the
+/// same range: the ports below 665 belong to services that may start later.
 const RESERVED_PORTS: std::ops::RangeInclusive<u16> = 665..=1023;
 /// Reserved ports that are tried before any port is taken.
 const RESERVED_PORT_ATTEMPTS_MAX: u16 = 32;
 
-/// Longest reply to the question for TLS, in bytes.
+/// Longest reply to the request for TLS, in bytes.
 const TLS_REPLY_BYTES_MAX: usize = 1024;
 
 /// How much of a receive buffer a waiting reply takes, in bytes: 32 KiB of data with the kernel's
@@ -58,7 +58,7 @@ pub(super) enum Socket {
 pub(super) struct TlsSocket {
     reader: tokio::sync::Mutex<ReadHalf<TlsStream<TcpStream>>>,
     writer: tokio::sync::Mutex<WriteHalf<TlsStream<TcpStream>>>,
-    /// The same connection, to end it.
+    /// The same connection, kept to shut it down.
     raw: OwnedFd,
     local: Option<SocketAddr>,
 }
@@ -72,7 +72,7 @@ impl TlsSocket {
         Ok(TlsSocket { reader, writer, raw, local })
     }
 
-    /// Sends all of a message. Waits for that.
+    /// Sends a whole message; waits until it is written.
     pub(super) async fn send_all(&self, message: &Segments) -> io::Result<()> {
         let mut writer = self.writer.lock().await;
         for piece in message.as_slice() {
@@ -89,7 +89,7 @@ impl TlsSocket {
 }
 
 impl Socket {
-    /// The first connection, and to which place. Each is tried once.
+    /// The first connection, and the address that it leads to. Each address is tried once.
     pub(super) async fn first(config: &Config) -> Result<(Socket, usize), ConnectError> {
         let limit = config.limit().min(CONNECT_MAX);
         let mut place = 0;
@@ -114,7 +114,7 @@ impl Socket {
     /// retransmissions by their source.
     ///
     /// # Errors
-    /// The operating system's. Waits as long as that does: the caller sets the limit.
+    /// The operating system's. The caller limits the wait.
     pub(super) async fn connect(
         config: &Config,
         place: usize,
@@ -131,8 +131,8 @@ impl Socket {
         Self::secured(Self::connect_from(address, transport, 0).await?, tls, program).await
     }
 
-    /// The same under TLS, if that is wanted. Nothing but the question for it goes out in the
-    /// clear.
+    /// Like `connect`, under TLS if the configuration asks for it. Only the request for TLS is sent
+    /// in the clear.
     async fn secured(
         socket: Socket,
         tls: Option<&ClientTls>,
@@ -148,7 +148,7 @@ impl Socket {
         }
     }
 
-    /// Connects from `source_port`, or from any if that is 0.
+    /// Connects from `source_port`; 0 means any port.
     async fn connect_from(
         address: SocketAddr,
         transport: Transport,
@@ -179,7 +179,7 @@ impl Socket {
         socket.connect(address).await.map(Socket::Tcp)
     }
 
-    /// The port that it speaks from.
+    /// The local port of the connection.
     pub(super) fn source_port(&self) -> Option<u16> {
         let address = match self {
             Socket::Tcp(stream) => stream.local_addr(),
@@ -198,8 +198,8 @@ impl Socket {
         }
     }
 
-    /// How many calls may be in flight so that no reply is lost here for want of room. None for a
-    /// stream.
+    /// How many calls may be in flight so that no reply is lost for lack of receive buffer. `None`
+    /// for a stream.
     pub(super) fn calls_max(&self) -> Option<u32> {
         let calls = self.receive_buffer_bytes()? / REPLY_COST_BYTES;
         Some(u32::try_from(calls).unwrap_or(u32::MAX).max(1))
@@ -219,21 +219,21 @@ impl Socket {
         }
     }
 
-    /// Sends what fits and says how much that was. Never waits.
+    /// Sends what fits and returns the number of bytes. Never waits.
     ///
     /// # Errors
     /// [`ErrorKind::WouldBlock`] if nothing fits now; else the connection is broken.
     pub(super) fn send(&self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
         if matches!(self, Socket::Tls(_)) {
-            // Messages become records of TLS where waiting is allowed: `TlsSocket::send_all`.
+            // Messages are sent under TLS where waiting is allowed: see `TlsSocket::send_all`.
             return Err(ErrorKind::WouldBlock.into());
         }
         let no_control = &mut SendAncillaryBuffer::default();
         Ok(sendmsg(self.fd(), pieces, no_control, SendFlags::NOSIGNAL)?)
     }
 
-    /// Waits until something can be sent and lets `send` do so. It answers
-    /// [`ErrorKind::WouldBlock`] when it found the socket full: then this waits on.
+    /// Waits until the socket is writable, then calls `send`. If `send` finds the socket full
+    /// ([`ErrorKind::WouldBlock`]), waits again.
     pub(super) async fn when_writable<R>(
         &self,
         mut send: impl FnMut() -> io::Result<R>,
@@ -304,15 +304,15 @@ impl Socket {
 
     /// Ends the connection: tasks that wait for it wake with an error or the end of the stream.
     pub(super) fn shut_down(&self) {
-        // It may be broken already, which is as good.
+        // If the connection is already broken, nothing is left to do.
         let _ = rustix::net::shutdown(self.fd(), Shutdown::Both);
     }
 }
 
-/// Asks whether the server speaks TLS.
+/// Asks the server whether it speaks TLS.
 ///
 /// # Errors
-/// If it does not say so, or says anything more.
+/// If it does not answer yes, or sends more than the answer.
 async fn ask_for_tls(stream: &mut TcpStream, program: Program) -> io::Result<()> {
     let xid = Xid(crate::random::random_u64() as u32);
     let probe = encode_tls_probe(xid, program.number, program.version, Framing::Record);
@@ -320,7 +320,7 @@ async fn ask_for_tls(stream: &mut TcpStream, program: Program) -> io::Result<()>
     let mut records = RecordAssembler::new(Heap, TLS_REPLY_BYTES_MAX);
     let (mut replies, mut byte) = (Vec::new(), [0]);
     while replies.is_empty() {
-        // Byte by byte: what follows the reply is not ours.
+        // Byte by byte: the bytes after the reply belong to the TLS handshake.
         if stream.read(&mut byte).await? == 0 {
             return Err(ErrorKind::UnexpectedEof.into());
         }

@@ -1,6 +1,7 @@
 //! The transport against a scripted server on loopback.
 
 mod recording;
+mod silence;
 
 use super::*;
 use crate::program::Program;
@@ -22,7 +23,7 @@ const PROGRAM: Program = Program {
 };
 const GETPORT: u32 = 3;
 
-/// The longest that anything here may take: a test that hangs says so.
+/// The longest that any step may take: a test that hangs fails with a message.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn ms(milliseconds: u64) -> Duration {
@@ -46,7 +47,7 @@ impl Peer {
         Peer { stream, records: RecordAssembler::new(Heap, 1 << 21), calls: VecDeque::new() }
     }
 
-    /// The next call and the number that it asks for.
+    /// The next call, and the number in its arguments.
     async fn call(&mut self) -> (Xid, u32) {
         loop {
             if let Some((header, number)) = self.calls.pop_front() {
@@ -66,7 +67,7 @@ impl Peer {
         self.stream.write_all(&bytes).await.unwrap();
     }
 
-    /// Answers every call with the number it asks for, until the client goes away.
+    /// Answers every call with the number in its arguments, until the client is gone.
     async fn echo(mut self) {
         loop {
             let (xid, number) = self.call().await;
@@ -75,14 +76,14 @@ impl Peer {
     }
 }
 
-/// Answers everybody who connects.
+/// Answers the calls on all connections.
 async fn echo_all(listener: TcpListener) {
     loop {
         tokio::spawn(Peer::accept(&listener).await.echo());
     }
 }
 
-/// A port at which nobody listens yet, and which nobody else gets.
+/// A port that is bound but has no listener yet, so that no other program gets it.
 fn silent_port(address: SocketAddr) -> TcpSocket {
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_reuseaddr(true).unwrap();
@@ -103,12 +104,12 @@ fn reply(xid: Xid, number: u32, framing: Framing) -> Bytes {
 fn config(address: SocketAddr, transport: Transport) -> Config {
     let mut config = Config::new(address, transport, PROGRAM);
     config.source_port = SourcePort::Any;
-    // However busy the machine is, nothing times out but where a test wants it.
+    // Nothing times out on a busy machine, except where a test wants it.
     config.timeout = PATIENCE;
     config
 }
 
-/// Makes waits short, for the tests that are about them.
+/// Makes waits short, for tests about them.
 fn brief(config: &mut Config) {
     config.timeout = ms(150);
     config.retransmissions = 2;
@@ -222,104 +223,6 @@ async fn a_connection_that_drops_amid_a_reply_is_made_again_and_calls_are_replay
 }
 
 #[tokio::test]
-async fn a_silent_server_fails_a_soft_call_within_its_limit_and_is_known_as_unreachable() {
-    let change = |config: &mut Config| {
-        brief(config);
-        // So many that a machine which stalls does not miss all but one.
-        config.retransmissions = 20;
-    };
-    let (client, peer, listener) = pair(change).await;
-    let limit = client.config().limit();
-    let started = Instant::now();
-    let error = ask(&client, 1).await.unwrap_err();
-    assert_eq!(error, RpcError::TimedOut { limit });
-    assert!((limit..PATIENCE).contains(&started.elapsed()), "{:?}", started.elapsed());
-    assert!(account(&client).timeouts >= 2);
-
-    let mut state = client.state();
-    within(state.wait_for(|state| *state != ServerState::Reachable)).await.unwrap();
-    let args = GETPORTargs { mapping: mapping::default() };
-    let options = CallOptions { fail_fast: true, ..CallOptions::default() };
-    let hurried = client.call(&Credential::None, &args, options).await;
-    assert_eq!(hurried.unwrap_err(), RpcError::Unreachable);
-
-    // The server is back: the probe finds out without any call.
-    drop(peer);
-    tokio::spawn(echo_all(listener));
-    within(state.wait_for(|state| *state == ServerState::Reachable)).await.unwrap();
-    assert_eq!(ask(&client, 3).await.unwrap().results, 3);
-}
-
-/// Whoever asks a server that has been silent for the limit does not wait anew, and nothing is sent
-/// for it; its return ends that.
-#[tokio::test]
-async fn a_server_that_was_waited_for_in_vain_is_not_waited_for_again() {
-    let (client, peer, listener) = pair(brief).await;
-    let limit = client.config().limit();
-    assert_eq!(ask(&client, 1).await.unwrap_err(), RpcError::TimedOut { limit });
-    let mut state = client.state();
-    within(state.wait_for(|state| *state != ServerState::Reachable)).await.unwrap();
-    let (calls, begun) = (account(&client).calls, Instant::now());
-    for number in 2..100 {
-        assert_eq!(ask(&client, number).await.unwrap_err(), RpcError::TimedOut { limit });
-    }
-    assert!(begun.elapsed() < 98 * limit / 4, "{:?}", begun.elapsed());
-    assert_eq!(account(&client).calls, calls, "nothing was sent");
-    drop(peer);
-    tokio::spawn(echo_all(listener));
-    within(state.wait_for(|state| *state == ServerState::Reachable)).await.unwrap();
-    assert_eq!(ask(&client, 100).await.unwrap().results, 100);
-}
-
-/// Each wait to the millisecond, on a clock that the test moves.
-#[tokio::test]
-async fn a_silent_connection_is_made_again_and_a_soft_call_ends_at_its_limit() {
-    let sim = Arc::new(SimClock::new());
-    let (client, mut peer, listener) = pair(|config| {
-        config.clock = Arc::clone(&sim) as Arc<dyn Clock>;
-        (config.timeout, config.retransmissions) = (Duration::from_secs(15), 2);
-    })
-    .await;
-    let asked = ask_later(&client, 1);
-    let first = peer.call().await;
-    within(sim.asleep(1)).await;
-    sim.advance(Duration::from_secs(15));
-    // The call waits on, and a pause comes before the next connection.
-    within(sim.asleep(2)).await;
-    sim.advance(ms(100));
-    let mut again = Peer::accept(&listener).await;
-    assert_eq!(again.call().await, first, "the same xid");
-    sim.advance(ms(14_900));
-    within(sim.asleep(1)).await;
-    assert!(!asked.is_finished() && client.reachable());
-    sim.advance(ms(14_999));
-    assert!(!asked.is_finished());
-    sim.advance(ms(1));
-    let limit = Duration::from_secs(45);
-    assert_eq!(within(asked).await.unwrap().unwrap_err(), RpcError::TimedOut { limit });
-    assert!(!client.reachable());
-    let connection = client.stats().connections[0];
-    assert_eq!((connection.timeouts, connection.reconnects, connection.retransmits), (3, 1, 1));
-}
-
-#[tokio::test]
-async fn a_call_ends_when_its_caller_waits_no_longer() {
-    let (client, _peer, _listener) = pair(|_| ()).await;
-    let limit = client.config().limit();
-    let args = GETPORTargs { mapping: mapping::default() };
-    let begun = Instant::now();
-    for wait in [ms(50), Duration::ZERO] {
-        let deadline = Some(begun + wait);
-        let options = CallOptions { deadline, ..CallOptions::default() };
-        let asked = within(client.call(&Credential::None, &args, options)).await;
-        assert_eq!(asked.unwrap_err(), RpcError::TimedOut { limit });
-        assert!(begun.elapsed() >= wait);
-    }
-    assert_eq!(account(&client).calls, 1, "what is over is not sent");
-    assert!(client.reachable(), "it was not asked for long");
-}
-
-#[tokio::test]
 async fn a_hard_call_outlives_a_server_that_is_gone_and_comes_back() {
     let change = |config: &mut Config| {
         brief(config);
@@ -413,7 +316,7 @@ async fn what_the_server_refuses_or_garbles_is_an_error_of_that_call_only() {
     let (xid, _) = peer.call().await;
     let outcome = Outcome::AuthError(larder_wire::rpc::AUTH_TOOWEAK);
     let refusal = encode_reply(ReplyHeader { xid, outcome }, &(), Framing::Record).to_bytes();
-    // Noise that belongs to no call comes first.
+    // Data that belongs to no call comes first.
     peer.stream.write_all(&[record::mark(2), [1, 2, 3, 4]].concat()[..6]).await.unwrap();
     peer.stream.write_all(&refusal).await.unwrap();
     assert_eq!(asked.await.unwrap().unwrap_err(), RpcError::Refused(outcome));
@@ -508,7 +411,7 @@ async fn a_lost_datagram_is_sent_again_with_the_same_xid() {
         let (header, number) = parse_call(Bytes::copy_from_slice(&bytes[..length]));
         xids.push(header.xid);
         if xids.len() == 2 {
-            // The reply comes twice, as if both calls had arrived.
+            // The reply is sent twice, as if both transmissions had arrived.
             for _ in 0..2 {
                 let reply = reply(header.xid, number, Framing::Datagram);
                 server.send_to(&reply, from).await.unwrap();
@@ -543,7 +446,7 @@ async fn over_udp_many_calls_share_the_window() {
 }
 
 #[tokio::test]
-async fn nobody_listening_is_found_out_at_once() {
+async fn a_port_without_a_listener_is_found_out_at_once() {
     let port = silent_port("127.0.0.1:0".parse().unwrap());
     let unused = port.local_addr().unwrap();
     let error = RpcClient::connect(config(unused, Transport::Tcp)).await.unwrap_err();

@@ -8,7 +8,7 @@ fn division() -> Division {
     Division { begin: Instant::now(), width: WIDTH }
 }
 
-/// A connection and its recorder, with time in microseconds since the beginning.
+/// A connection and its recorder; times are in microseconds since the recording began.
 struct Bench {
     division: Division,
     recorder: Recorder,
@@ -29,7 +29,7 @@ impl Bench {
         change(&mut self.state);
     }
 
-    /// What a reader is told that comes at this time.
+    /// The slices that a reader gets at this time.
     fn take(&mut self, us: u64) -> Vec<Slice> {
         let until = self.division.number(self.division.begin + Duration::from_micros(us));
         self.told.tell(self.recorder.take(until, &self.state))
@@ -57,7 +57,7 @@ fn complete(state: &mut Moment) {
     state.in_flight = state.in_flight + next - 1;
 }
 
-/// A call is sent again, as over UDP: the window is halved.
+/// A call is sent again, as over UDP, and the window is halved.
 fn lose(state: &mut Moment) {
     state.totals.timeouts += 1;
     state.totals.retransmits += 1;
@@ -129,13 +129,14 @@ fn a_slow_reader_loses_slices_and_no_events() {
     }
     let told = bench.take_rest();
     assert_eq!(told.len(), KEPT_MAX);
-    // Slice 1, in which nothing happened, cannot be told from those that were dropped.
+    // Slice 1 had no event, so it cannot be distinguished from those that were dropped.
     assert_eq!((told[0].number, told[0].dropped, told[0].offered), (7, 6, 6));
     assert!(told[1..].iter().all(|slice| slice.dropped == 0 && slice.offered == 1));
     assert_eq!(told.iter().map(|slice| slice.offered).sum::<u64>(), slices);
 }
 
-/// Random events, each counted by the slice of its time, beside a reader that comes when it likes.
+/// Random events, each counted in the slice of its time, with a reader that takes slices at random
+/// times.
 #[test]
 fn slices_are_those_of_a_model() {
     let seed = crate::random_u64();

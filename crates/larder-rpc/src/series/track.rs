@@ -33,18 +33,18 @@ pub struct Tracked {
     pub timeouts: u64,
     /// Calls that wait for a reply now.
     pub in_flight: u32,
-    /// Calls that may be in flight, as far as is known.
+    /// Calls that may be in flight, as far as the client knows.
     pub window: u32,
 }
 
 impl Track {
-    /// Of a connection on which nothing has happened yet.
+    /// The counts of a connection on which nothing has happened yet.
     pub fn new(clock: Arc<dyn Clock>) -> Track {
         Track { clock, state: Mutex::default() }
     }
 
-    /// So many calls are given to the connection, which takes `room` calls more than are in flight,
-    /// with these.
+    /// This many calls are given to the connection, which has room for `room` more calls in flight,
+    /// these included.
     pub fn offer(&self, calls: u32, room: u32) -> InFlight<'_> {
         self.change(|now| {
             now.totals.offered += u64::from(calls);
@@ -66,7 +66,8 @@ impl Track {
         }
     }
 
-    /// Begins to record what happens on these connections, in slices of `width`, until `is_over`.
+    /// Starts a recording of what happens on these connections, in slices of `width`, until
+    /// `is_over`.
     ///
     /// # Errors
     /// [`RecordError`]
@@ -93,8 +94,8 @@ impl Track {
     }
 }
 
-/// Calls that wait for their replies. Those not reported as answered when this is dropped have
-/// failed.
+/// Calls that wait for their replies. Those that are not reported as answered before this is
+/// dropped have failed.
 #[derive(Debug)]
 #[must_use = "dropping it ends the calls"]
 pub struct InFlight<'a> {
@@ -108,7 +109,7 @@ impl InFlight<'_> {
         self.end(|now| now.totals.completed += 1);
     }
 
-    /// The wait for one of the replies ran out.
+    /// The wait for one of the replies timed out.
     pub fn timed_out(&mut self) {
         self.end(|now| now.totals.timeouts += 1);
     }
@@ -118,6 +119,7 @@ impl InFlight<'_> {
         self.calls -= 1;
         self.track.change(|now| {
             count(now);
+            assert!(now.in_flight > 0, "a call that ends was in flight");
             now.in_flight -= 1;
         });
     }
@@ -126,7 +128,10 @@ impl InFlight<'_> {
 impl Drop for InFlight<'_> {
     fn drop(&mut self) {
         if self.calls > 0 {
-            self.track.change(|now| now.in_flight -= self.calls);
+            self.track.change(|now| {
+                debug_assert!(now.in_flight >= self.calls, "calls that fail were in flight");
+                now.in_flight -= self.calls;
+            });
         }
     }
 }

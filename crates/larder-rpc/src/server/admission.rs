@@ -16,20 +16,21 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// Most strangers at a time.
+/// Most connections of strangers at a time.
 const STRANGERS_MAX: usize = 16;
 
-/// Whose connections are counted together.
+/// Where a connection comes from; connections of one source are counted together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Source {
     /// This machine, whichever of its loopback addresses is used.
     Here,
-    /// Another machine; of IPv6 the network of 64 bits, since a machine has all addresses of one.
+    /// Another machine. For IPv6 it is the network of 64 bits, since a machine can use all
+    /// addresses of one.
     Machine(IpAddr),
 }
 
 impl Source {
-    /// Of a caller from `address`.
+    /// The source of a caller at `address`.
     pub(crate) fn new(address: IpAddr) -> Source {
         match address.to_canonical() {
             address if address.is_loopback() => Source::Here,
@@ -45,7 +46,7 @@ impl Source {
 #[derive(Clone, Debug)]
 pub(crate) struct Newcomer {
     pub(crate) source: Source,
-    /// Its calls will not be carried out.
+    /// Its calls are not executed.
     pub(crate) stranger: bool,
     /// Becomes true with the first good call.
     pub(crate) proven: Arc<AtomicBool>,
@@ -56,13 +57,13 @@ pub(crate) struct Newcomer {
 pub(crate) enum Verdict {
     /// It may stay.
     Admitted,
-    /// It may stay, and this one, which is no longer counted, must go.
+    /// It may stay; this other connection, which is no longer counted, must be closed.
     Instead(u64),
-    /// It must go.
+    /// It must be closed.
     Refused,
 }
 
-/// Connections that are counted, by number in the order of their coming.
+/// The counted connections, by number in order of arrival.
 #[derive(Debug)]
 pub(crate) struct Admission {
     connections: BTreeMap<u64, Newcomer>,
@@ -71,16 +72,16 @@ pub(crate) struct Admission {
 }
 
 impl Admission {
-    /// With these limits, in all and for each source.
+    /// With limits on all connections and on those of one source.
     pub(crate) fn new(all_max: usize, source_max: usize) -> Admission {
         Admission { connections: BTreeMap::new(), all_max, source_max }
     }
 
-    /// A connection came: `number` is higher than any before.
+    /// A connection arrived; its `number` is higher than all before.
     pub(crate) fn come(&mut self, number: u64, newcomer: Newcomer) -> Verdict {
         let is_latest = self.connections.keys().next_back().is_none_or(|last| *last < number);
         assert!(is_latest, "numbers are given in the order of coming");
-        debug_assert!(self.connections.len() <= self.all_max);
+        debug_assert!(self.connections.len() <= self.all_max, "no more are counted than may be");
         let of_its_kind: Vec<u64> = self.alike(&newcomer).collect();
         let kind_max = if newcomer.stranger { STRANGERS_MAX } else { self.source_max };
         let victim = if of_its_kind.len() >= kind_max {
@@ -92,17 +93,21 @@ impl Admission {
             return Verdict::Admitted;
         };
         let Some(victim) = victim else { return Verdict::Refused };
-        self.connections.remove(&victim);
+        let left = self.connections.remove(&victim);
+        debug_assert!(
+            left.is_some() && self.connections.len() < self.all_max,
+            "one that is counted makes room"
+        );
         self.connections.insert(number, newcomer);
         Verdict::Instead(victim)
     }
 
-    /// A connection ended. One that had to give way is no longer counted.
+    /// A connection ended. One that was displaced is no longer counted.
     pub(crate) fn leave(&mut self, number: u64) {
         self.connections.remove(&number);
     }
 
-    /// Those that are counted together with `newcomer`, the oldest first.
+    /// The connections that are counted together with `newcomer`, oldest first.
     fn alike(&self, newcomer: &Newcomer) -> impl Iterator<Item = u64> {
         let together = move |held: &Newcomer| match (held.stranger, newcomer.stranger) {
             (true, true) => true,
@@ -132,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_counted_together() {
+    fn which_addresses_are_counted_together() {
         let of = |address: &str| Source::new(address.parse().unwrap());
         assert_eq!([of("127.0.0.9"), of("::1"), of("::ffff:127.0.0.1")], [Source::Here; 3]);
         assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:2"));
@@ -174,7 +179,7 @@ mod tests {
         assert_eq!(admission.come(7, from(machine(5), false)), Verdict::Admitted);
     }
 
-    /// Every sequence of five events over two sources and a stranger keeps the limits.
+    /// The limits hold in every sequence of five events over two sources and a stranger.
     #[test]
     fn limits_hold_over_all_sequences() {
         const EVENTS: usize = 5;

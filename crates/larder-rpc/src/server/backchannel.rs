@@ -28,8 +28,8 @@ use super::counters::CallbackCounts;
 use super::outbox::Outbox;
 use crate::random::random_u64;
 
-/// Most calls to a client that wait for their replies, on one connection. A client that is sent
-/// more at a time ends the connection.
+/// Most calls to a client that wait for their replies, on one connection. A larder client ends the
+/// connection if it gets more at a time.
 pub const CALLBACKS_MAX: usize = 64;
 
 /// Why a call to a client has no results.
@@ -38,7 +38,7 @@ pub enum CallbackError {
     /// No reply came in time. The client may still carry the call out.
     #[error("the client did not answer within {} s", .limit.as_secs_f32())]
     TimedOut {
-        /// How long was waited.
+        /// How long the server waited.
         limit: Duration,
     },
     /// The connection has ended. The client may have carried the call out.
@@ -47,13 +47,13 @@ pub enum CallbackError {
     /// The RPC layer of the client refused the call.
     #[error("{0}")]
     Refused(Outcome),
-    /// The reply is not one.
+    /// The reply cannot be decoded.
     #[error("the reply cannot be read: {0}")]
     Garbled(XdrError),
 }
 
-/// The way back to the client of one connection. Clones are the same one, and do not keep the
-/// connection up.
+/// The backchannel to the client of one connection. Clones are the same one, and do not keep the
+/// connection alive.
 #[derive(Clone, Debug)]
 pub struct Backchannel(Arc<Inner>);
 
@@ -65,16 +65,16 @@ struct Inner {
     slots: Arc<Semaphore>,
     xid: AtomicU32,
     waiting: Mutex<HashMap<u32, Waiting>>,
-    /// Becomes true once.
+    /// Set to true once, at the end.
     is_closed: watch::Sender<bool>,
 }
 
 /// A call that has no reply yet.
 #[derive(Debug)]
 struct Waiting {
-    /// `None` if it is no longer waited for.
+    /// `None` if no caller waits for it any more.
     reply: Option<oneshot::Sender<Bytes>>,
-    /// Its place among [`CALLBACKS_MAX`].
+    /// Its slot among [`CALLBACKS_MAX`].
     _slot: Arc<OwnedSemaphorePermit>,
 }
 
@@ -132,7 +132,7 @@ impl Backchannel {
         let mut nobody = Nobody { inner: &self.0, xid, answered: false };
         let outbox = self.0.outbox.upgrade().ok_or(CallbackError::Closed)?;
         outbox.put_callback(message, slot);
-        // Not by this future, which may be dropped amid a message.
+        // Flush in a task of its own: this future may be dropped in the middle of a message.
         tokio::spawn(async move { outbox.flush().await });
         let mut body = reply.await.map_err(|_sender_gone| CallbackError::Closed)?;
         nobody.answered = true;
@@ -151,7 +151,7 @@ impl Backchannel {
     ) -> Result<oneshot::Receiver<Bytes>, CallbackError> {
         let (sender, receiver) = oneshot::channel();
         let mut waiting = self.0.lock();
-        // Under the lock: closing drops the waiting calls after it has set the flag.
+        // Checked under the lock: closing first sets the flag, then drops the waiting calls.
         if self.is_closed() {
             return Err(CallbackError::Closed);
         }
@@ -169,16 +169,16 @@ impl Backchannel {
             None => {
                 self.0.counts.strays.fetch_add(1, Relaxed);
             }
-            // It is no longer waited for; its place is free from now on.
+            // No caller waits for it any more; its slot is free now.
             Some(Waiting { reply: None, .. }) => {}
             Some(Waiting { reply: Some(reply), .. }) => {
-                // A caller that has just given up does not want it.
+                // The caller may have given up just now.
                 let _ = reply.send(record);
             }
         }
     }
 
-    /// The connection has ended: calls fail, now and later.
+    /// The connection has ended: calls fail from now on, also those that wait.
     pub(super) fn close(&self) {
         self.0.is_closed.send_replace(true);
         self.0.slots.close();

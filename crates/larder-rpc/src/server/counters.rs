@@ -12,15 +12,15 @@ pub struct Stats {
     pub programs: Vec<Vec<ProcedureStats>>,
     /// Calls answered from the duplicate request cache.
     pub replayed: u64,
-    /// Calls dropped because the same one was being carried out.
+    /// Calls dropped because the same call was being executed.
     pub dropped: u64,
-    /// Messages that were no call, or one of no procedure of ours, or not readable.
+    /// Messages that were not calls, called no procedure of ours, or could not be decoded.
     pub refused: u64,
     /// TCP connections accepted.
     pub connections: u64,
-    /// Calls to clients that ended, well or not.
+    /// Calls to clients that ended, with or without results.
     pub callbacks: u64,
-    /// Those of them that have no results.
+    /// Calls to clients that ended without results.
     pub callbacks_failed: u64,
     /// Replies of clients that belong to no call.
     pub stray_replies: u64,
@@ -39,7 +39,7 @@ pub(crate) struct CallbackCounts {
 pub struct ProcedureStats {
     /// Its name.
     pub name: &'static str,
-    /// Calls, retransmissions too.
+    /// Calls, including retransmissions.
     pub calls: u64,
     /// Calls answered with a status other than success.
     pub errors: u64,
@@ -81,7 +81,7 @@ impl Counters {
         }
     }
 
-    /// A call to the program at `index` came.
+    /// A call to the program at `index` arrived.
     pub(crate) fn call(&self, index: usize, procedure: u32, bytes: usize) {
         if let Some(counted) = self.of(index, procedure) {
             counted.calls.fetch_add(1, Relaxed);

@@ -30,7 +30,7 @@ use crate::program::{Program, Transport};
 /// The version of RPC that we speak (RFC 5531, 9).
 const RPC_VERSION: u32 = 2;
 /// Longest answer over UDP to an unproven sender, unless the call was longer: if the address was
-/// forged, its owner is not sent much more than was sent in its name.
+/// forged, its owner gets little more than was sent in its name.
 const UNPROVEN_REPLY_BYTES_MAX: usize = 128;
 /// First port that any user may bind.
 const UNRESERVED_PORT: u16 = 1024;
@@ -49,24 +49,23 @@ pub trait Service: Send + Sync + 'static {
     /// Checks the credential of a call to one of [`programs`](Self::programs).
     ///
     /// # Errors
-    /// The answer for the refused caller; usually [`Outcome::AuthError`].
+    /// The reply to a caller that is refused; usually [`Outcome::AuthError`].
     fn admit(&self, header: &CallHeader) -> Result<Self::Caller, Outcome>;
 
-    /// Whether a procedure has the same effect if it is carried out again. Replies to other
+    /// Whether executing a procedure again has the same effect (idempotence). Replies to other
     /// procedures are kept for a while, and returned again to a client that repeats the call.
     fn is_repeatable(&self, _program: u32, _procedure: u32) -> bool {
         false
     }
 
-    /// Whether a program answers senders that have not shown anything they can know only from an
-    /// answer of ours. Over UDP, where addresses can be forged, its answers are not much longer
-    /// than their calls.
+    /// Whether a program answers senders that have not yet proved that they receive our replies.
+    /// Over UDP, where addresses can be forged, such answers are not much longer than their calls.
     fn answers_anybody(&self, _program: u32) -> bool {
         false
     }
 
-    /// Most bytes of data in the results of a call, beside some hundreds that each may have. `call`
-    /// is the whole message, not checked yet.
+    /// Most bytes of data in the results of a call, without the few hundred bytes that any results
+    /// may have. `call` is the whole message, not checked yet.
     fn results_bytes_max(&self, _program: u32, _procedure: u32, _call: &[u8]) -> usize {
         0
     }
@@ -76,7 +75,7 @@ pub trait Service: Send + Sync + 'static {
         false
     }
 
-    /// Carries a call out. It must be safe to drop the future.
+    /// Executes a call. It must be safe to drop the future.
     fn call(&self, call: Call<Self::Caller>) -> impl Future<Output = Answer> + Send;
 }
 
@@ -85,16 +84,16 @@ pub trait Service: Send + Sync + 'static {
 pub struct Peer {
     /// The address of its sender.
     pub address: SocketAddr,
-    /// How it came.
+    /// The transport that brought it.
     pub transport: Transport,
-    /// Its messages come by TLS; and it has shown a certificate, if such were asked for.
+    /// Its messages come over TLS, and it has presented a certificate if the server requires one.
     pub is_encrypted: bool,
-    /// Its calls are carried out, as far as its port or its socket's owner decides that.
+    /// Whether its calls are executed, as far as its port or its socket's owner decides that.
     pub(crate) admitted: bool,
 }
 
 impl Peer {
-    /// Reads two files if `ports` requires the owner of a socket of this machine.
+    /// Reads two files in `/proc` if `ports` requires the owner of a socket of this machine.
     pub(crate) fn new(address: SocketAddr, transport: Transport, ports: SourcePorts) -> Peer {
         let admitted = match ports {
             SourcePorts::Any => true,
@@ -105,7 +104,7 @@ impl Peer {
         Peer { address, transport, is_encrypted: false, admitted }
     }
 
-    /// A server that calls us back, on a connection that we made.
+    /// A server that calls us back over a connection that we made.
     pub(crate) fn server(address: SocketAddr) -> Peer {
         Peer { address, transport: Transport::Tcp, is_encrypted: false, admitted: true }
     }
@@ -122,16 +121,16 @@ pub struct Call<C> {
     pub header: CallHeader,
     /// The caller, as [`Service::admit`] returned it.
     pub caller: C,
-    /// Where it came from.
+    /// The sender of the call.
     pub peer: Peer,
-    /// The way back to the caller, if the service [calls back](Service::calls_back) and the call
+    /// The backchannel to the caller, if the service [calls back](Service::calls_back) and the call
     /// came over TCP.
     pub backchannel: Option<Backchannel>,
     arguments: Bytes,
 }
 
 impl<C> Call<C> {
-    /// Decodes the arguments, once.
+    /// Decodes the arguments. To be called once.
     ///
     /// # Errors
     /// The answer if they cannot be decoded.
@@ -139,13 +138,14 @@ impl<C> Call<C> {
         A::decode(&mut self.arguments).map_err(|_| self.refuse(Outcome::GarbageArgs))
     }
 
-    /// The procedure ran. `failed` is for the accounts: its status is other than success.
+    /// The answer of a procedure that ran. `failed` says whether its status is other than success,
+    /// for the counters.
     pub fn reply(&self, results: &impl Encode, failed: bool) -> Answer {
         let header = ReplyHeader { xid: self.header.xid, outcome: Outcome::Success };
         Answer { reply: encode_reply(header, results, self.peer.framing()), failed }
     }
 
-    /// The procedure did not run.
+    /// The answer to a call whose procedure did not run.
     pub fn refuse(&self, outcome: Outcome) -> Answer {
         refuse(self.header.xid, outcome, self.peer.framing())
     }
@@ -159,7 +159,7 @@ pub struct Answer {
     failed: bool,
 }
 
-/// The way of calls to a service. Everything that transports share.
+/// Passes calls to a service: everything that the transports share.
 #[derive(Debug)]
 pub struct Dispatcher<S> {
     pub(crate) config: Config,
@@ -170,7 +170,7 @@ pub struct Dispatcher<S> {
 }
 
 impl<S: Service> Dispatcher<S> {
-    /// To `service`. It listens nowhere by itself: [`Server`](super::Server) does, or a caller
+    /// A dispatcher to `service`. It does not listen: [`Server`](super::Server) does, or a caller
     /// brings the messages ([`answer`](Self::answer)).
     pub fn new(config: Config, service: S) -> Dispatcher<S> {
         let counters = Counters::new(service.programs());
@@ -189,7 +189,7 @@ impl<S: Service> Dispatcher<S> {
         }
     }
 
-    /// Serves one message as if it were a datagram from `address`. `None` if it deserves no reply.
+    /// Serves one message as if it were a datagram from `address`. `None` if it gets no reply.
     pub async fn answer(self: Arc<Self>, address: SocketAddr, message: Bytes) -> Option<Bytes> {
         let peer = Peer::new(address, Transport::Udp, self.config.source_ports);
         let reply = self.serve(peer, message, None, || ()).await?;
@@ -200,13 +200,13 @@ impl<S: Service> Dispatcher<S> {
         &self.service
     }
 
-    /// Whether anything from this address is listened to.
+    /// Whether messages from this address are read.
     pub(crate) fn allows(&self, address: IpAddr) -> bool {
         self.config.allow.iter().any(|network| network.contains(address))
     }
 
-    /// Serves one message. `None` if it gets no answer. `on_good` is called before a call is
-    /// carried out, if it is one of ours by an admitted caller.
+    /// Serves one message. `None` if it gets no answer. `on_good` is called before the execution of
+    /// a call to one of our procedures by an admitted caller.
     ///
     /// The future may be dropped: a call that was begun may then be tried again.
     pub(crate) async fn serve(
@@ -258,7 +258,8 @@ impl<S: Service> Dispatcher<S> {
         Some(answered.reply)
     }
 
-    /// Which of the service's programs it is: with another version, the first of that number.
+    /// The service's program with this number and version; failing that, the first with this
+    /// number.
     fn find(&self, number: u32, version: u32) -> Option<usize> {
         let programs = self.service.programs();
         let exact = |one: &Program| (one.number, one.version) == (number, version);
@@ -266,10 +267,14 @@ impl<S: Service> Dispatcher<S> {
         programs.iter().position(exact).or_else(first)
     }
 
-    /// Whether we serve the call to the program at `index`, and its caller is admitted.
+    /// Checks that the program at `index` has the procedure, and that its caller is admitted.
     fn admit(&self, header: &CallHeader, index: usize, peer: Peer) -> Result<S::Caller, Outcome> {
         let programs = self.service.programs();
         let program = &programs[index];
+        debug_assert_eq!(
+            program.number, header.program,
+            "the call is to the program that was found"
+        );
         if header.version != program.version {
             let versions = || programs.iter().filter(|one| one.number == program.number);
             let low = versions().map(|one| one.version).min().unwrap_or(program.version);
@@ -289,20 +294,20 @@ impl<S: Service> Dispatcher<S> {
         self.service.admit(header)
     }
 
-    /// Whether a peer is to use TLS and does not.
+    /// Whether a peer must use TLS and does not.
     fn wants_tls(&self, peer: Peer) -> bool {
         !peer.is_encrypted && self.config.tls.as_ref().is_some_and(|tls| tls.is_required)
     }
 
-    /// Serves a call that must not be carried out twice.
+    /// Serves a call that must not be executed twice.
     async fn serve_once(&self, call: Call<S::Caller>, message: &Bytes) -> Option<Answer> {
         let peer = call.peer;
         let (key, verdict) = self.judge(&call.header, peer, message);
         let earlier = match verdict {
             Verdict::New => None,
             Verdict::Done(reply) => Some(reply),
-            // Over UDP the client asks again soon. Over TCP it has reconnected, and may not for
-            // long.
+            // Over UDP the client asks again soon. Over TCP it has reconnected, and may not ask
+            // again for a long time.
             Verdict::Running(_) if peer.transport == Transport::Udp => {
                 self.counters.dropped.fetch_add(1, Relaxed);
                 return None;
@@ -317,13 +322,17 @@ impl<S: Service> Dispatcher<S> {
             return Some(replay(&reply, peer.framing()));
         }
         let (duplicates, clock) = (&self.duplicates, &*self.config.clock);
+        debug_assert!(
+            !self.service.is_repeatable(call.header.program, call.header.procedure),
+            "replies to calls that may be repeated are not kept"
+        );
         let mut underway = Underway { duplicates, clock, key, reply: None };
         let answered = self.service.call(call).await;
         underway.reply = Some(unframed(&answered.reply, peer.framing()));
         Some(answered)
     }
 
-    /// Whether the call came before.
+    /// Whether the call is a retransmission.
     fn judge(&self, header: &CallHeader, peer: Peer, message: &Bytes) -> (Key, Verdict) {
         let mut duplicates = lock(&self.duplicates);
         let key = duplicates.key(peer.address.ip(), header.xid.0, message);
@@ -335,8 +344,8 @@ fn lock(duplicates: &Mutex<Duplicates>) -> MutexGuard<'_, Duplicates> {
     duplicates.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The result of a future, if it is there without waiting. If not, it is to be polled again, by
-/// another task if need be.
+/// The result of a future if it is ready at the first poll. If not, it must be polled again,
+/// perhaps by another task.
 pub(crate) async fn poll_once<T>(mut future: Pin<&mut impl Future<Output = T>>) -> Option<T> {
     poll_fn(|context| match future.as_mut().poll(context) {
         Poll::Ready(value) => Poll::Ready(Some(value)),
@@ -345,7 +354,7 @@ pub(crate) async fn poll_once<T>(mut future: Pin<&mut impl Future<Output = T>>) 
     .await
 }
 
-/// A call that is being carried out. If its future is dropped, or panics, it may be tried again.
+/// A call in execution. If its future is dropped or panics, the call may be tried again.
 struct Underway<'a> {
     duplicates: &'a Mutex<Duplicates>,
     clock: &'a dyn Clock,
@@ -365,7 +374,7 @@ fn refuse(xid: Xid, outcome: Outcome, framing: Framing) -> Answer {
     Answer { reply: encode_reply(reply, &(), framing), failed: true }
 }
 
-/// The answer to a message that is no good call.
+/// The answer to a message that is not a valid call.
 fn refusal(error: &CallError, framing: Framing) -> Option<Answer> {
     match error {
         CallError::Malformed(_) => None,
@@ -379,16 +388,19 @@ fn refusal(error: &CallError, framing: Framing) -> Option<Answer> {
     }
 }
 
-/// A reply without its record mark: it may go out again by another transport.
+/// A reply without its record mark: it may be sent again over another transport.
 fn unframed(reply: &Segments, framing: Framing) -> Bytes {
     let bytes = reply.to_bytes();
     match framing {
-        Framing::Record => bytes.slice(MARK_BYTES..),
+        Framing::Record => {
+            assert!(bytes.len() > MARK_BYTES, "a reply in a record has its mark");
+            bytes.slice(MARK_BYTES..)
+        }
         Framing::Datagram => bytes,
     }
 }
 
-/// A reply that was given before.
+/// A reply that was sent before.
 fn replay(message: &Bytes, framing: Framing) -> Answer {
     let mut out = Encoder::new(framing, MARK_BYTES + message.len());
     out.put_fixed(message);

@@ -20,15 +20,15 @@ use tokio::sync::watch;
 
 /// Most calls that are remembered.
 const ENTRIES_MAX: usize = 4096;
-/// Most bytes of replies that are remembered. They are short: some hundred bytes each.
+/// Most bytes of remembered replies. They are short: a few hundred bytes each.
 const BYTES_MAX: usize = 4 << 20;
-/// How long a reply is good for. Clients give up, or reconnect, much earlier.
+/// How long a reply is kept. Clients give up, or reconnect, much earlier.
 const AGE_MAX: Duration = Duration::from_secs(120);
 /// Bytes at the start and at the end of a call that are hashed. All calls but WRITE and SYMLINK are
-/// shorter; of their payload the length and the two ends must do.
+/// shorter; of their payload, only the length and the two ends are hashed.
 const HASHED_BYTES: usize = 2048;
 
-/// Knows a call again.
+/// Identifies a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Key {
     address: IpAddr,
@@ -40,11 +40,12 @@ pub(crate) struct Key {
 /// What to do with a call.
 #[derive(Debug)]
 pub(crate) enum Verdict {
-    /// Carry it out, then tell [`Duplicates::finish`].
+    /// Execute it, then call [`Duplicates::finish`].
     New,
-    /// Answer this: it was carried out.
+    /// It was executed: send this reply.
     Done(Bytes),
-    /// It is being carried out; the reply will come here, or the sender be dropped without one.
+    /// It is being executed. The reply comes through this channel; if the call is given up, the
+    /// channel closes.
     Running(watch::Receiver<Option<Bytes>>),
 }
 
@@ -77,7 +78,7 @@ impl Duplicates {
         }
     }
 
-    /// A call came in.
+    /// A call arrived.
     pub(crate) fn begin(&mut self, key: Key, now: Instant) -> Verdict {
         match self.calls.get(&key) {
             Some(State::Running(sender)) => return Verdict::Running(sender.subscribe()),
@@ -95,10 +96,11 @@ impl Duplicates {
         Verdict::New
     }
 
-    /// A call was answered, or given up (`None`): then it may be tried again.
+    /// A call was answered or, with `None`, given up: then it may be tried again.
     pub(crate) fn finish(&mut self, key: Key, reply: Option<Bytes>, now: Instant) {
         let Some(State::Running(waiting)) = self.calls.remove(&key) else { return };
         let Some(reply) = reply else { return };
+        debug_assert!(waiting.borrow().is_none(), "a call is answered once");
         waiting.send_replace(Some(reply.clone()));
         self.bytes += reply.len();
         self.order.push_back(key);
@@ -107,7 +109,10 @@ impl Duplicates {
             let Some(oldest) = self.order.pop_front() else { return };
             self.drop_reply(oldest);
         }
-        debug_assert!(self.order.len() <= ENTRIES_MAX && self.bytes <= BYTES_MAX);
+        debug_assert!(
+            self.order.len() <= ENTRIES_MAX && self.bytes <= BYTES_MAX,
+            "what is remembered is bounded"
+        );
         debug_assert!(self.calls.len() >= self.order.len(), "what is in order is known");
     }
 
@@ -118,6 +123,10 @@ impl Duplicates {
 
     fn drop_reply(&mut self, key: Key) {
         if let Some(State::Done { reply, .. }) = self.calls.remove(&key) {
+            assert!(
+                self.bytes >= reply.len(),
+                "the bytes of a reply that is remembered are counted"
+            );
             self.bytes -= reply.len();
         }
     }

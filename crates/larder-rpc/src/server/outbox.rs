@@ -24,11 +24,11 @@ use tokio_rustls::server::TlsStream;
 /// Limit on the cost of calls in flight on a connection, in KiB: enough to keep a link of 10 Gbit/s
 /// and 6 ms busy.
 pub(super) const WINDOW_KIB: u32 = 8 << 10;
-/// Replies wait for others that are ready, up to this many bytes.
+/// Replies that are ready are sent together, up to this many bytes.
 pub(super) const BATCH_BYTES_MAX: usize = 64 << 10;
 /// Most pieces of one vectored write (IOV_MAX is 1024).
 const PIECES_MAX: usize = 256;
-/// A client that accepts nothing of a reply for this long is gone.
+/// A client that accepts no byte of a reply for this long counts as gone.
 const STALL_MAX: Duration = Duration::from_secs(60);
 
 /// The stream that messages are written to.
@@ -60,21 +60,21 @@ impl Writer {
     }
 }
 
-/// Messages on their way out.
+/// Messages that wait to be sent.
 pub(super) struct Outbox {
     clock: Arc<dyn Clock>,
     waiting: Mutex<Waiting>,
     writer: tokio::sync::Mutex<Writer>,
     window: Arc<Semaphore>,
-    /// Told once the connection cannot be written to.
+    /// Notified once the connection cannot be written to.
     pub(super) broken: Notify,
 }
 
-/// The room that a message takes until it is sent.
+/// The resource that a message holds until it is sent.
 enum Place {
     /// The part of the window that its call and it cost.
     Reply { _window: OwnedSemaphorePermit },
-    /// A place among the calls to the client; until it is answered, too.
+    /// A slot among the calls to the client, which is held until the call is answered as well.
     Callback { _slot: Arc<OwnedSemaphorePermit> },
 }
 
@@ -107,12 +107,13 @@ impl Outbox {
         self.writer.into_inner()
     }
 
-    /// A place in the window, if it has room now.
+    /// A part of the window, if it is free now.
     pub(super) fn try_admit(&self, cost_kib: u32) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.window).try_acquire_many_owned(cost_kib).ok()
     }
 
-    /// Waits until the window has room. Sends waiting messages first, because they take room.
+    /// Waits until the window has room. Sends queued messages first, because they occupy the
+    /// window.
     pub(super) async fn admit(&self, cost_kib: u32) -> OwnedSemaphorePermit {
         if let Ok(permit) = Arc::clone(&self.window).try_acquire_many_owned(cost_kib) {
             return permit;
@@ -121,19 +122,20 @@ impl Outbox {
         self.room(cost_kib).await
     }
 
-    /// Waits until the window has room, and sends nothing meanwhile: the future may be dropped.
+    /// Waits until the window has room. Sends nothing in the meantime, so the future may be
+    /// dropped.
     pub(super) async fn room(&self, cost_kib: u32) -> OwnedSemaphorePermit {
         let permit = Arc::clone(&self.window).acquire_many_owned(cost_kib).await;
         permit.expect("the window is never closed")
     }
 
-    /// Leaves a reply to be sent. Its place in the window is free once it is.
+    /// Queues a reply. Its part of the window is free once it is sent.
     pub(super) fn put(&self, reply: Option<Segments>, permit: OwnedSemaphorePermit) {
         let Some(reply) = reply else { return };
         self.push(reply, Place::Reply { _window: permit });
     }
 
-    /// Leaves a call to the client to be sent.
+    /// Queues a call to the client.
     pub(super) fn put_callback(&self, call: Segments, slot: Arc<OwnedSemaphorePermit>) {
         self.push(call, Place::Callback { _slot: slot });
     }
@@ -150,7 +152,8 @@ impl Outbox {
         self.waiting().bytes
     }
 
-    /// Sends what waits, unless another task is sending: that task checks again when it is done.
+    /// Sends what is queued, unless another task is sending: that task checks the queue again when
+    /// it is done.
     pub(super) async fn flush(&self) {
         loop {
             let Ok(mut writer) = self.writer.try_lock() else { return };
@@ -184,20 +187,26 @@ impl Outbox {
             }
             batch.extend(waiting.messages.pop_front());
         }
-        waiting.bytes -= batch.iter().map(|(message, _)| message.len()).sum::<usize>();
-        debug_assert!(!waiting.messages.is_empty() || waiting.bytes == 0);
+        let taken: usize = batch.iter().map(|(message, _)| message.len()).sum();
+        assert!(waiting.bytes >= taken, "the bytes of every message that waits are counted");
+        waiting.bytes -= taken;
+        debug_assert!(
+            !waiting.messages.is_empty() || waiting.bytes == 0,
+            "no bytes are counted when no message waits"
+        );
         (!batch.is_empty()).then_some(batch)
     }
 
-    /// Gives the connection up.
+    /// Gives up the connection.
     fn fail(&self) {
         let mut waiting = self.waiting();
+        debug_assert!(!waiting.broken, "a connection that is given up is not written to again");
         *waiting = Waiting { broken: true, ..Waiting::default() };
         drop(waiting);
         self.broken.notify_one();
     }
 
-    /// Waits until the calls in flight are answered and sent, as far as the client takes them.
+    /// Waits until the calls in flight are answered and sent, as long as the client takes them.
     pub(super) async fn drain(&self) {
         self.flush().await;
         // The limit on stalls bounds each reply; the service bounds calls.
@@ -217,7 +226,7 @@ impl Outbox {
     }
 }
 
-/// Writes pieces of memory in sequence, without copying them together.
+/// Writes pieces of memory in sequence, without copying them into one buffer.
 async fn write_all(writer: &mut Writer, pieces: Vec<Bytes>) -> io::Result<()> {
     let mut slices: Vec<IoSlice<'_>> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
     let mut rest = &mut slices[..];
@@ -228,6 +237,6 @@ async fn write_all(writer: &mut Writer, pieces: Vec<Bytes>) -> io::Result<()> {
         }
         IoSlice::advance_slices(&mut rest, count);
     }
-    // Under TLS what was written may still wait to leave.
+    // Under TLS, written bytes may still be buffered.
     writer.flush().await
 }

@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use crate::program::Transport;
 
 /// Whether every socket of this machine that sends from `address` belongs to root. `false` if there
-/// is none, or if the address is not a loopback address. Reads two small files.
+/// is none, or if the address is not a loopback address. Reads two small files in `/proc`.
 pub(crate) fn is_root(address: SocketAddr, transport: Transport) -> bool {
     if !address.ip().to_canonical().is_loopback() {
         return false;
@@ -29,13 +29,13 @@ fn all_of_root(tables: &str, address: SocketAddr) -> bool {
     first.is_some_and(|(_, uid)| uid == 0) && owners.all(|(_, uid)| uid == 0)
 }
 
-/// Whether a socket bound to `local` can send from `address`.
+/// Whether a socket bound to `local` can have sent from `address`.
 fn sends(local: SocketAddr, address: SocketAddr) -> bool {
     let (bound, from) = (local.ip().to_canonical(), address.ip().to_canonical());
     local.port() == address.port() && (bound == from || bound.is_unspecified())
 }
 
-/// Local address and owner of a line.
+/// Local address and owner from a line of `/proc/net/tcp` or the like.
 fn parse(line: &str) -> Option<(SocketAddr, u32)> {
     let mut fields = line.split_ascii_whitespace();
     let (address, port) = fields.nth(1)?.split_once(':')?;

@@ -38,27 +38,27 @@ use super::dispatch::{Dispatcher, Peer, Service, poll_once};
 use super::outbox::{BATCH_BYTES_MAX, Outbox, WINDOW_KIB, Writer};
 use crate::program::Transport;
 
-/// Cost of the smallest call, in KiB: so there are at most 256 in flight.
+/// Cost of the smallest call, in KiB; at most 256 such calls are in flight.
 const CALL_KIB_MIN: u32 = 32;
 /// Bytes taken from the socket at a time, unless a large record is read in place.
 const READ_BYTES: usize = 64 << 10;
-/// Longest record of a stranger, and the bytes read from its socket at a time: enough for calls
-/// that only ask whether the server is there.
+/// Longest record of a stranger, and the bytes read from its socket at a time: enough for calls of
+/// procedure 0, which ask whether the server is there.
 const STRANGER_BYTES_MAX: usize = 1024;
-/// A rest of a record of at least this many bytes is read in place.
+/// The rest of a record is read in place if it has at least this many bytes.
 const IN_PLACE_BYTES_MIN: usize = 16 << 10;
-/// Bytes of calls that wait for room in the window where the service calls back; then nothing is
-/// read.
+/// Most bytes of calls that wait for room in the window, if the service calls back. At the limit,
+/// nothing more is read.
 const PARKED_BYTES_MAX: usize = 4 << 20;
-/// What such a call counts as beside its bytes: what it takes in memory, so that empty ones count,
-/// too.
+/// What such a call counts in addition to its bytes: its memory, so that empty calls count as well.
 const PARKED_CALL_BYTES: usize = 128;
-/// A connection on which nothing was heard for so long is closed, as Linux does; clients reconnect.
+/// A connection that brought nothing for this long is closed, as Linux does; clients reconnect.
 const IDLE_MAX: Duration = Duration::from_secs(6 * 60);
-/// Pause before connections are accepted again after that failed.
+/// Pause after a failed accept, before connections are accepted again.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Serves a connection until its end, or until `shutdown` becomes true and all replies are out.
+/// Serves a connection until its end. After `shutdown` becomes true, it ends when all replies are
+/// sent.
 async fn serve<S: Service>(
     dispatcher: Arc<Dispatcher<S>>,
     stream: TcpStream,
@@ -66,7 +66,7 @@ async fn serve<S: Service>(
     standing: Standing,
     shutdown: watch::Receiver<bool>,
 ) {
-    // Replies are sent when they are whole; waiting for more would only delay them.
+    // Replies are written whole; delaying them to fill packets would only cost time.
     if let Err(cause) = stream.set_nodelay(true) {
         tracing::debug!(%cause, "no TCP_NODELAY");
     }
@@ -92,7 +92,7 @@ async fn serve<S: Service>(
     }
 }
 
-/// Says that TLS is spoken, and shakes hands.
+/// Confirms that TLS is spoken, and shakes hands.
 async fn secure<S: Service>(
     dispatcher: &Dispatcher<S>,
     reader: OwnedReadHalf,
@@ -107,7 +107,7 @@ async fn secure<S: Service>(
 
 /// How a connection ended.
 enum Ended<R> {
-    /// For good.
+    /// It is closed.
     Over,
     /// Its first call asks for TLS.
     Tls(Xid, R),
@@ -118,11 +118,11 @@ struct Connection<S: Service> {
     peer: Peer,
     standing: Standing,
     outbox: Arc<Outbox>,
-    /// Where the service calls back.
+    /// The backchannel, if the service calls back.
     backchannel: Closing,
 }
 
-/// Closes a backchannel when replies are read no more.
+/// Closes a backchannel when replies are no longer read.
 struct Closing(Option<Backchannel>);
 
 impl Drop for Closing {
@@ -133,12 +133,12 @@ impl Drop for Closing {
     }
 }
 
-/// What the acceptor and a connection tell each other.
+/// What the acceptor and a connection report to each other.
 #[derive(Clone, Default)]
 struct Standing {
     /// A good call came.
     proven: Arc<AtomicBool>,
-    /// The connection must give way to another.
+    /// The connection must be closed in favour of another.
     displaced: Arc<Notify>,
 }
 
@@ -156,7 +156,7 @@ impl<S: Service> Connection<S> {
         Connection { dispatcher, peer, standing, outbox, backchannel: Closing(backchannel) }
     }
 
-    /// Answers what is in flight.
+    /// Sends the answers of the calls in flight.
     async fn end<R>(self, ended: io::Result<Ended<R>>) {
         if let Err(cause) = ended {
             tracing::debug!(peer = %self.peer.address, %cause, "connection closed");
@@ -166,13 +166,13 @@ impl<S: Service> Connection<S> {
         outbox.drain().await;
     }
 
-    /// What it wrote to, if nothing is in flight.
+    /// The stream that it wrote to, if no call is in flight.
     fn into_writer(self) -> Option<Writer> {
         let Connection { outbox, .. } = self;
         Some(Arc::into_inner(outbox)?.into_writer())
     }
 
-    /// Whether a record, the first of a connection in the clear, asks for TLS that is offered.
+    /// Whether a record, the first of an unencrypted connection, asks for TLS and TLS is offered.
     fn asks_for_tls(&self, record: &Bytes) -> Option<Xid> {
         self.dispatcher.config.tls.as_ref().filter(|_| self.peer.admitted)?;
         let header = CallHeader::decode(&mut record.clone()).ok()?;
@@ -188,8 +188,8 @@ impl<S: Service> Connection<S> {
         }
     }
 
-    /// Reads and begins calls. Only the reading is given up when it is time to end, never a reply
-    /// that is being written.
+    /// Reads and starts calls. At shutdown only the reading is cancelled, never a reply that is
+    /// being written.
     async fn run<R: AsyncRead + Unpin>(
         &self,
         mut reader: R,
@@ -203,7 +203,7 @@ impl<S: Service> Connection<S> {
         let (mut ready, mut parked) = (Vec::new(), Parked::default());
         let (clock, first_call_max) =
             (&self.dispatcher.config.clock, self.dispatcher.config.first_call_max);
-        // A stranger makes none: it is the time of his stay.
+        // A stranger never makes a good call: for it, this is how long the connection may last.
         let mut first_call_until = (!self.peer.admitted).then(|| clock.instant() + first_call_max);
         loop {
             let gap = records.gap();
@@ -224,7 +224,7 @@ impl<S: Service> Connection<S> {
                 }
                 () = self.outbox.broken.notified() => return Ok(Ended::Over),
                 () = self.standing.displaced.notified() => return Ok(Ended::Over),
-                // An error means that the server is gone, which is shutdown, too.
+                // An error means that the server was dropped, which counts as shutdown.
                 _ = shutdown.wait_for(|down| *down) => return Ok(Ended::Over),
             };
             let count = match event {
@@ -249,7 +249,8 @@ impl<S: Service> Connection<S> {
             if let Some(record) = ready.first().filter(|_| std::mem::take(&mut is_first))
                 && let Some(xid) = self.asks_for_tls(record)
             {
-                // What is there already was not sent by whoever shakes hands next.
+                // Bytes that have already arrived were not sent by the peer of the handshake that
+                // follows.
                 let is_alone = ready.len() == 1 && records.is_between();
                 return if is_alone { Ok(Ended::Tls(xid, reader)) } else { Ok(Ended::Over) };
             }
@@ -260,7 +261,7 @@ impl<S: Service> Connection<S> {
         }
     }
 
-    /// A record came.
+    /// A record arrived.
     async fn take(&self, record: Bytes, parked: &mut Parked) {
         let Some(backchannel) = &self.backchannel.0 else {
             let permit = self.outbox.admit(self.cost_kib(&record)).await;
@@ -284,7 +285,7 @@ impl<S: Service> Connection<S> {
         cost_kib(self.dispatcher.service(), record)
     }
 
-    /// Answers a call, or begins to.
+    /// Answers a call, or starts to execute it.
     async fn begin(&self, record: Bytes, permit: OwnedSemaphorePermit) {
         let proven = Arc::clone(&self.standing.proven);
         let on_good = move || proven.store(true, Relaxed);
@@ -308,13 +309,13 @@ impl<S: Service> Connection<S> {
 
 /// What a connection waits for.
 enum Event {
-    /// So many bytes came; none at the end.
+    /// This many bytes arrived; 0 at the end.
     Read(usize),
-    /// The window has room for the first of the calls that wait.
+    /// The window has room for the first waiting call.
     Room(OwnedSemaphorePermit),
 }
 
-/// Calls that came and wait for room in the window, in their order.
+/// Calls that wait for room in the window, in order of arrival.
 #[derive(Default)]
 struct Parked {
     calls: VecDeque<Bytes>,
@@ -335,14 +336,14 @@ impl Parked {
     }
 }
 
-/// What a call and its reply may hold in memory, in KiB.
+/// What a call and its reply may occupy in memory, in KiB.
 fn cost_kib(service: &impl Service, record: &[u8]) -> u32 {
     let unit = |at: usize| {
         record
             .get(at..at + 4)
             .map_or(0, |unit| u32::from_be_bytes([unit[0], unit[1], unit[2], unit[3]]))
     };
-    // Program and procedure are at fixed places (RFC 5531, 9).
+    // Program and procedure are at fixed offsets (RFC 5531, 9).
     let results_bytes = service.results_bytes_max(unit(12), unit(20), record);
     let kib = |bytes: usize| u32::try_from(bytes >> 10).unwrap_or(WINDOW_KIB).min(WINDOW_KIB / 4);
     CALL_KIB_MIN + kib(record.len()) + kib(results_bytes)
@@ -372,7 +373,7 @@ pub(crate) async fn accept<S: Service>(
         match accepted {
             Ok((stream, address)) => acceptor.accepted(stream, address),
             Err(cause) => {
-                // Out of descriptors, most likely: it does not help to try again at once.
+                // Most likely the process is out of descriptors: do not try again at once.
                 tracing::warn!(%cause, "cannot accept a connection");
                 clock.sleep(ACCEPT_PAUSE).await;
             }

@@ -40,7 +40,7 @@ async fn both_sides_call_each_other_at_the_same_time_on_one_connection() {
     assert_eq!(server.stats().stray_replies, 0);
 }
 
-/// Who carries a call of the server out may call the server.
+/// While the client carries out a call of the server, it may call the server.
 #[tokio::test]
 async fn a_call_of_the_server_may_need_calls_of_the_client() {
     let server = Running::begin(true, |_| ()).await;
@@ -146,8 +146,8 @@ async fn a_connection_that_is_lost_amid_calls_both_ways_is_made_again() {
     assert_eq!(ask(&client, Plain(7)).await, Err(RpcError::Shutdown));
 }
 
-/// A server that calls more, or at greater length, than agreed loses the connection, and the client
-/// goes on.
+/// A server that calls more often, or with longer messages, than agreed loses the connection, and
+/// the client continues.
 #[tokio::test]
 async fn a_server_that_calls_too_much_is_cut_off() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

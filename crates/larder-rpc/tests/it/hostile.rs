@@ -1,5 +1,5 @@
-//! Bytes that nobody meant, both ways: whatever they are, the other side goes on and answers who
-//! makes sense.
+//! Arbitrary bytes, in both directions: whatever they are, the other side continues and answers
+//! valid messages.
 //!
 //! `LARDER_SEED=N` repeats a run, `LARDER_ROUNDS=N` makes it longer.
 

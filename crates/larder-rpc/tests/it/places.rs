@@ -7,7 +7,8 @@ use larder_rpc::Place;
 
 use crate::toy::{Plain, Running, ask};
 
-/// Where nobody listens, or nobody answers, nothing is waited for but the timeout.
+/// Where nothing listens, or nothing answers, the connection attempt takes no longer than the
+/// timeout.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_place_that_is_gone_or_silent_is_left_for_the_next() {
     let listen = || TcpListener::bind("127.0.0.1:0").unwrap();

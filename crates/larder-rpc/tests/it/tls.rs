@@ -129,7 +129,8 @@ async fn a_connection_under_tls_that_is_lost_is_made_again_under_tls() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let between = listener.local_addr().unwrap();
     let (callbacks, _begun, _gate) = gated();
-    // The first connection goes through somebody who ends it; there, the next one is the server's.
+    // The first connection goes through a proxy that ends it; to the client, the next one is the
+    // server's.
     let address = server.address;
     let passing = tokio::spawn(async move {
         for _ in 0..2 {
@@ -173,7 +174,7 @@ async fn refusal(address: std::net::SocketAddr, tls: ClientTls) -> ConnectError 
 }
 
 #[tokio::test]
-async fn who_cannot_show_who_he_is_is_refused() {
+async fn peers_without_a_valid_certificate_are_refused() {
     let (files, others) = (Certificates::make(), Certificates::make());
     let server = Running::begin(false, |config| config.tls = Some(files.server())).await;
     // A server of another authority, or of another name.
@@ -204,7 +205,7 @@ async fn who_cannot_show_who_he_is_is_refused() {
     assert_eq!(server.stats().programs[0][1].calls, 0);
 }
 
-/// What goes out to such a server is the question, and no call.
+/// The client sends such a server only the question, and no call.
 #[tokio::test]
 async fn a_server_without_tls_is_told_nothing() {
     let files = Certificates::make();
@@ -264,7 +265,7 @@ async fn nothing_that_came_before_the_handshake_counts_after_it() {
 }
 
 #[tokio::test]
-async fn who_does_not_shake_hands_is_cut_off_in_time() {
+async fn a_client_that_does_not_shake_hands_is_cut_off_in_time() {
     let files = Certificates::make();
     let sim = Arc::new(SimClock::new());
     let server = Running::begin(false, |config| {

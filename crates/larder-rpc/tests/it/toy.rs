@@ -229,8 +229,8 @@ impl Running {
     }
 }
 
-/// Callbacks that wait for the test once they have begun; what tells of each that begins, and what
-/// lets one go on.
+/// Callbacks that wait for the test once they have begun; a notification of each that begins, and
+/// the means to let one continue.
 pub(crate) fn gated() -> (Callbacks, Arc<Notify>, Arc<Semaphore>) {
     let (begun, gate) = (Arc::new(Notify::new()), Arc::new(Semaphore::new(0)));
     let gated = (Arc::clone(&begun), Arc::clone(&gate));

@@ -13,44 +13,44 @@
 
 use std::collections::BTreeMap;
 
-/// Which bytes.
+/// A file and the number of a place in it.
 pub type Place = (u64, u32);
 
 /// A write of a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Write {
-    /// Where.
+    /// The place that was written.
     pub place: Place,
-    /// What: no other write has it, nor is it 0.
+    /// The value written. It is unique among the writes of a history, and never 0.
     pub value: u64,
-    /// The life of a client.
+    /// The life of the client that wrote.
     pub client: u64,
-    /// When the file was to be opened, in ticks.
+    /// When the file's open was asked for, in ticks.
     pub opened: u64,
-    /// When it was begun.
+    /// When write(2) was called.
     pub made: u64,
     /// When write(2) had returned; `None`: it did not.
     pub written: Option<u64>,
-    /// Since when it is public, and durable; `None`: perhaps never.
+    /// Since when the value is public and durable; `None`: perhaps never.
     pub public: Option<u64>,
 }
 
 /// A read of a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Read {
-    /// Where.
+    /// The place that was read.
     pub place: Place,
-    /// What was seen.
+    /// The value that the read returned.
     pub value: u64,
-    /// The life of a client.
+    /// The life of the client that read.
     pub client: u64,
-    /// When the file was to be opened, or the place to be locked.
+    /// When the file's open, or the lock on the place, was asked for.
     pub opened: u64,
     /// Whether the reader has locked the place.
     pub is_locked: bool,
-    /// When it was read.
+    /// When read(2) was called.
     pub asked: u64,
-    /// When the bytes were there.
+    /// When read(2) returned.
     pub answered: u64,
 }
 
@@ -59,13 +59,13 @@ fn is_before(one: Option<u64>, other: u64) -> bool {
 }
 
 impl Write {
-    /// Whether it was over before another one began, for whoever sees that.
+    /// Whether this write had ended before `later` began, for every reader that sees this one.
     fn is_before(&self, later: &Write) -> bool {
         let is_own = self.client == later.client;
         is_before(self.public, later.made) || is_own && is_before(self.written, later.made)
     }
 
-    /// Whether a reader sees it, or what came after it.
+    /// Whether a reader must see this write, or a write that came after it.
     fn is_seen_by(&self, read: &Read) -> bool {
         let is_own = self.client == read.client;
         is_before(self.public, read.opened) || is_own && is_before(self.written, read.asked)
@@ -73,7 +73,8 @@ impl Write {
 }
 
 impl Read {
-    /// What was public before this is seen.
+    /// What was public at this tick must be seen: when the file was opened or, while the client has
+    /// unsent writes, when it was opened for the earliest of them.
     fn since(&self, writes: &[Write]) -> u64 {
         let is_own = |write: &&Write| {
             write.client == self.client && write.place.0 == self.place.0 && !self.is_locked
@@ -89,7 +90,7 @@ impl Read {
     }
 }
 
-/// Tells of reads that saw what they should not have.
+/// Describes every read that returned a value which it must not see.
 pub fn wrong(writes: &[Write], reads: &[Read]) -> Vec<String> {
     let mut by_place: BTreeMap<Place, Vec<Write>> = BTreeMap::new();
     for write in writes {
@@ -116,8 +117,9 @@ fn wrong_read(writes: &[Write], read: &Read) -> Option<String> {
     seen.next().map(|later| format!("{read:?} saw {source:?}, which {later:?} had overwritten"))
 }
 
-/// Tells of places that the last reads do not agree about: those that were begun when all writes
-/// were over. What a client alone sees, since it could not send it, does not count.
+/// Describes every place about which the last reads disagree. Only reads that began after all
+/// writes had ended count. A value that only one client sees, because it could not send it, does
+/// not count.
 pub fn disagree(writes: &[Write], last: &[Read]) -> Vec<String> {
     let is_unsent = |read: &&Read| {
         let own = writes.iter().find(|write| write.value == read.value);
@@ -140,7 +142,7 @@ mod tests {
 
     const PLACE: Place = (1, 0);
 
-    /// By a client, from a tick on, written at the next one, public at a third.
+    /// A write by `client`: opened at one tick, written at the next, public at the one after.
     fn write(value: u64, client: u64, made: u64, public: Option<u64>) -> Write {
         let (opened, written) = (made, Some(made + 1));
         Write { place: PLACE, value, client, opened, made, written, public }
@@ -157,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_closed_is_seen_by_who_opens() {
+    fn what_was_closed_is_seen_by_later_opens() {
         let writes = [write(1, 1, 10, Some(20))];
         assert_eq!(sees(&writes, 2, 5), [0]);
         assert_eq!(sees(&writes, 2, 15), [0, 1], "not before it is closed, or before");
@@ -183,7 +185,7 @@ mod tests {
         assert_eq!(sees(&own, 3, 60), [2], "of one client the later one");
     }
 
-    /// A client that dies may take with it what was not synced, and nothing else.
+    /// A client that dies may lose what it had not synced, and nothing else.
     #[test]
     fn what_was_synced_stays_when_its_writer_dies() {
         let writes = [write(1, 1, 10, Some(15)), write(2, 1, 20, None)];
@@ -192,9 +194,10 @@ mod tests {
         assert_eq!(sees(&[write(2, 1, 20, None)], 2, 100), [0, 2]);
     }
 
-    /// What is public when the file is opened to write it counts; under a lock, what is now.
+    /// Without a lock, a reader must see what was public when its file was opened for writing;
+    /// under a lock, what is public now.
     #[test]
-    fn who_has_unsent_writes_goes_on_with_what_he_has() {
+    fn a_client_with_unsent_writes_keeps_reading_its_own_version() {
         let elsewhere = Write { place: (1, 1), opened: 25, ..write(7, 3, 50, Some(100)) };
         let writes = [
             write(1, 1, 10, Some(20)),
@@ -203,15 +206,15 @@ mod tests {
             write(3, 1, 110, Some(120)),
         ];
         assert_eq!(sees(&writes, 3, 60), [1, 2]);
-        assert_eq!(sees(&writes, 4, 60), [2], "he alone");
-        assert_eq!(sees(&writes, 3, 105), [2], "until he has closed");
+        assert_eq!(sees(&writes, 4, 60), [2], "client 1 alone");
+        assert_eq!(sees(&writes, 3, 105), [2], "until client 1 has closed");
         let locked = |value| Read { is_locked: true, ..read(value, 3, 60) };
         assert!(!wrong(&writes, &[locked(1)]).is_empty());
         assert!(wrong(&writes, &[locked(2)]).is_empty());
     }
 
     #[test]
-    fn what_nobody_wrote_there_is_wrong() {
+    fn a_value_that_was_never_written_there_is_wrong() {
         let elsewhere = Write { place: (1, 1), ..write(3, 1, 1, Some(2)) };
         assert_eq!(sees(&[elsewhere], 2, 10), [0]);
         let lost = Write { written: None, ..write(4, 1, 10, None) };

@@ -10,38 +10,38 @@ use std::hash::Hash;
 
 use super::Timed;
 
-/// Most calls of one history.
+/// Most calls in one history: the search keeps them in a bit set.
 pub const CALLS_MAX: usize = 128;
 
-/// What carries out calls one by one.
+/// A sequential specification: what one call after the other does.
 pub trait Model {
     /// A call with its answer.
     type Call;
-    /// What there is between two calls.
+    /// The state between two calls.
     type State: Clone + Eq + Hash;
 
-    /// What there is at first.
+    /// The initial state.
     fn first(&self) -> Self::State;
 
-    /// What there may be after `call`, if it may be answered as it was in `state`; else nothing.
+    /// The state after `call`, if in `state` it may be answered as it was; otherwise `None`.
     fn after(&self, state: &Self::State, call: &Self::Call) -> Option<Self::State>;
 }
 
-/// What the search came to.
+/// The result of a search.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// There is an order that explains all answers.
+    /// Some order of the calls explains all answers.
     Explained,
-    /// There is none. The longest beginning of one, as places in the history.
+    /// No order does. This is the longest prefix that was found, as indices into the history.
     Wrong {
-        /// In this order the calls can have been carried out, and then none of the others.
+        /// The calls that can have been carried out, in this order; none of the others can follow.
         reached: Vec<usize>,
     },
-    /// More states would have to be tried than allowed.
+    /// The search would have to try more states than allowed.
     Undecided,
 }
 
-/// Looks for an order, and tries up to `states_max` states.
+/// Searches for an order that explains all answers, and tries up to `states_max` states.
 ///
 /// # Panics
 /// If there are more than [`CALLS_MAX`] calls.
@@ -73,7 +73,7 @@ fn bit(at: usize) -> u128 {
 struct Search<'a, M: Model> {
     model: &'a M,
     calls: &'a [Timed<M::Call>],
-    /// Calls that were answered.
+    /// The calls that were answered: an order must contain them.
     must: u128,
     tried: HashSet<(u128, M::State)>,
     states_max: usize,
@@ -82,7 +82,7 @@ struct Search<'a, M: Model> {
 }
 
 impl<M: Model> Search<'_, M> {
-    /// Whether the calls that are not in `done` can be carried out from `state` on.
+    /// Whether the calls outside `done` can be carried out, starting from `state`.
     fn goes_on(&mut self, done: u128, state: &M::State) -> bool {
         if done & self.must == self.must {
             return true;
@@ -119,7 +119,7 @@ mod tests {
     use super::super::Span;
     use super::*;
 
-    /// A register.
+    /// A register with one value.
     struct Register;
 
     #[derive(Clone, Copy, Debug)]
@@ -195,8 +195,8 @@ mod tests {
         assert_eq!(explain(&Register, &calls, 50), Verdict::Undecided);
     }
 
-    /// All histories of three calls on a register that holds 0 or 1, whatever their spans, against
-    /// all orders of them.
+    /// Compares the search with a trial of all orders, for histories of three calls on a register
+    /// that holds 0 or 1, whatever their spans.
     #[test]
     fn the_search_finds_what_all_orders_have() {
         const CALLS: [Call; 4] = [Call::Write(0), Call::Write(1), Call::Read(0), Call::Read(1)];
@@ -205,7 +205,7 @@ mod tests {
             .collect();
         let (mut explained, mut wrong) = (0, 0);
         for number in 0..(spans.len() * CALLS.len()).pow(3) {
-            // One in some: all would take minutes.
+            // Only one history in seven: all would take minutes.
             if number % 7 != 0 {
                 continue;
             }
@@ -229,7 +229,7 @@ mod tests {
         assert!(explained > 1000 && wrong > 1000, "{explained} {wrong}");
     }
 
-    /// All orders of three calls, with and without those that may be missing.
+    /// All orders of three calls, with and without each call that has no answer.
     fn orders(calls: &[Timed<Call>]) -> impl Iterator<Item = Vec<usize>> {
         const ORDERS: [[usize; 3]; 6] =
             [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];

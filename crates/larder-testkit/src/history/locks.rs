@@ -8,40 +8,41 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::Timed;
 use super::linear::{self, Model, Verdict};
 
-/// Who has a lock.
+/// The owner of a lock, as the server sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Owner {
-    /// A life of a client.
+    /// The life of the client.
     pub client: u64,
-    /// Which of its owners.
+    /// The number of the owner within that client.
     pub number: u64,
 }
 
-/// A file and a part of it. Parts of one number are the same bytes, others have none in common.
+/// A file, and a numbered part of it. Parts with the same number are the same bytes; other parts do
+/// not overlap.
 pub type Part = (u64, u8);
 
-/// A call about locks that was answered.
+/// A lock call and its outcome.
 #[derive(Clone, Debug)]
 pub enum Call {
-    /// Somebody has got a lock.
+    /// The owner has been granted a lock.
     Lock {
-        /// Who.
+        /// The owner of the lock.
         owner: Owner,
-        /// Of what.
+        /// The locked parts.
         parts: Vec<Part>,
-        /// Nobody else may have one.
+        /// Whether no other owner may lock these parts at the same time.
         exclusive: bool,
     },
-    /// Somebody has given it back.
+    /// The owner has released a lock.
     Unlock {
-        /// Who.
+        /// The owner of the lock.
         owner: Owner,
-        /// Of what.
+        /// The released parts.
         parts: Vec<Part>,
     },
-    /// A client has died: what it had goes some time.
+    /// The client has died: the server releases its locks at some later time.
     End {
-        /// Which.
+        /// The life of the client.
         client: u64,
     },
 }
@@ -51,12 +52,12 @@ pub fn explain(calls: &[Timed<Call>], states_max: usize) -> Verdict {
     linear::explain(&Locks, calls, states_max)
 }
 
-/// No lock at first.
+/// Locks, initially none.
 struct Locks;
 
 impl Model for Locks {
     type Call = Call;
-    /// Who has what, and whether alone.
+    /// Which owner has which part, and whether exclusively.
     type State = BTreeMap<(Part, Owner), bool>;
 
     fn first(&self) -> Self::State {
@@ -106,7 +107,7 @@ mod tests {
         parts.iter().map(|part| (1, *part)).collect()
     }
 
-    /// Calls with their spans; an end of 0 is none.
+    /// Whether these calls can be explained. An end of 0 stands for a call without an answer.
     fn is_explained(calls: &[(u64, u64, Call)]) -> bool {
         let calls = calls.iter().map(|(made, end, call)| {
             let answered = (*end > 0).then_some(*end);
@@ -143,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_died_keeps_his_locks_for_a_time_that_nobody_knows() {
+    fn a_dead_client_keeps_its_locks_for_an_unknown_time() {
         let after = |died| {
             is_explained(&[
                 (1, 2, lock(1, &[0], true)),

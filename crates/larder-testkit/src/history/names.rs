@@ -8,13 +8,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::Timed;
 use super::linear::{self, Model, Verdict};
 
-/// Number of a file or directory at the server.
+/// The number of a file or directory at the server.
 pub type Node = u64;
 
-/// From here on: numbers of those whose maker did not hear of them.
+/// Numbers from here on stand for objects whose maker did not learn their number.
 const UNHEARD: Node = 1 << 63;
 
-/// What stands for a file of which its maker did not hear; `number` is no other's.
+/// Stands for an object whose maker did not learn its number; `number` must be unique.
 pub fn unheard(number: u64) -> Node {
     UNHEARD + number
 }
@@ -22,7 +22,7 @@ pub fn unheard(number: u64) -> Node {
 /// A name in a directory.
 pub type Place = (Node, &'static str);
 
-/// What is made or removed.
+/// What kind of object is made or removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A file.
@@ -31,77 +31,77 @@ pub enum Kind {
     Directory,
 }
 
-/// Why something was not done.
+/// Why a call was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// There is such a name.
+    /// The name exists.
     Exists,
-    /// There is no such name.
+    /// The name does not exist.
     Absent,
     /// The directory has entries.
     NotEmpty,
-    /// The directory, or the file that was to get a name, is gone.
+    /// The directory, or the file that was to get a name, no longer exists.
     Gone,
 }
 
 /// A call about names, and its answer.
 #[derive(Clone, Debug)]
 pub enum Call {
-    /// Makes something that must not be there.
+    /// Makes an object under a name that must not exist.
     Make {
-        /// Under which name.
+        /// The name.
         at: Place,
-        /// What.
+        /// The kind of object.
         kind: Kind,
-        /// Its number.
+        /// The number of the new object.
         answer: Result<Node, Refusal>,
     },
-    /// Looks a name up, or finds it listed or not.
+    /// Looks a name up, or searches a listing for it.
     Look {
-        /// Which.
+        /// The name.
         at: Place,
-        /// What it stands for.
+        /// The object that it names.
         answer: Result<Option<Node>, Refusal>,
     },
     /// Removes a name.
     Remove {
-        /// Which.
+        /// The name.
         at: Place,
-        /// Of what.
+        /// The kind of object that is removed.
         kind: Kind,
-        /// Whether it did.
+        /// Whether it was removed.
         answer: Result<(), Refusal>,
     },
-    /// Renames; what is there already is replaced, unless it is a directory with entries.
+    /// Renames. An object under the new name is replaced, unless it is a directory with entries.
     Rename {
         /// The old name.
         from: Place,
         /// The new one.
         to: Place,
-        /// Whether it did.
+        /// Whether it was renamed.
         answer: Result<(), Refusal>,
     },
-    /// Gives a file another name, or one again: it may be open.
+    /// Gives a file another name, or its first one again if it is open and has none.
     Link {
         /// Which file.
         file: Node,
-        /// The name.
+        /// The new name.
         to: Place,
-        /// Whether it did.
+        /// Whether it got the name.
         answer: Result<(), Refusal>,
     },
 }
 
-/// What there is.
+/// The state of the directory tree.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Tree {
     entries: BTreeMap<Place, Node>,
     directories: BTreeSet<Node>,
-    /// All that there ever were: no number is given twice.
+    /// All objects that ever existed: no number is used twice.
     ever: BTreeSet<Node>,
 }
 
-/// A directory that nobody removes, empty at first.
+/// A directory that is never removed, empty at first.
 #[derive(Clone, Copy, Debug)]
 pub struct Names {
     /// Its number.
@@ -147,7 +147,7 @@ impl Tree {
         self.entries.keys().any(|(in_dir, _)| *in_dir == dir)
     }
 
-    /// The file of which nobody heard has this number, if that is nobody's yet.
+    /// Assigns this number to the object whose maker did not learn it, unless the number is in use.
     fn met(&self, unheard: Node, node: Node) -> Option<Tree> {
         if unheard < UNHEARD || self.ever.contains(&node) {
             return None;
@@ -211,7 +211,7 @@ impl Model for Names {
                 let moved = next.entries.remove(from)?;
                 let replaced = tree.entries.get(to);
                 if replaced == Some(&moved) {
-                    // Two names of one file: nothing is done.
+                    // Both are names of the same file: rename(2) does nothing.
                     return Some(tree.clone());
                 }
                 if !self.is_there(tree, to.0) || replaced.is_some_and(|dir| tree.has_entries(*dir))
@@ -221,7 +221,7 @@ impl Model for Names {
                 next.entries.insert(*to, moved);
             }
             Call::Link { file, to, .. } => {
-                // What has lost its last name gets none again.
+                // A file that has lost its last name gets none again.
                 let is_named = tree.entries.values().any(|node| node == file);
                 let is_file = is_named && !tree.directories.contains(file);
                 let may = is_file && self.is_there(tree, to.0);
@@ -260,7 +260,7 @@ mod tests {
         Call::Rename { from, to, answer: Ok(()) }
     }
 
-    /// Calls with their spans; an end of 0 is none.
+    /// Whether these calls can be explained. An end of 0 stands for a call without an answer.
     fn is_explained(calls: &[(u64, u64, Call)]) -> bool {
         let calls = calls.iter().map(|(made, end, call)| {
             let answered = (*end > 0).then_some(*end);
@@ -270,7 +270,7 @@ mod tests {
         Names { root: ROOT }.explain(&calls, 10_000) == Verdict::Explained
     }
 
-    /// One after the other.
+    /// Whether these calls can be explained if each begins after the one before has ended.
     fn in_turn(calls: &[Call]) -> bool {
         let timed = calls.iter().zip(0..).map(|(call, at)| (at * 2 + 1, at * 2 + 2, call.clone()));
         is_explained(&timed.collect::<Vec<_>>())
@@ -326,7 +326,7 @@ mod tests {
         }
     }
 
-    /// Two who exclude each other by a name: one of them makes it.
+    /// Of two calls that make the same name at the same time, one succeeds.
     #[test]
     fn calls_at_the_same_time_have_an_order() {
         let both = |one, two| is_explained(&[(1, 10, make(A, one)), (2, 9, make(A, two))]);

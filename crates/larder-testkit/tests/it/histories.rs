@@ -12,13 +12,13 @@ use tokio::task::JoinSet;
 use crate::player::{History, Player, Random, Record};
 use crate::world::World;
 
-/// Histories, unless `LARDER_HISTORIES` says otherwise.
+/// The number of histories, unless `LARDER_HISTORIES` sets another.
 const HISTORIES: u64 = 1000;
 
-/// As many go on at once, on one volume, so that a kill hits all of them.
+/// This many histories run at once, on one volume, so that a kill hits all of them.
 const AT_ONCE: u64 = 125;
 
-/// Of so many games one is on a volume that keeps two copies.
+/// One game in this many runs on a volume that keeps two copies.
 const COPIES_EVERY: u64 = 4;
 
 const CLIENTS: usize = 3;
@@ -26,14 +26,14 @@ const PLAYERS: u64 = 3;
 const STEPS: u64 = 10;
 const KILLS: u64 = 6;
 
-/// States that the search for an order may come to.
+/// The most states that the search for an order may visit.
 const STATES_MAX: usize = 1_000_000;
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap())
 }
 
-/// What was done, for people.
+/// Counts of what was done, to be printed.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
     histories: u64,
@@ -57,7 +57,7 @@ impl Counts {
     }
 }
 
-/// What was asked about names, in order; marked is what no order explains any more.
+/// Prints the calls about names in order, and marks those that no order explains.
 fn tell(record: &Record, verdict: &Verdict) -> String {
     let Verdict::Wrong { reached } = verdict else { return "not decided".to_owned() };
     let mut all: Vec<usize> = (0..record.names.len()).collect();
@@ -71,7 +71,7 @@ fn tell(record: &Record, verdict: &Verdict) -> String {
     lines.collect()
 }
 
-/// What is wrong with a history.
+/// The faults of a history.
 fn faults(history: &History, last: &[data::Read]) -> Vec<String> {
     let record = history.record.lock().unwrap();
     let mut faults = record.odd.clone();
@@ -92,7 +92,7 @@ fn faults(history: &History, last: &[data::Read]) -> Vec<String> {
     faults
 }
 
-/// Kills somebody, who begins again.
+/// Kills a client or a server, which starts again.
 fn kill(world: &mut World, histories: &[Arc<History>], random: &mut Random, counts: &mut Counts) {
     let mut image = || match random.below(3) {
         0 => Image::Written,
@@ -115,7 +115,7 @@ fn kill(world: &mut World, histories: &[Arc<History>], random: &mut Random, coun
         counts.kills[1] += 1;
     }
     if victim != 2 {
-        // One of several, or all.
+        // Kill one of several disks, or all.
         match random.below(world.volume.disks() as u64 + 1) {
             0 => world.volume.kill_disks(images[1]),
             one => world.volume.kill_disk(usize::try_from(one).unwrap() - 1, images[1]),
@@ -125,7 +125,7 @@ fn kill(world: &mut World, histories: &[Arc<History>], random: &mut Random, coun
     world.volume.start();
 }
 
-/// Plays so many histories at once.
+/// Plays this many histories at once.
 fn game(seed: u64, count: u64) -> (Counts, Vec<String>) {
     let mut random = Random(seed);
     let copies = if seed.is_multiple_of(COPIES_EVERY) { 2 } else { 1 };
@@ -165,9 +165,9 @@ fn game(seed: u64, count: u64) -> (Counts, Vec<String>) {
         }
         all_over.await;
     });
-    // All is closed. What a client took over from its life before is not sent yet, perhaps.
+    // All files are closed. Data that a client recovered from its life before may still be unsent.
     runtime.block_on(world.all_is_sent());
-    // What is acknowledged is there after a failure of power.
+    // What was acknowledged is there after a power failure.
     world.volume.kill_meta(Image::Synced);
     world.volume.kill_disks(Image::Synced);
     assert_eq!(world.volume.check(), Vec::<String>::new());
@@ -194,7 +194,7 @@ fn game(seed: u64, count: u64) -> (Counts, Vec<String>) {
     (counts, wrong)
 }
 
-/// `LARDER_HISTORIES` and `LARDER_SEED` make more of them.
+/// `LARDER_HISTORIES` and `LARDER_SEED` run more of them.
 #[test]
 fn histories_of_several_clients_under_kills_are_explained() {
     let (wanted, seed) =

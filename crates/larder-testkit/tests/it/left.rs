@@ -12,7 +12,7 @@ const FLAGS: OpenFlags = OpenFlags { write: true, read: true, ..OpenFlags::WRITE
 const NAME: &str = "file";
 const WRITER: usize = 0;
 
-/// What a reader has open, and what it saw.
+/// Opens the file as a reader, and returns what it read.
 async fn read(life: &Life) -> Vec<u8> {
     let (client, root) = (&life.client, Cred::root());
     let found = client.lookup(&root, Ino::ROOT, OsStr::new(NAME)).wait().await.unwrap();
@@ -23,9 +23,9 @@ async fn read(life: &Life) -> Vec<u8> {
     seen
 }
 
-/// Two readers, of which one has read the file before a writer wrote it in place and one after,
-/// agree about it once the writer is gone, whoever else dies with it, and whether the disk has what
-/// it wrote or not.
+/// A writer writes a file in place and dies before the commit. One reader has read the file before,
+/// another after. They agree about the file once the writer is gone, whichever servers die with it,
+/// and whether or not the disk kept the bytes.
 #[test]
 fn readers_agree_about_what_a_dead_writer_left() {
     let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
@@ -60,11 +60,12 @@ fn readers_agree_about_what_a_dead_writer_left() {
             world.volume.kill_disks(image);
         }
         world.volume.start();
-        // Its next life ends what is left of this one.
+        // When the client starts again, the server ends its earlier session, and with it the
+        // uncommitted write.
         world.begin(WRITER);
         runtime.block_on(async {
             let [mut one, mut two] = [read(&life(&world, 1)).await, read(&life(&world, 2)).await];
-            // The version comes in its own time, soon.
+            // The server gives the file a new version a little later.
             world
                 .until(async || {
                     (one, two) = (read(&life(&world, 1)).await, read(&life(&world, 2)).await);

@@ -18,12 +18,12 @@ use larder_vfs::{
 
 use crate::world::{Life, Lives, Outcome, Ticks};
 
-/// Names of files, and of directories.
+/// Names of the files and of the directories.
 const FILES: [&str; 2] = ["a", "b"];
 const DIRS: [&str; 2] = ["p", "q"];
 
-/// The file that is written, and where: on one page and on several, in one chunk of a cache and in
-/// several.
+/// The file that is written, and the places in it: on one page and on several, in one chunk of a
+/// cache and in several.
 pub(crate) const FILE: u64 = 1;
 pub(crate) const PLACES: [u64; 5] = [0, 100, 5000, 20_000, 70_000];
 const FILE_BYTES: u64 = 80_000;
@@ -33,31 +33,31 @@ const FILE_NAME: &str = "data";
 #[derive(Debug, Default)]
 pub(crate) struct Record {
     pub(crate) names: Vec<Timed<names::Call>>,
-    /// The lives of the clients that made those, for people.
+    /// The life of the client that made each of those calls, to be printed.
     pub(crate) by: Vec<u64>,
     pub(crate) locks: Vec<Timed<locks::Call>>,
     pub(crate) writes: Vec<data::Write>,
     pub(crate) reads: Vec<data::Read>,
-    /// Answers that make no sense.
+    /// Answers that no call can have.
     pub(crate) odd: Vec<String>,
-    /// Calls of which nobody knows what became of them.
+    /// Calls whose outcome no process learned.
     pub(crate) unknown: u64,
 }
 
-/// What its processes have in common.
+/// What the processes of a history share.
 #[derive(Debug)]
 pub(crate) struct History {
     pub(crate) dir: String,
-    /// The number of its directory.
+    /// The number of the history's directory.
     pub(crate) root: Node,
-    /// Its processes ask as clients of an export do: several at the same time in one directory.
+    /// The processes call as clients of an export do: several at the same time in one directory.
     is_of_export: bool,
     pub(crate) record: Mutex<Record>,
     ticks: Ticks,
     values: AtomicU64,
 }
 
-/// A directory in use: as its client calls it, and as the server does.
+/// A directory in use: the client's inode number, and the server's number.
 type Dir = (Ino, Node);
 
 /// The open file.
@@ -65,13 +65,13 @@ struct Open {
     id: OpenId,
     ino: Ino,
     writes: bool,
-    /// When it was opened; 0 if the server may not have been asked.
+    /// When it was opened; 0 if the client may not have asked the server.
     since: u64,
-    /// Of each place, when it was locked.
+    /// When each place was locked.
     locked: [Option<u64>; PLACES.len()],
-    /// Of each place, whether it was locked for nobody else.
+    /// Whether the lock on each place is exclusive.
     exclusive: [bool; PLACES.len()],
-    /// What was written by it, as places in the record.
+    /// The writes through it, as indices into the record.
     written: Vec<usize>,
 }
 
@@ -81,7 +81,7 @@ pub(crate) struct Player {
     number: u64,
     lives: Lives,
     random: Random,
-    /// The life of its client in which it has what follows.
+    /// The life of its client that the following fields belong to.
     life: Option<Life>,
     root: Option<Dir>,
     open: Option<Open>,
@@ -112,7 +112,7 @@ fn mode(mode: u32) -> SetAttr {
     SetAttr { mode: Some(mode), ..SetAttr::default() }
 }
 
-/// What must be done for a history to begin.
+/// Makes a call that must succeed for the history to start.
 async fn must<T: Send + 'static>(
     life: &Life,
     make: impl FnOnce(&larder_client::Client) -> Answer<T> + Send + 'static,
@@ -125,7 +125,7 @@ async fn must<T: Send + 'static>(
 }
 
 impl History {
-    /// Makes its directory, and the file in it, which is durable then.
+    /// Makes the history's directory and the file in it, and makes both durable.
     pub(crate) async fn begin(number: u64, ticks: Ticks, life: &Life) -> Arc<History> {
         let dir = format!("history{number}");
         let name = dir.clone();
@@ -170,7 +170,7 @@ impl History {
         });
     }
 
-    /// A client has died: what it had locked goes some time.
+    /// Records that a client has died: the server releases its locks at some later time.
     pub(crate) fn died(&self, client: u64) {
         let span = Span { made: self.tick(), answered: None };
         let call = locks::Call::End { client };
@@ -184,7 +184,7 @@ impl Player {
         Player { history, number, lives, random, life: None, root: None, open: None }
     }
 
-    /// Makes so many steps, and closes what it has open.
+    /// Makes this many steps, and closes the open file.
     pub(crate) async fn play(mut self, steps: u64) -> Player {
         for _ in 0..steps {
             let Some(life) = self.living().await else { continue };
@@ -199,7 +199,7 @@ impl Player {
         self
     }
 
-    /// Looks at all names.
+    /// Looks up every name.
     pub(crate) async fn look_at_names(&mut self) {
         let life = self.living().await.expect("it lives to the end");
         let top = self.root.unwrap();
@@ -211,7 +211,8 @@ impl Player {
         }
     }
 
-    /// Reads all places, as the server has them: what is held while that is away is no answer.
+    /// Reads every place as the server has it: what the client shows while the server is away does
+    /// not count.
     pub(crate) async fn read_places(&mut self) -> Vec<data::Read> {
         let life = self.living().await.expect("it lives to the end");
         loop {
@@ -230,8 +231,8 @@ impl Player {
         last
     }
 
-    /// The present life of its client, once there is one; `None` if it ended before this process
-    /// had begun in it.
+    /// The current life of its client, once there is one; `None` if it ended before this process
+    /// began to use it.
     async fn living(&mut self) -> Option<Life> {
         let now = self.lives.wait_for(Option::is_some).await.unwrap().clone().unwrap();
         if self.life.as_ref().is_some_and(|life| life.number == now.number) {
@@ -253,7 +254,7 @@ impl Player {
         }
     }
 
-    /// Makes a call, and tells when.
+    /// Makes a call, and returns its span.
     async fn timed<T: Send + 'static>(
         &self,
         life: &Life,

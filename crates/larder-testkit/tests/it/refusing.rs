@@ -10,7 +10,8 @@ use crate::world::World;
 
 const FLAGS: OpenFlags = OpenFlags { write: true, read: true, ..OpenFlags::WRITE };
 
-/// Who writes is told that it is late, not that it is lost; it is there once the disk trusts again.
+/// The writer is told that its data is late, not that it is lost; the data arrives once the disk
+/// trusts the metadata server again.
 #[test]
 fn what_a_disk_refuses_for_long_is_kept_and_tried_again() {
     let mut world = World::new(2);
@@ -35,7 +36,7 @@ fn what_a_disk_refuses_for_long_is_kept_and_tried_again() {
     world.volume.kill_disks(Image::Written);
     world.volume.start();
     runtime.block_on(async {
-        writer.fsync(&root, ino).wait().await.unwrap();
+        writer.fsync(&root, ino, None).wait().await.unwrap();
         writer.release(ino, open).wait().await.unwrap();
         let found = reader.lookup(&root, Ino::ROOT, name).wait().await.unwrap();
         let Lookup::Found(Entry { ino: there, .. }) = found else { panic!("not there") };

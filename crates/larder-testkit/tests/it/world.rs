@@ -24,16 +24,16 @@ use larder_wire::seal::Setup;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::{RwLock, watch};
 
-/// Seconds of simulated time in one of the machine's.
+/// How many seconds of simulated time pass in one real second.
 const SPEED: u32 = 20;
 
-/// How long something may take that waits for a session to end and for a disk to be trusted.
+/// The longest to wait, in real time, for a session to end and for a disk to be trusted.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// So often simulated time moves.
+/// How often simulated time advances.
 const STEP: Duration = Duration::from_millis(1);
 
-/// A volume, and clients of it.
+/// A volume and its clients.
 pub(crate) struct World {
     pub(crate) volume: Volume,
     seats: Vec<Seat>,
@@ -43,12 +43,12 @@ pub(crate) struct World {
     pub(crate) ticks: Ticks,
 }
 
-/// A clock that moves whenever somebody looks at it. Clones are the same.
+/// A clock that advances whenever it is read. Clones share it.
 #[derive(Clone, Debug)]
 pub(crate) struct Ticks(Arc<watch::Sender<u64>>);
 
 impl Ticks {
-    /// The next tick.
+    /// Advances the clock and returns the tick.
     pub(crate) fn next(&self) -> u64 {
         let mut now = 0;
         self.0.send_modify(|tick| {
@@ -58,13 +58,13 @@ impl Ticks {
         now
     }
 
-    /// Waits until it has come so far.
+    /// Waits until the clock has reached this tick.
     pub(crate) async fn reach(&self, tick: u64) {
         self.0.subscribe().wait_for(|now| *now >= tick).await.unwrap();
     }
 }
 
-/// A client on its way through its lives.
+/// A client with all its lives.
 struct Seat {
     name: [u8; 16],
     boot: u64,
@@ -73,10 +73,10 @@ struct Seat {
     now: watch::Sender<Option<Life>>,
 }
 
-/// A client from its start to its death. Clones are the same.
+/// One life of a client, from its start to its death. Clones are the same life.
 #[derive(Clone)]
 pub(crate) struct Life {
-    /// No two lives have the same.
+    /// Unique among the lives of all clients.
     pub(crate) number: u64,
     pub(crate) client: Client,
     native: Arc<Native>,
@@ -84,29 +84,29 @@ pub(crate) struct Life {
     dirs: Arc<Mutex<BTreeMap<Ino, Arc<RwLock<()>>>>>,
 }
 
-/// Where to learn which life a client has now.
+/// The current life of a client.
 pub(crate) type Lives = watch::Receiver<Option<Life>>;
 
-/// What became of a call.
+/// The outcome of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome<T> {
-    /// It was done.
+    /// It succeeded.
     Done(T),
-    /// It was refused, and nothing was done.
+    /// It was refused, and changed nothing.
     Refused(Error),
-    /// Nobody knows what became of it: the client died, or says that it does not know.
+    /// Unknown: the client died, or reported that it does not know.
     Unknown,
 }
 
 impl Life {
-    /// The lock that a kernel has on a directory: it makes one change in it at a time, and looks
-    /// nothing up meanwhile.
+    /// The lock that a kernel holds on a directory: it makes one change there at a time, and no
+    /// lookups meanwhile.
     pub(crate) fn dir(&self, dir: Ino) -> Arc<RwLock<()>> {
         Arc::clone(self.dirs.lock().unwrap().entry(dir).or_default())
     }
 
-    /// Does something, and tells whether the metadata server was there all the time, as far as the
-    /// client knows. If it was not, what the client holds may have been the answer.
+    /// Does something, and returns whether the client was in contact with the metadata server all
+    /// the time, as far as it knows. If it was not, the answer may have come from its cache.
     pub(crate) async fn attended<T>(&self, work: impl Future<Output = T>) -> (T, bool) {
         let mut state = self.native.rpc().state();
         let was_there = matches!(*state.borrow_and_update(), ServerState::Reachable);
@@ -114,14 +114,14 @@ impl Life {
         (done, was_there && state.has_changed().is_ok_and(|changed| !changed))
     }
 
-    /// Waits until the metadata server is there, as far as the client knows.
+    /// Waits until the client, as far as it knows, is in contact with the metadata server.
     pub(crate) async fn reaches_server(&self) {
         let mut state = self.native.rpc().state();
         state.wait_for(|state| matches!(state, ServerState::Reachable)).await.unwrap();
     }
 
-    /// Writes the start of a file in the root directory, past the client: at the disks, and not
-    /// committed.
+    /// Writes the start of a file in the root directory directly to the disks, without the client,
+    /// and does not commit it.
     pub(crate) async fn write_to_disks(&self, name: &str, data: &[u8]) {
         let (cred, data) = (Cred::root(), Bytes::copy_from_slice(data));
         let root = self.native.root().await.unwrap().handle;
@@ -131,7 +131,7 @@ impl Life {
         self.native.write(&cred, &file, None, 0, data, unstable).await.unwrap();
     }
 
-    /// Makes a call as the kernel does. It ends with the client.
+    /// Makes a call as the kernel does. The call ends with the client.
     pub(crate) async fn call<T: Send + 'static>(
         &self,
         make: impl FnOnce(&Client) -> Answer<T> + Send + 'static,
@@ -150,7 +150,7 @@ impl World {
         World::with_copies(clients, 1)
     }
 
-    /// The same, of a volume with so many copies of each block.
+    /// Like [`new`](Self::new), on a volume with this many copies of each block.
     pub(crate) fn with_copies(clients: usize, copies: u32) -> World {
         let clock = Arc::new(SimClock::ticking());
         clock.advance(Duration::from_secs(1000));
@@ -173,7 +173,7 @@ impl World {
         world
     }
 
-    /// One more client. Answers its number.
+    /// Adds a client and returns its number.
     pub(crate) fn add(&mut self) -> usize {
         let number = self.seats.len();
         let name = [u8::try_from(number).unwrap(); 16];
@@ -183,7 +183,8 @@ impl World {
         number
     }
 
-    /// Waits until something is so, which is to be so within a session's time and a disk's.
+    /// Waits until a condition holds, which must happen within the time of a session and of a
+    /// disk's trust.
     pub(crate) async fn until(&self, mut is_so: impl AsyncFnMut() -> bool) {
         let clock: &dyn Clock = &*self.clock;
         let late = clock.instant() + PATIENCE;
@@ -193,7 +194,8 @@ impl World {
         }
     }
 
-    /// Waits until the server has what clients have not sent yet, also in lives before this one.
+    /// Waits until the server has all data that clients had not sent, including data from their
+    /// earlier lives.
     pub(crate) async fn all_is_sent(&self) {
         for client in 0..self.seats.len() {
             let life = self.lives(client).borrow().clone().unwrap();
@@ -205,8 +207,8 @@ impl World {
         self.seats[client].now.subscribe()
     }
 
-    /// Ends a client in the middle of what it does: the process, or, unless all that was written is
-    /// left, the machine. Answers which life it was.
+    /// Kills a client in the middle of its work: its process, or the whole machine unless `image`
+    /// keeps all that was written. Returns which life ended.
     pub(crate) fn kill_client(&mut self, client: usize, image: Image) -> u64 {
         let seat = &mut self.seats[client];
         let life = seat.now.send_replace(None).unwrap();
@@ -219,7 +221,7 @@ impl World {
         life.number
     }
 
-    /// Begins the next life of a client.
+    /// Starts the next life of a client.
     pub(crate) fn begin(&mut self, client: usize) {
         let (clock, port) = (Arc::clone(&self.clock), self.volume.address().port());
         self.lives += 1;

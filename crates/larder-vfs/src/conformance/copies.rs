@@ -1,4 +1,4 @@
-//! Cases on copies within a server. One that has none says so.
+//! Cases on copies within a server. A server without copies must say so.
 
 use crate::{CopyEnd, Error, Handle, New, RemoteCopied, Result};
 
@@ -186,7 +186,7 @@ async fn senseless_copies_are_refused(bench: Bench) -> Outcome {
     bench.contains(&file, &bytes(14, 5000)).await
 }
 
-/// Whatever the server is.
+/// Whatever the server can do, its methods and its answers must agree.
 async fn without_copies_that_is_said(bench: Bench) -> Outcome {
     let from = bench.file("from", &bytes(15, 5000)).await?;
     let to = bench.file("to", &bytes(16, 5000)).await?;

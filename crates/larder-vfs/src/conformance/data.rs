@@ -4,7 +4,7 @@ use std::task::Poll;
 
 use bytes::Bytes;
 
-use crate::{Error, New, SetAttr, Stability};
+use crate::{Error, New, SetAttr, Stability, Volatile};
 
 use super::bench::{Bench, Outcome, holds, refused, same, works};
 
@@ -150,10 +150,13 @@ async fn stability_is_at_least_what_was_asked(bench: Bench) -> Outcome {
     let file = bench.file("a", b"").await?;
     let rank = |stability| match stability {
         Stability::Unstable => 0,
-        Stability::DataSync => 1,
-        Stability::FileSync => 2,
+        Stability::Shared(_) => 1,
+        Stability::DataSync => 2,
+        Stability::FileSync => 3,
     };
-    for asked in [Stability::Unstable, Stability::DataSync, Stability::FileSync] {
+    let shared = Stability::Shared(Volatile { copies: 1, due: None });
+    let all = [Stability::Unstable, shared, Stability::DataSync, Stability::FileSync];
+    for asked in all {
         let data = Bytes::from_static(b"x");
         let written = bench.remote.write(&bench.owner, &file, None, 0, data, asked).await;
         let got = works("write", written)?.stability;

@@ -14,7 +14,7 @@ super::table! {
     a_refused_lock_changes_nothing [Locks];
     a_part_of_a_shared_lock_is_unlocked_by_itself [Locks];
     several_ranges_are_locked_at_once [Locks];
-    whoever_has_locked_a_file_reads_and_writes_it [Locks];
+    the_owner_of_a_lock_reads_and_writes_the_file [Locks];
     attributes_come_from_after_the_lock [Locks];
     locks_stay_with_a_renamed_file [Locks];
     locks_up_to_the_last_byte [Locks];
@@ -194,7 +194,7 @@ async fn several_ranges_are_locked_at_once(bench: Bench) -> Outcome {
     two.locks(there, 30..31, Exclusive).await
 }
 
-async fn whoever_has_locked_a_file_reads_and_writes_it(bench: Bench) -> Outcome {
+async fn the_owner_of_a_lock_reads_and_writes_the_file(bench: Bench) -> Outcome {
     let two = Two::new(bench).await?;
     let (bench, file) = (&two.bench, &two.file);
     two.locks(two.here(), 0..LOCK_END, Exclusive).await?;

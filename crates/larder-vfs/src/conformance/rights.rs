@@ -217,7 +217,7 @@ async fn writing_clears_set_uid(bench: Bench) -> Outcome {
     same("mode", bench.attr(&file).await?.mode & 0o7000, 0)
 }
 
-/// The writer opened the file before it became read-only. The server saw no open, so it lets the
+/// The caller opened the file before it became read-only. The server saw no open, so it lets the
 /// owner write, as POSIX allows through an open file; the client checks opens.
 async fn is_written_though_read_only(bench: &Bench, owner: &Cred, name: &str) -> Outcome {
     let name = OsStr::new(name);

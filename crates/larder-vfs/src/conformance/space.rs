@@ -1,5 +1,5 @@
 //! Cases on the room that ranges of files take, and on holes. A server that cannot do part of this
-//! says so.
+//! must say so.
 
 use crate::{Change, Error, Handle, New, Result, Seek, SpaceChange, SpaceKind, Time};
 
@@ -259,7 +259,7 @@ async fn what_is_unstable_is_data(bench: Bench) -> Outcome {
     bench.tells_of(&file, &content).await.map(drop)
 }
 
-/// Whatever the server is.
+/// Whatever the server can do, its methods and its answers must agree.
 async fn without_space_that_is_said(bench: Bench) -> Outcome {
     let content = full(10_000);
     let file = bench.file("a", &content).await?;

@@ -1,4 +1,4 @@
-//! Cases on extended attributes. A server without them says so.
+//! Cases on extended attributes. A server without them must say so.
 
 use std::ffi::OsString;
 
@@ -161,7 +161,7 @@ async fn setting_an_extended_attribute_is_a_change(bench: Bench) -> Outcome {
     super::bench::holds("the time of the change moved", after.ctime >= before.ctime)
 }
 
-/// Whatever the server is.
+/// Whatever the server can do, its methods and its answers must agree.
 async fn without_extended_attributes_that_is_said(bench: Bench) -> Outcome {
     let file = bench.file("a", b"").await?;
     let set = bench.set_xattr(&file, put("x", b"1")).await;

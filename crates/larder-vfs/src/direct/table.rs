@@ -14,11 +14,11 @@ pub(super) const UNREFERENCED_MAX: usize = 1 << 16;
 pub(super) struct Table {
     nodes: HashMap<Ino, Node>,
     by_handle: HashMap<Handle, Ino>,
-    /// Nodes without references that may be dropped, by when they were met last.
+    /// Nodes without references that may be dropped, by when they were last found.
     unreferenced: BTreeMap<u64, Ino>,
     unreferenced_max: usize,
     next_ino: u64,
-    /// Counts meetings; never returns to an earlier value.
+    /// Counts the times that a handle was found; never returns to an earlier value.
     now: u64,
     /// Open files in all.
     opens: u64,

@@ -5,7 +5,7 @@ use crate::{CopyEnd, Cred, Error, RemoteCopied, Result};
 use super::node::{Body, READ, SET_GID, SET_UID, WRITE};
 use super::server::Server;
 
-/// More than this the model does not copy at once, in bytes: who wants more asks again.
+/// The most that the model copies at once, in bytes: a caller that wants more asks again.
 const COPIED_BYTES_MAX: u64 = 1 << 20;
 
 impl Server {

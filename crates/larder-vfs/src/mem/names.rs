@@ -191,7 +191,7 @@ impl Server {
             return Err(Error::InvalidArgument);
         }
         if is_dir && from_dir != to_dir {
-            // Its `..` changes.
+            // Its `..` changes, so the caller needs the right to write the directory itself.
             self.node(moved).need(cred, WRITE)?;
         }
         let Some(target) = target else { return Ok(()) };

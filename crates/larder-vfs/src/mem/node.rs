@@ -49,7 +49,7 @@ pub(super) enum Body {
 pub(super) struct Directory {
     pub(super) parent: u64,
     pub(super) names: HashMap<OsString, u64>,
-    /// By position, which a name keeps.
+    /// By position, which an entry keeps as long as it exists.
     pub(super) entries: BTreeMap<u64, (OsString, u64)>,
     pub(super) next: u64,
 }

@@ -14,7 +14,7 @@ pub(super) struct Open {
 }
 
 impl Open {
-    /// Counts it in.
+    /// Counts the open.
     pub(super) fn new(count: &Arc<AtomicUsize>, file: &Handle) -> Open {
         count.fetch_add(1, Ordering::SeqCst);
         Open { count: Arc::clone(count), file: file.clone(), closed: AtomicBool::default() }
@@ -25,7 +25,7 @@ impl Open {
         self.file == *file && !self.closed.load(Ordering::SeqCst)
     }
 
-    /// Counts it out, once.
+    /// Uncounts the open, once.
     pub(super) fn close(&self) {
         if !self.closed.swap(true, Ordering::SeqCst) {
             self.count.fetch_sub(1, Ordering::SeqCst);

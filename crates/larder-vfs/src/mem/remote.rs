@@ -79,7 +79,8 @@ impl Remote for MemRemote {
     }
 
     fn watch(&self, watcher: Weak<dyn Watcher>) {
-        // Leases of an earlier user of this connection do not belong to this one.
+        // A client that used this connection before may have left leases, which the new one does
+        // not have.
         self.server().leases.disconnect(self.number);
         self.connection().watcher = Some(watcher);
     }

@@ -38,10 +38,10 @@ pub(super) struct Server {
     pub(super) listings_lead_to: Option<u64>,
     /// Changes so far: the clock, in nanoseconds.
     ticks: u64,
-    /// The time of all changes, where the clock is wound by hand.
+    /// The time of all changes, if the test sets the clock.
     time: Option<Time>,
     verifier: u64,
-    /// Which handles are good, see [`Server::give_new_handles`].
+    /// Handles are valid only if they carry this number; see [`Server::give_new_handles`].
     generation: u32,
 }
 
@@ -102,8 +102,9 @@ impl Server {
 
     /// The number of the next file.
     pub(super) fn free_number(&self) -> u64 {
-        let free = (ROOT..self.next).find(|number| !self.nodes.contains_key(number));
-        free.filter(|_| self.gives_again).unwrap_or(self.next)
+        // The search takes as long as there are files.
+        let mut given = if self.gives_again { ROOT..self.next } else { 0..0 };
+        given.find(|number| !self.nodes.contains_key(number)).unwrap_or(self.next)
     }
 
     pub(super) fn tick(&mut self) -> Time {
@@ -137,7 +138,7 @@ impl Server {
         }
     }
 
-    /// A node goes, with all that is its.
+    /// Removes a node, its data and its extended attributes.
     pub(super) fn remove_node(&mut self, number: u64) {
         self.nodes.remove(&number);
         self.xattrs.remove(&number);
@@ -170,7 +171,7 @@ impl Server {
         self.generation += 1;
     }
 
-    /// The number of a file that is still there.
+    /// The number of a file that still exists.
     pub(super) fn resolve(&self, handle: &Handle) -> Result<u64> {
         let (number, generation) = handle.as_bytes().split_first_chunk().ok_or(Error::Stale)?;
         let number = u64::from_be_bytes(*number);
@@ -287,7 +288,7 @@ impl Server {
         }
     }
 
-    /// The data of a file that the caller may use in this way.
+    /// The data of a file, if the caller has these rights on it.
     pub(super) fn data(&self, cred: &Cred, number: u64, right: u32) -> Result<&Pages> {
         let node = self.node(number);
         match &node.body {
@@ -339,7 +340,7 @@ impl Server {
             Stability::Unstable => {
                 durable.get_or_insert_with(|| data.clone());
             }
-            Stability::DataSync | Stability::FileSync => {
+            Stability::Shared(_) | Stability::DataSync | Stability::FileSync => {
                 if let Some(durable) = durable {
                     durable.write(offset, bytes);
                 }

@@ -6,7 +6,7 @@ use super::node::{Body, READ, SET_GID, SET_UID, WRITE};
 use super::pages::Pages;
 use super::server::Server;
 
-/// More than this at once the model has no room for, in bytes.
+/// The most that the model allocates at once, in bytes; beyond that it has no space.
 const ALLOCATED_BYTES_MAX: u64 = 1 << 30;
 
 impl Server {

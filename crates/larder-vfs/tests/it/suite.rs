@@ -42,7 +42,7 @@ fn the_model_passes_everything() {
 }
 
 #[test]
-fn the_model_passes_with_an_owner_who_is_not_the_superuser() {
+fn the_model_passes_with_an_owner_that_is_not_the_superuser() {
     let reason = "the owner is not the superuser";
     let traits = Traits::default()
         .with_owner(Cred::new(1000, 1000, &[1001]))

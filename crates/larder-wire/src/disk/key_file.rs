@@ -1,4 +1,4 @@
-//! The file that makes a disk one of a volume: which one it is, and its master key, as text.
+//! The file that assigns a disk to a volume: its number, and its master key, as text.
 //!
 //! ```text
 //! larder disk key 1
@@ -7,8 +7,8 @@
 //! key 000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f
 //! ```
 //!
-//! The disk has it, and the metadata server, each in a file that only its owner may read. Reading
-//! files is the caller's.
+//! The disk has it, and the metadata server, each in a file that only its owner may read. The
+//! caller reads the file.
 
 use thiserror::Error;
 
@@ -18,7 +18,7 @@ use crate::seal::MasterKey;
 const FORMAT: &str = "larder disk key ";
 const VERSION: &str = "1";
 
-/// What the file says.
+/// The content of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskKeyFile {
     /// The volume.
@@ -29,7 +29,7 @@ pub struct DiskKeyFile {
     pub master: MasterKey,
 }
 
-/// Why a text is not that of such a file. The text itself is not shown: it may be a secret.
+/// Why a text is not the content of such a file. The text itself is not shown: it may be a secret.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum KeyFileError {
     /// It is something else.
@@ -51,7 +51,7 @@ impl DiskKeyFile {
         format!("{FORMAT}{VERSION}\nvolume {volume}\ndisk {}\nkey {key}\n", disk.0)
     }
 
-    /// What a text says.
+    /// Decodes a text.
     ///
     /// # Errors
     /// [`KeyFileError`]
@@ -85,7 +85,7 @@ impl VolumeId {
         hex(&self.0)
     }
 
-    /// What 32 hexadecimal digits say.
+    /// Decodes 32 hexadecimal digits.
     pub fn from_text(text: &str) -> Option<VolumeId> {
         bytes(text).map(VolumeId)
     }

@@ -20,7 +20,7 @@ use crate::xdr::{Decode, Encode, Encoder, Opaque, XdrError, to_segments};
 /// A request, as it travels.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sealed<H> {
-    /// In which session; zero in a setup without any.
+    /// The session to which it belongs; zero in a setup without sessions.
     pub session: SessionId,
     /// Its number in the session, never used twice.
     pub sequence: u64,
@@ -47,7 +47,7 @@ impl<H: Head> crate::Procedure for Sealed<H> {
     const NUMBER: u32 = H::NUMBER;
 }
 
-/// What a seal covers beside the head and the data.
+/// What a seal covers besides the head and the data.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     procedure: u32,
@@ -102,7 +102,7 @@ impl<H: Head> Sealed<H> {
         }
     }
 
-    /// What it asks for, as it says: nothing is checked yet.
+    /// The head as received: nothing is checked yet.
     ///
     /// # Errors
     /// [`XdrError`]
@@ -151,7 +151,7 @@ impl<H: Head> SealedReply<H> {
         SealedReply { head, seal: [0; TAG_BYTES], data: Opaque(data), kind: PhantomData }
     }
 
-    /// Checks the seal, and gives what the disk says, and the data.
+    /// Checks the seal, and returns the disk's answer, and the data.
     ///
     /// # Errors
     /// [`ReplyError`]
@@ -167,7 +167,7 @@ impl<H: Head> SealedReply<H> {
         Ok((decoded(&self.head.0)?, data?))
     }
 
-    /// What the disk says, and the data, in a setup without seals.
+    /// The disk's answer, and the data, in a setup without seals.
     ///
     /// # Errors
     /// [`ReplyError::Malformed`]
@@ -193,7 +193,7 @@ fn encoded(value: &impl Encode) -> Bytes {
     bytes
 }
 
-/// All of a head. What is left behind it makes it another one.
+/// Decodes all of a head. Trailing bytes make it a different, unknown one.
 fn decoded<T: Decode>(bytes: &Bytes) -> Result<T, XdrError> {
     let mut input = bytes.clone();
     let value = T::decode(&mut input)?;

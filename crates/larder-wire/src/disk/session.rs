@@ -1,8 +1,8 @@
-//! The client's half of a session, as pure functions: who calls brings randomness and carries
+//! The client's half of a session, as pure functions: the caller provides randomness and transports
 //! bytes.
 //!
-//! [`Hailing`] is a handshake under way; [`Session`] seals requests; [`Asked`] opens their replies.
-//! The metadata server's sessions are the same, and show nothing in each request.
+//! [`Hailing`] is a handshake in progress; [`Session`] seals requests; [`Asked`] opens their
+//! replies. The metadata server's sessions work in the same way, but its requests present nothing.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,9 +21,9 @@ use crate::seal::{Forged, KEY_BYTES, MasterKey, RequestKeys, Secret, SessionKey,
 /// A capability and the secret that proves it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Granted {
-    /// What the disk is shown.
+    /// What is presented to the disk.
     pub capability: Capability,
-    /// What the disk is never sent.
+    /// The secret, which is never sent to the disk.
     pub secret: Secret,
 }
 
@@ -40,14 +40,14 @@ impl Granted {
 pub struct Hailing {
     nonce: [u8; KEY_BYTES],
     secret: Secret,
-    /// Of whoever has the disk's key, not a capability: sealed in every setup.
+    /// Made with the disk's key, not with a capability: sealed in every setup.
     is_control: bool,
 }
 
 impl Hailing {
     /// A client's handshake, under a capability. `nonce` is drawn at random, for this handshake
-    /// alone. `before` is a session that is over: whatever of it is still under way is finished, or
-    /// refused, before this one begins.
+    /// alone. `before` is a session that is over: the disk finishes or refuses its requests in
+    /// flight before the new session begins.
     pub fn client(
         granted: &Granted,
         nonce: [u8; KEY_BYTES],
@@ -72,7 +72,7 @@ impl Hailing {
         (hailing.call(volume, disk, Shown::Control(Owner { owner }), before), hailing)
     }
 
-    /// The handshake of somebody who has the disk's key, for STATUS alone.
+    /// The handshake of an observer, which has the disk's key, for STATUS alone.
     pub fn observer(
         master: &MasterKey,
         volume: VolumeId,
@@ -126,15 +126,15 @@ impl Hailing {
     }
 }
 
-/// A session, from the client's side. It may be used by many tasks at a time.
+/// A session, from the client's side. Many tasks may use it at the same time.
 #[derive(Debug)]
 pub struct Session {
     number: SessionId,
     boot: BootEpoch,
     volume_setup: Setup,
-    /// What protects its requests.
+    /// How its requests are protected.
     setup: Setup,
-    /// What its requests are made under, if they show nothing.
+    /// The secret for its requests, if they present nothing.
     control: Option<Secret>,
     key: SessionKey,
     next: AtomicU64,
@@ -142,7 +142,7 @@ pub struct Session {
     kept: Mutex<Vec<(Secret, Arc<RequestKeys>)>>,
 }
 
-/// Capabilities whose keys a session keeps: as many as a client uses at a time.
+/// Capabilities whose keys a session keeps: as many as a client uses at the same time.
 const KEPT_MAX: usize = 16;
 
 /// The session is used up: its sequence numbers are.
@@ -151,8 +151,8 @@ const KEPT_MAX: usize = 16;
 pub struct Exhausted;
 
 impl Session {
-    /// Which boot of the disk it is of. What was written and not flushed in another boot may be
-    /// lost.
+    /// The boot of the disk to which it belongs. What was written and not flushed in another boot
+    /// may be lost.
     pub fn boot(&self) -> BootEpoch {
         self.boot
     }
@@ -199,7 +199,7 @@ impl Session {
 }
 
 impl Session {
-    /// The keys of requests that show what `secret` belongs to.
+    /// The keys of requests that present the capability to which `secret` belongs.
     fn keys(&self, secret: &Secret) -> Arc<RequestKeys> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(at) = kept.iter().position(|(known, _)| known == secret) {
@@ -224,22 +224,22 @@ struct Question {
     sequence: u64,
 }
 
-/// Why a request was not carried out, or nobody knows whether it was.
+/// Why a request was not carried out, or why it is unknown whether it was.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum AskError {
-    /// The disk says so, under seal.
+    /// The disk refused it, under seal.
     #[error("{0}")]
     Refused(Refusal),
-    /// Somebody says so, and no seal shows who: at most a reason to shake hands again.
+    /// A refusal without a seal, from an unknown sender: at most a reason to repeat the handshake.
     #[error("{0}, as somebody says")]
     Hearsay(Refusal),
-    /// What came back is not from the disk, or not to the request.
+    /// The reply does not come from the disk, or does not belong to the request.
     #[error("the reply is not from the disk: {0}")]
     Reply(ReplyError),
 }
 
 impl Asked {
-    /// What the disk answered.
+    /// The disk's answer.
     ///
     /// # Errors
     /// [`AskError`]

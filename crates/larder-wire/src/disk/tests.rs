@@ -135,8 +135,8 @@ fn private_data_is_what_the_format_says() {
     assert_eq!(write.open(&keys.to_disk, Setup::Private), Ok(data));
 }
 
-/// A reply counts for the request that it is to, and for no other: another one of the session, of
-/// another session, of another procedure, or from nobody.
+/// A reply is accepted for its own request only, and for no other: not for another one of the
+/// session, of another session, or of another procedure, nor if it is forged.
 #[test]
 fn a_reply_is_to_its_request() {
     let (key, session) = session(Setup::Secure);
@@ -179,7 +179,7 @@ fn a_reply_is_to_its_request() {
 }
 
 #[test]
-fn a_welcome_of_somebody_else_makes_no_session() {
+fn a_welcome_for_another_handshake_makes_no_session() {
     let (_, hailing) = Hailing::client(&granted(), [0x11; 32], None);
     let welcome = welcome(Setup::Off);
     let key = granted().secret.session_key(&[0x12; 32], &[0x22; 32]);
@@ -187,7 +187,8 @@ fn a_welcome_of_somebody_else_makes_no_session() {
     assert_eq!(hailing.welcomed(&done).unwrap_err(), Forged);
 }
 
-/// The metadata server's session is sealed whatever the volume's setup; a client's as that says.
+/// The metadata server's session is sealed whatever the volume's setup; a client's according to the
+/// setup.
 #[test]
 fn control_is_sealed_in_every_setup() {
     for setup in [Setup::Off, Setup::Secure, Setup::Private] {

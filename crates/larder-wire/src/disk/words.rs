@@ -1,4 +1,4 @@
-//! What the program of disks speaks of: its procedures, and why they are refused.
+//! The vocabulary of the program of disks: its procedures, and the reasons for refusals.
 
 use bytes::Bytes;
 
@@ -14,7 +14,7 @@ xdr_newtype! {
     SessionId(u64);
 }
 
-/// What a disk answers: results, or why there are none.
+/// A disk's answer: results, or a refusal.
 pub type Res<T> = Result<T, Refusal>;
 
 impl<T: Encode> Encode for Res<T> {
@@ -49,7 +49,7 @@ impl<T: crate::sample::Sample> crate::sample::Sample for Res<T> {
 }
 
 xdr_enum! {
-    /// Why a disk did not do what it was asked. [`Refusal::remedy`] says what helps.
+    /// Why a disk did not carry out a request. [`Refusal::remedy`] says what to do.
     Refusal {
         /* What cannot be answered under a seal: whoever is between may have made it up. */
         Malformed = 1, UnknownSession = 2, Forged = 3, Replayed = 4, Exhausted = 5,
@@ -64,7 +64,7 @@ xdr_enum! {
     }
 }
 
-/// What who was refused may do about it.
+/// What the client may do after a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remedy {
     /// Shake hands, and ask again.
@@ -107,7 +107,7 @@ impl Refusal {
         ]
     };
 
-    /// What helps.
+    /// What the client may do.
     pub fn remedy(self) -> Remedy {
         use Refusal::*;
         match self {
@@ -161,11 +161,11 @@ impl std::fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
-/// What a request asks for: the part of its arguments that is read before its data.
+/// A request: the part of its arguments that is read before its data.
 pub trait Head: Encode + Decode {
     /// The number of the procedure.
     const NUMBER: u32;
-    /// What is answered if it was done, beside data.
+    /// The answer if it was carried out, besides data.
     type Done: Encode + Decode;
 }
 
@@ -174,10 +174,12 @@ xdr_struct! {
     #[derive(Copy, Default)]
     NullCall {}
 
-    /// Arguments of HANDSHAKE: `mac` is over `hello`, under what it shows.
+    /// Arguments of HANDSHAKE: `mac` is over `hello`, under the secret that belongs to what it
+    /// presents.
     HandshakeCall { hello: Hello, mac: [u8; KEY_BYTES] }
 
-    /// Who wants a session, at which disk, and with which nonce. `ends` is a session that is over.
+    /// What the client presents, for which disk, and with which nonce. `ends` is a session that is
+    /// over.
     Hello {
         volume: VolumeId, disk: DiskId, shows: Shown, nonce: [u8; KEY_BYTES], ends: Option<Ending>,
     }
@@ -186,8 +188,8 @@ xdr_struct! {
     #[derive(Copy)]
     Owner { owner: u64 }
 
-    /// A session to be ended, and the proof that it is the caller's. What was asked in it is done
-    /// before the handshake is answered, or never.
+    /// A session to be ended, and the proof that it belongs to the caller. Its requests are carried
+    /// out before the handshake is answered, or never.
     #[derive(Copy)]
     Ending { session: SessionId, proof: [u8; KEY_BYTES] }
 
@@ -195,7 +197,7 @@ xdr_struct! {
     #[derive(Copy)]
     HandshakeDone { welcome: Welcome, mac: [u8; KEY_BYTES] }
 
-    /// The new session, at which boot of the disk, the setup of its volume, the disk's nonce.
+    /// The new session, the boot of the disk, the setup of its volume, the disk's nonce.
     #[derive(Copy)]
     Welcome { session: SessionId, boot: BootEpoch, setup: Setup, nonce: [u8; KEY_BYTES] }
 
@@ -203,38 +205,41 @@ xdr_struct! {
     ReadHead { capability: Capability, offset: u64, length: u32 }
     /// WRITE: the request's data to `offset` of the disk; if `stable`, durable before the reply.
     WriteHead { capability: Capability, offset: u64, stable: bool }
-    /// FLUSH: what was written to the disk and answered is durable before the reply.
+    /// FLUSH: what was written to the disk, and acknowledged, is durable before the reply.
     FlushHead { capability: Capability }
 
-    /// REFRESH: until when the disk may trust what it knows. Without one it only tells its clock.
+    /// REFRESH: until when the disk may trust what it knows. Without a time it only returns the
+    /// disk's clock.
     #[derive(Copy)]
     RefreshHead { trust: Option<Trust> }
-    /// A time of a disk's clock in one boot: the same, whenever the disk hears of it.
+    /// A time of a disk's clock in one boot: it does not depend on when the disk receives it.
     #[derive(Copy)]
     Trust { boot: BootEpoch, until_ms: u64 }
-    /// The disk's clock: milliseconds since it started. It was this before the answer was sent.
+    /// The disk's clock: milliseconds since it started, at a moment before the answer was sent.
     #[derive(Copy)]
     RefreshDone { clock_ms: u64 }
-    /// REVOKE: these capabilities of a group are over. What they let in is done before the reply.
+    /// REVOKE: these capabilities of a group are over. Requests that they have admitted are done
+    /// before the reply.
     RevokeHead { group: GroupId, ids: Array<CapabilityId, REVOKED_MAX> }
-    /// GROUP_REPLACE: `victim` is over, `group` begins, higher than any that the disk has had.
+    /// GROUP_REPLACE: `victim` is over, `group` begins; its number is higher than any that the disk
+    /// has had.
     #[derive(Copy)]
     GroupReplaceHead { victim: Option<GroupId>, group: GroupId }
-    /// EPOCH: capabilities of this key epoch are taken, and of the one before it.
+    /// EPOCH: the disk accepts capabilities of this key epoch, and of the one before it.
     #[derive(Copy)]
     EpochHead { key: KeyEpoch }
     /// COPY: bytes of this disk to another place of it, durable before the reply.
     #[derive(Copy)]
     CopyHead { from: Extent, to: u64 }
-    /// CLEAR: bytes that read as zeros from now on, durably; whole blocks are given back.
+    /// CLEAR: bytes that read as zeros from now on, durably; whole blocks are released.
     ClearHead { extents: Extents }
-    /// AWAIT_WRITTEN: waits `wait_ms` at most until every block with bytes of the extents has been
-    /// written. That is durable before the reply.
+    /// AWAIT_WRITTEN: waits at most `wait_ms` until every block with bytes of the extents has been
+    /// written. They are durable before the reply.
     AwaitWrittenHead { extents: Extents, wait_ms: u32 }
     /// Whether they all have been written, durably.
     #[derive(Copy)]
     WrittenDone { is_durable: bool }
-    /// STATUS: what the disk knows of itself.
+    /// STATUS: what the disk reports of itself.
     #[derive(Copy, Default)]
     StatusHead {}
 
@@ -243,7 +248,7 @@ xdr_struct! {
     Done {}
 
     /// Results of STATUS. `trusted_until_ms` is a time of the disk's clock. Refusals are counted
-    /// since the start; those that never were are left out.
+    /// since the start; reasons that never occurred are left out.
     StatusDone {
         setup: Setup, size: u64, written: u64, clock_ms: u64, trusted_until_ms: u64,
         key: Option<KeyEpoch>, sessions: u32, poisoned: bool, groups: Array<GroupStatus, GROUPS_MAX>,
@@ -260,8 +265,8 @@ xdr_struct! {
 }
 
 xdr_union! {
-    /// What a handshake is made under. An observer has the disk's key and looks, and gives no
-    /// orders: STATUS is all that he may ask for.
+    /// What a handshake presents. An observer has the disk's key, but gives no orders: it may
+    /// request STATUS only.
     Shown {
         1 => Capability(Capability),
         2 => Control(Owner),
@@ -271,7 +276,7 @@ xdr_union! {
 
 procedures! { PROGRAM, VERSION; 0 NullCall => (), 1 HandshakeCall => Res<HandshakeDone> }
 
-/// Which head is which procedure, and what it answers.
+/// The head of each procedure, and the type of its answer.
 macro_rules! heads {
     ($( $number:literal $head:ident => $done:ident ),+ $(,)?) => { $(
         impl Head for $head {
@@ -287,8 +292,8 @@ heads! {
     10 ClearHead => Done, 11 StatusHead => StatusDone, 12 AwaitWrittenHead => WrittenDone,
 }
 
-/// How many bytes a READ asks for, from its whole message, which is not checked: the length is the
-/// head's last value, and behind it are the seal and the length of no data.
+/// How many bytes a READ requests, from its whole message, which is not checked: the length is the
+/// head's last value, followed by the seal and the length of no data.
 pub fn read_length(message: &[u8]) -> usize {
     let at = message.len().wrapping_sub(4 + crate::seal::TAG_BYTES + 4);
     let length = message.get(at..).and_then(<[u8]>::first_chunk);

@@ -5,9 +5,9 @@
 
 use super::words::{
     Attributes, ByteRange, ChangeId, Changed, Device, DiskId, Disks, FileId, IfExists, Kind,
-    Layout, LeaseGiven, LeaseKind, LockChange, LockFound, LockMode, Merged, Mode, Name, OpenId,
-    Place, Returned, Seen, Sequence, SessionId, SetAttributes, Time, VolumeId, WaiterNumber,
-    Written,
+    Layout, LeaseGiven, LeaseKind, LockChange, LockFound, LockMode, Medium, Merged, Mode, Name,
+    OpenId, Place, Returned, Seen, Sequence, SessionId, SetAttributes, Time, VolumeId,
+    WaiterNumber, Written,
 };
 use super::{
     DISKS_MAX, ENTRIES_MAX, LOCK_CHANGES_MAX, PROGRAM, RANGES_MAX, RETURNED_MAX, Res,
@@ -27,14 +27,14 @@ xdr_struct! {
     #[derive(Copy, Default)]
     Null {}
 
-    /// Arguments of SESSION. `client` names the client for good, `boot` its present life: another
-    /// one ends the session of the life before.
+    /// Arguments of SESSION. `client` identifies the client for good, `boot` its present life: a
+    /// new life ends the session of the one before.
     #[derive(Copy)]
     Session { client: [u8; 16], boot: u64, slots: u32 }
-    /// Results of SESSION. The client has to call within each `lease_ms`, or the session ends.
-    /// `server_boot` changes with each start of the server: leases and opens from before are gone.
-    /// `resumed`: the session existed, and its slots continue. `copies` of each block are on disks;
-    /// with more than one copy, a committed block is never written again.
+    /// Results of SESSION. The client must call at least once in every `lease_ms`, or the session
+    /// ends. `server_boot` changes with each start of the server: leases and opens from before are
+    /// gone. `resumed`: the session existed, and its slots continue. `copies` of each block are on
+    /// disks; with more than one copy, a committed block is never written again.
     SessionGiven {
         session: SessionId, slots: u32, lease_ms: u32, resumed: bool, volume: VolumeId,
         server_boot: u64, root: FileId, copies: u32, disks: Disks,
@@ -46,7 +46,7 @@ xdr_struct! {
     /// Answer of RENEW.
     Renewed { server_boot: u64, disks: Disks }
 
-    /// Arguments of END_SESSION: what the session holds is given up at once.
+    /// Arguments of END_SESSION: what the session holds is released at once.
     #[derive(Copy)]
     EndSession { session: SessionId }
 
@@ -54,8 +54,8 @@ xdr_struct! {
     #[derive(Copy)]
     GetAttr { session: SessionId, file: FileId }
 
-    /// Arguments of SETATTR. With `guard`, only if the file's ctime is still that. `open` is an
-    /// open file whose mode allows a new size, or none.
+    /// Arguments of SETATTR. With `guard`, only if the file still has that ctime. `open` is an open
+    /// file whose mode allows a new size, or none.
     #[derive(Copy)]
     SetAttr {
         sequence: Sequence, file: FileId, open: OpenId, set: SetAttributes, guard: Option<Time>,
@@ -67,16 +67,16 @@ xdr_struct! {
     #[derive(Copy)]
     LookedUp { dir: Attributes, found: Option<Attributes> }
 
-    /// Arguments of OPEN. The reply brings grants for as much of `range` as fits, `allocate` bytes
-    /// of it allocated if the mode includes writing, and a lease of `lease` at most.
+    /// Arguments of OPEN. The reply brings grants for as much of `range` as fits, with blocks on
+    /// `allocate` for it if the mode includes writing, and a lease of `lease` at most.
     Open {
         sequence: Sequence, what: OpenWhat, mode: Mode, lease: LeaseKind, range: ByteRange,
-        allocate: bool,
+        allocate: Option<Medium>,
     }
     /// What OPEN creates, unless the name exists.
     Create { place: Place, set: SetAttributes, if_exists: IfExists }
-    /// Answer of OPEN. `dir` is there if a name was given. A CREATE that opened what was there has
-    /// `created` false.
+    /// Answer of OPEN. `dir` is present if a name was given. If CREATE opened an existing file,
+    /// `created` is false.
     Opened {
         open: OpenId, created: bool, file: Changed, dir: Option<Changed>,
         lease: Option<LeaseGiven>, layout: Layout,
@@ -93,21 +93,25 @@ xdr_struct! {
     /// Answer of GETCAPS and ALLOC.
     LayoutGiven { attributes: Attributes, layout: Layout }
 
-    /// Arguments of ALLOC: the holes of `range` get blocks, which are the session's alone until
-    /// they are committed.
+    /// Arguments of ALLOC: the holes of `range` get blocks on `medium`, which belong to the session
+    /// alone until they are committed.
     #[derive(Copy)]
-    Alloc { sequence: Sequence, file: FileId, open: OpenId, range: ByteRange }
+    Alloc {
+        sequence: Sequence, file: FileId, open: OpenId, range: ByteRange, medium: Medium,
+    }
 
     /// Arguments of COMMIT_EXTENTS: what was written, and is durable on the disks; with `on_way` it
     /// may still be in flight to them, and the server asks the disks. The file's size
     /// becomes the end of the last range, if it was smaller. `all`: the session has no other
     /// written and uncommitted bytes of the file, and uses no earlier grant for writing. `copies`
     /// are the disks that have everything in `written` for their sets; the other disks of those
-    /// sets have missed it. `merged`, in order, are blocks that were not written as a whole.
+    /// sets have missed it. `merged`, in order, are blocks that were not written as a whole. What
+    /// was written to memory disks is to be on other disks within `due_ms`; without it, it may stay
+    /// there.
     CommitExtents {
         sequence: Sequence, file: FileId, open: OpenId, written: Array<Written, RANGES_MAX>,
         copies: Array<DiskId, DISKS_MAX>, merged: Array<Merged, RANGES_MAX>, mtime: Option<Time>,
-        all: bool, on_way: bool,
+        all: bool, on_way: bool, due_ms: Option<u32>,
     }
 
     /// Arguments of PUNCH: the range reads as zeros afterwards; the size stays.
@@ -205,7 +209,8 @@ xdr_struct! {
     /// grants to read as much of `range` as fits, if the caller may read the object and it is a
     /// file with data.
     Look { session: SessionId, at: LookAt, lease: LeaseKind, range: ByteRange }
-    /// Answer of LOOK. `dir` is there if a name was given, `found` unless there is none such.
+    /// Answer of LOOK. `dir` is present if a name was given, `found` unless the name does not
+    /// exist.
     LookedAt { dir: Option<Attributes>, found: Option<Seen> }
 
     /// Arguments of LOCK: the session is one holder; its client distinguishes its own processes.
@@ -213,7 +218,7 @@ xdr_struct! {
     /// them before the server was restarted.
     Lock { sequence: Sequence, file: FileId, changes: LockChanges, claim: bool }
 
-    /// Arguments of TESTLOCK: what keeps the session from having the range in this mode.
+    /// Arguments of TESTLOCK: which lock prevents the session from having the range in this mode.
     #[derive(Copy)]
     TestLock { session: SessionId, file: FileId, range: ByteRange, mode: LockMode }
     /// Results of TESTLOCK: none, or a conflicting lock of the strongest mode.
@@ -271,7 +276,7 @@ procedures! { PROGRAM, VERSION;
 }
 
 impl Entry {
-    /// Bytes that the entry takes in [`Entries`]. A server fills a reply by it.
+    /// Bytes that the entry takes in [`Entries`], with which a server fills a reply.
     pub fn encoded_bytes(&self) -> usize {
         let attributes = self.attributes.map_or(0, |_| super::words::ATTRIBUTES_BYTES);
         xdr::opaque_len(self.name.len()) + 8 + 8 + 4 + attributes

@@ -95,14 +95,27 @@ fn a_call_is_what_the_document_says() {
         mode: Mode::ReadWrite,
         lease: LeaseKind::Write,
         range: ByteRange { offset: 0, length: 4096 },
-        allocate: true,
+        allocate: Some(Medium::Memory(2)),
     };
     golden(
         &open,
         "a5a5a5a5 a5a5a5a5 a5a5a5a5 a5a5a5a5 00000003 00000007
          00000002 00000000 00000001 00000005 612e7478 74000000
          00000001 000001a4 00000000 00000000 00000000 00000000 00000001 00000001
-         00000003 00000002 00000000 00000000 00000000 00001000 00000001",
+         00000003 00000002 00000000 00000000 00000000 00001000 00000001 00000002
+         00000002",
+    );
+    golden(
+        &Alloc {
+            sequence: sequence(),
+            file: FileId(0x1122),
+            open: OpenId(4),
+            range: ByteRange { offset: 0, length: 4096 },
+            medium: Medium::Memory(2),
+        },
+        "a5a5a5a5 a5a5a5a5 a5a5a5a5 a5a5a5a5 00000003 00000007
+         00000000 00001122 00000000 00000004
+         00000000 00000000 00000000 00001000 00000002 00000002",
     );
     let commit = CommitExtents {
         sequence: sequence(),
@@ -122,6 +135,7 @@ fn a_call_is_what_the_document_says() {
         mtime: None,
         all: true,
         on_way: true,
+        due_ms: Some(30_000),
     };
     golden(
         &commit,
@@ -130,7 +144,7 @@ fn a_call_is_what_the_document_says() {
          00000001 00000000 00000000 00000000 00001388 00000001 00000000 00100000
          00000002 00000001 00000002
          00000001 00000000 00001000 00000001 00000001 00000000 00002000 000003e8
-         00000000 00000001 00000001",
+         00000000 00000001 00000001 00000001 00007530",
     );
 }
 
@@ -172,6 +186,12 @@ fn a_reply_is_what_the_document_says() {
          5e5e5e5e 5e5e5e5e 5e5e5e5e 5e5e5e5e 5e5e5e5e 5e5e5e5e 5e5e5e5e 5e5e5e5e",
     );
     golden(&Err::<Attributes, _>(Status::Stale), "00000074");
+    let address = Opaque::copy_from_slice(b"d:1");
+    let (disk, epoch) = (DiskId(2), 0x0102_0304_0506_0708);
+    golden(
+        &DiskInfo { disk, address, epoch, is_memory: true },
+        "00000002 00000003 643a3100 01020304 05060708 00000001",
+    );
 }
 
 #[test]

@@ -8,11 +8,11 @@ use super::{
 };
 use crate::xdr::{Array, Opaque};
 
-/// The name of one entry of a directory: never empty, without `/` and without NUL. One that is
-/// longer than [`super::NAME_BYTES_MAX`] decodes, so that the server can say so.
+/// The name of one entry of a directory: never empty, without `/` and without NUL. A name that is
+/// longer than [`super::NAME_BYTES_MAX`] decodes, so that the server can answer with an error.
 pub use crate::nfs3::filename3 as Name;
 
-/// Disks are spoken of as in capabilities. An open file has a mode, too.
+/// Disks are named as in capabilities. An open file has a mode, too.
 pub use crate::capability::{DiskId, Mode, VolumeId};
 
 xdr_newtype! {
@@ -26,7 +26,7 @@ xdr_newtype! {
     ChangeId(u64);
     /// Number of a lease: larger than those of all that were given before.
     LeaseNumber(u64);
-    /// A client's number for one that waits for a lock; never used for another waiter of the
+    /// A client's number for a caller that waits for a lock; never used for another waiter of the
     /// session.
     WaiterNumber(u64);
 }
@@ -37,7 +37,7 @@ impl FileId {
 }
 
 impl OpenId {
-    /// No open file: rights are checked anew.
+    /// No open file: rights are checked again.
     pub const NONE: OpenId = OpenId(0);
 }
 
@@ -54,8 +54,9 @@ xdr_enum! {
     LeaseKind { None = 0, Read = 1, Write = 2 }
 
     /// To whom an extent's blocks belong: to everyone who may read the file, or to the session that
-    /// allocated them and has not committed them yet.
-    ExtentState { Committed = 1, Provisional = 2 }
+    /// allocated them and has not committed them yet; or to the file, on a memory disk that has
+    /// lost the bytes.
+    ExtentState { Committed = 1, Provisional = 2, Lost = 3 }
 
     /// What a lock prevents others from: locking the range exclusively; locking it at all.
     #[derive(PartialOrd, Ord)]
@@ -78,8 +79,8 @@ xdr_struct! {
     Device { major: u32, minor: u32 }
 
     /// Attributes of a file. `mode` has the permission bits, `0o7777`; `used` is in bytes.
-    /// `data_change` is the version in which its data, or a directory's entries, changed last:
-    /// links, names, modes and owners leave it as it is.
+    /// `data_change` is the version in which its data, or a directory's entries, last changed:
+    /// changes of links, names, modes and owners do not affect it.
     #[derive(Copy)]
     Attributes {
         file: FileId, kind: Kind, mode: u32, links: u32, uid: u32, gid: u32, device: Device,
@@ -87,7 +88,7 @@ xdr_struct! {
         data_change: ChangeId,
     }
 
-    /// Which version an object is of, and in which one its data changed last.
+    /// The version of an object, and the version in which its data last changed.
     #[derive(Copy)]
     Version { change: ChangeId, data_change: ChangeId }
 
@@ -96,15 +97,15 @@ xdr_struct! {
     #[derive(Copy)]
     Changed { before: Version, after: Attributes }
 
-    /// Attributes to set; what is not there stays as it is.
+    /// Attributes to set; those that are absent stay as they are.
     #[derive(Copy, Default)]
     SetAttributes {
         mode: Option<u32>, uid: Option<u32>, gid: Option<u32>, size: Option<u64>, atime: SetTime,
         mtime: SetTime,
     }
 
-    /// Names a call of a session. Calls of one slot follow each other: the next one has a higher
-    /// sequence and is sent when the one before was answered. The first one is 1.
+    /// Identifies a call of a session. Calls of one slot follow each other: the next one has a
+    /// higher sequence and is sent when the one before was answered. The first one is 1.
     #[derive(Copy)]
     Sequence { session: SessionId, slot: u32, sequence: u32 }
 
@@ -132,14 +133,14 @@ xdr_struct! {
 
     /// A part of a file on a disk: `length` bytes at `offset` of the file are those at `position`
     /// of the disk. Offset and position are multiples of the block size; so is the length, except
-    /// for an extent that a smaller size of its file has cut. What no extent covers is zeros.
+    /// for an extent that a smaller size of its file has cut. What no extent covers reads as zeros.
     #[derive(Copy)]
     Extent { offset: u64, length: u64, disk: DiskId, position: u64, state: ExtentState }
 
-    /// A capability on one disk: what to show it (`capability`, as docs/formats has it for disks),
-    /// and what proves that it is ours (`secret`, never sent to the disk). It ends `expires_ms`
-    /// after the reply that brought it, or when it is revoked. `disk` is where extents say that
-    /// they lie; the capability names the disk that has this copy of them.
+    /// A capability on one disk: what is presented to the disk (`capability`, as in docs/formats
+    /// for disks), and what proves that it belongs to the client (`secret`, never sent to the
+    /// disk). It ends `expires_ms` after the reply that brought it, or when it is revoked. `disk`
+    /// is the disk that extents name; the capability names the disk that has this copy of them.
     Grant {
         disk: DiskId, mode: Mode, expires_ms: u32, capability: Opaque<CAPABILITY_BYTES_MAX>,
         secret: [u8; 32],
@@ -172,8 +173,17 @@ xdr_struct! {
     /// [`access`].
     Seen { attributes: Attributes, granted: u32, lease: Option<LeaseGiven>, layout: Layout }
 
-    /// A disk of the volume. Its grants bear `epoch`, which changes with each boot of the disk.
-    DiskInfo { disk: DiskId, address: Opaque<ADDRESS_BYTES_MAX>, epoch: u64 }
+    /// A disk of the volume. Its grants carry `epoch`, which changes with each boot of the disk.
+    /// What is on a memory disk is lost then. If there is one, committed blocks are never written
+    /// again, as with copies.
+    DiskInfo { disk: DiskId, address: Opaque<ADDRESS_BYTES_MAX>, epoch: u64, is_memory: bool }
+}
+
+xdr_union! {
+    /// The medium for bytes: disks that keep them; or this many memory disks, if there are as many
+    /// beside each other and they have room.
+    #[derive(Copy)]
+    Medium { 1 => Disk, 2 => Memory(u32) }
 }
 
 xdr_union! {

@@ -1,4 +1,4 @@
-//! Headers, MOUNT and portmap survive; broken calls are owed the right answer.
+//! Headers, MOUNT and portmap survive encoding and decoding; broken calls get the right answer.
 
 use super::*;
 use crate::sample::{Sample, Source, check_types};
@@ -122,6 +122,6 @@ fn a_server_that_speaks_tls_says_so() {
     assert!(!is_starttls(Xid(7), encode_reply(plain, &(), Framing::Datagram).to_bytes()));
     let refused = ReplyHeader { xid: Xid(7), outcome: Outcome::AuthError(AUTH_TOOWEAK) };
     assert!(!is_starttls(Xid(7), encode_reply(refused, &(), Framing::Datagram).to_bytes()));
-    // A client reads it as an ordinary reply, too.
+    // A client can also decode it as an ordinary reply.
     assert_eq!(ReplyHeader::decode(&mut said.clone()).unwrap().outcome, Outcome::Success);
 }

@@ -1,4 +1,4 @@
-//! What is shared, what is refused, and how it is padded.
+//! Which memory is shared, which bytes are refused, and how padding works.
 
 use super::*;
 

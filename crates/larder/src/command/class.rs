@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use larder_class::Subject;
 use serde::de::DeserializeOwned;
 
-use super::{daemon_of, print};
+use super::{class_rebuild, daemon_of, print, print_json};
 use crate::classes::{of_files, shown};
 use crate::control::{Nowhere, Request, call};
 use crate::options::{parse_size, rule_file};
@@ -65,6 +65,8 @@ cache, and is lost with the cache.\n\nExample:\n  larder class set critical /mnt
         #[arg(required = true, value_name = "PATH")]
         paths: Vec<PathBuf>,
     },
+    /// Say how files are made, so that they can be made again when their bytes are lost
+    Rebuild(class_rebuild::Args),
     /// Rules
     #[command(after_help = "Example:\n  larder class rules test src/main.o --rules build")]
     Rules {
@@ -72,11 +74,18 @@ cache, and is lost with the cache.\n\nExample:\n  larder class set critical /mnt
         what: Rules,
     },
     /// Show which class a file has, what decided that, and what the class promises
-    #[command(after_help = "Example:\n  larder class explain /mnt/ledger/2026.db")]
+    #[command(
+        after_help = "Each level that the class promises has a line: by when bytes are there, what loses them if \
+they are nowhere else, and after how long, on average. larder explain shows where they are.\n\n\
+Example:\n  larder class explain /mnt/ledger/2026.db"
+    )]
     Explain {
         /// A file or directory in a mount
         #[arg(value_name = "PATH")]
         path: PathBuf,
+        /// Print JSON, as larder explain does
+        #[arg(long)]
+        json: bool,
     },
 }
 
@@ -121,6 +130,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         }),
         What::Set { class, paths } => paths.iter().try_for_each(|path| set(path, Some(class))),
         What::Unset { paths } => paths.iter().try_for_each(|path| set(path, None)),
+        What::Rebuild(args) => class_rebuild::run(args),
         What::Rules { what: Rules::Test { path, rules, uid, size, program } } => {
             let classes = of_files(rules.as_deref().map(rule_file))?;
             let path = path.strip_prefix("/").unwrap_or(path);
@@ -129,7 +139,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
                 classes.choose(&Subject { path, uid, size, program, own: None, dir: None });
             print(&format!("{}: {}\n", choice.class.name, choice.why))
         }
-        What::Explain { path } => {
+        What::Explain { path, json: true } => print_json(&explained(path)?),
+        What::Explain { path, json: false } => {
             print(&format!("{}\n{}", path.display(), explained(path)?.of_class()))
         }
     }

@@ -1,7 +1,9 @@
-//! `larder disk`: serves a network-attached disk; makes its key, enrols it, shows its state.
+//! `larder disk`: serves a network-attached disk; makes its key, enrols and removes it, and shows
+//! its state.
 
 mod enrol;
 mod key;
+mod remove;
 mod serve;
 mod status;
 
@@ -34,6 +36,8 @@ enum Command {
     Enrol(enrol::Args),
     /// Make the key of a disk
     Key(key::Args),
+    /// Remove an empty disk from a volume
+    Remove(remove::Args),
     /// Show the state of a disk
     Status(status::Args),
 }
@@ -46,6 +50,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     match (&args.command, &args.serve) {
         (Some(Command::Enrol(args)), _) => enrol::run(args),
         (Some(Command::Key(args)), _) => key::run(args),
+        (Some(Command::Remove(args)), _) => remove::run(args),
         (Some(Command::Status(args)), _) => status::run(args),
         (None, Some(args)) => serve::run(args),
         (None, None) => unreachable!("clap asks for a store if there is no subcommand"),

@@ -16,12 +16,14 @@ use serde_json::Value;
 use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::back::Back;
+use crate::backend::Backend;
 use crate::classes::IfWrong;
+use crate::clock::clock;
 use crate::control::{Request, Sink};
 use crate::error::Usage;
 use crate::exported::{self, Answering, Asked};
 use crate::log;
+use crate::options::parse_span;
 use crate::report;
 use crate::runtime_dir::RuntimeDir;
 use crate::stack::{Engine, Patience};
@@ -80,6 +82,14 @@ pub(crate) struct Args {
     /// they ask and read more
     #[arg(long)]
     shared: bool,
+    /// Answer changes of names and attributes before they are on the disk, as `async` of exports(5)
+    /// does: a crash of this machine may undo what was answered
+    #[arg(long, conflicts_with = "source")]
+    async_names: bool,
+    /// For benchmarks: each operation of the disk (a sync, a read that is not in memory) takes this
+    /// long, one after the other
+    #[arg(long, value_name = "TIME", value_parser = parse_span, conflicts_with = "source")]
+    disk_latency: Option<Duration>,
 }
 
 /// What is exported.
@@ -87,7 +97,7 @@ enum Exported {
     /// A directory of this machine.
     Directory(PathBuf),
     /// A cached server.
-    Source { back: Box<Back>, engine: Engine },
+    Source { back: Box<Backend>, engine: Engine },
 }
 
 /// Serves until a signal arrives, then lets calls in flight end.
@@ -118,18 +128,18 @@ async fn serve(args: &Args) -> Result<()> {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
-    // While the address is still ours: afterwards another export may start and answer under this
-    // name.
+    // While this process still has the address: afterwards another export may start and answer
+    // under this name.
     drop(answering);
     shutdown.begin();
-    if tokio::time::timeout(END_MAX, served).await.is_err() {
+    if clock().timeout(END_MAX, served).await.is_err() {
         tracing::warn!("calls in flight did not end in {END_MAX:?}");
     }
     exported.close().await
 }
 
 impl Exported {
-    /// Answers `larder stat --export`. If that is impossible, the export serves all the same.
+    /// Answers `larder stat --export`. If that is impossible, the export serves nevertheless.
     fn answering(self: &Arc<Self>, server: &Server) -> Option<Answering> {
         let counted = server.stats_reader();
         let asked = Behind { exported: Arc::downgrade(self), runtime: Handle::current() };
@@ -147,7 +157,7 @@ impl Exported {
         }
     }
 
-    /// Makes durable what is not: nothing but this process has it.
+    /// Makes durable what is not: only this process has it.
     async fn close(&self) -> Result<()> {
         match self {
             Exported::Directory(dir) => {
@@ -156,7 +166,7 @@ impl Exported {
                 flushed.with_context(|| format!("cannot flush {}", dir.display()))
             }
             Exported::Source { engine, .. } => {
-                let written = tokio::time::timeout(END_MAX, engine.client.write_back_all()).await;
+                let written = clock().timeout(END_MAX, engine.client.write_back_all()).await;
                 if !matches!(written, Ok(Ok(()))) {
                     tracing::warn!(
                         "what the server did not take stays in the cache, and is sent next time"
@@ -168,7 +178,7 @@ impl Exported {
     }
 }
 
-/// What is exported, for answering commands; it may have ended.
+/// What is behind the export, for answering commands; it may have ended.
 struct Behind {
     exported: Weak<Exported>,
     runtime: Handle,
@@ -202,7 +212,7 @@ impl fmt::Display for Exported {
 }
 
 impl Args {
-    /// What is exported, with the NFS server in front of it.
+    /// Opens what is exported, with the NFS server in front of it.
     async fn open(&self) -> Result<(Exported, Server)> {
         let (exported, fs) = match (&self.dir, &self.source) {
             (Some(dir), _) => self.directory(dir).await?,
@@ -221,8 +231,14 @@ impl Args {
     /// A local directory: nothing is cached.
     async fn directory(&self, dir: &Path) -> Result<(Exported, Arc<dyn FileSystem>)> {
         let squash = if self.squashes_root() { Squash::Root } else { Squash::None };
-        let (read_only, shared) = (self.read_only, self.shared);
-        let options = LocalOptions { squash, read_only, shared, ..LocalOptions::default() };
+        let options = LocalOptions {
+            squash,
+            read_only: self.read_only,
+            shared: self.shared,
+            durable_names: !self.async_names,
+            disk_latency: self.disk_latency.unwrap_or_default(),
+            ..LocalOptions::default()
+        };
         let key = state_dir::handle_key()?;
         let fs = Direct::new(Arc::new(LocalDir::open(dir, options, &key)?)).await;
         let fs = fs.with_context(|| format!("cannot export {}", dir.display()))?;
@@ -231,7 +247,8 @@ impl Args {
 
     /// A server, behind a cache.
     async fn cached(&self, source: &str) -> Result<(Exported, Arc<dyn FileSystem>)> {
-        let mut back = Back::find(source, self.cache.as_deref(), &self.options, IfWrong::Refuse)?;
+        let mut back =
+            Backend::find(source, self.cache.as_deref(), &self.options, IfWrong::Refuse)?;
         back.options.flags.read_only |= self.read_only;
         let engine = Engine::build(&back, None, Start::NewMount, Patience::Full).await;
         let engine = engine.map_err(|unreached| unreached.why)?;
@@ -292,6 +309,8 @@ mod tests {
             insecure: false,
             read_only: false,
             shared: false,
+            async_names: false,
+            disk_latency: None,
         }
     }
 
@@ -311,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_call_follows_where_it_listens() {
+    fn the_callers_that_are_allowed_follow_from_the_address() {
         let other: IpAddr = "192.0.2.9".parse().unwrap();
         let allows = |listen| {
             let config = args(listen, false, false).config().unwrap();

@@ -71,16 +71,16 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let mut ends = Ends::begin()?;
         let clock: Arc<dyn Clock> = Arc::new(RealClock);
         let engine = args.kept.open(args.take_over)?;
-        // Report what is wrong now, and not when a standby is needed.
+        // Report errors now, and not when a standby is needed.
         args.listening.meta_config()?;
         args.kept.disks(&*engine)?;
         let copies = volume::copies(&*engine)?;
         // Without any disk a volume has only names, however many copies it is to keep.
-        if (1..copies.copies).contains(&copies.disks.len()) {
+        let disks = copies.disks.values().filter(|disk| !disk.is_memory).count();
+        if (1..copies.copies).contains(&disks) {
             bail!(
-                "the volume keeps {} copies of each block, and has {} disks: add more by larder disk enrol",
+                "the volume keeps {} copies of each block, and has {disks} disks: add more by larder disk enrol",
                 copies.copies,
-                copies.disks.len()
             );
         }
         let standing_by = args.standby.then(|| {
@@ -141,7 +141,7 @@ async fn serve(
     tokio::select! {
         () = &mut served => {}
         () = ends.come() => {}
-        // Clients reconnect to the server that serves the volume next, and learn there what became
+        // Clients reconnect to the server that serves the volume next, and learn there the outcome
         // of their calls.
         why = metadata.over() => bail!("the volume is not served any more: {why}"),
     }

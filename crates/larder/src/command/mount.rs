@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail, ensure};
 use larder_fuse::Session;
 
-use crate::back::Back;
+use crate::backend::Backend;
 use crate::classes::{IfWrong, raised};
 use crate::control::daemon_lives;
 use crate::daemon::Announce;
@@ -36,6 +36,9 @@ are in parentheses.
   exclusive                     promise that no other client changes names in this export: names whose
                                 class lets close wait for this machine at most are made here, and at
                                 the server within the time of the class (NFS)
+  offline                       work on without the server while it is away, or after larder offline MNT:
+                                change names and cached files here, and there when it is back (NFS;
+                                implies bg)
   wback=S                       send written bytes after at most S seconds, even if the file is still
                                 open (30); fsync and close wait for them anyway
   rsize=SIZE, wsize=SIZE        most bytes of a READ or WRITE (what the server prefers, up to 1M)
@@ -67,6 +70,11 @@ are in parentheses.
                                 begins, and when nothing more is stored (10, 7, 3), as in
                                 cachefilesd.conf(5)
   memory=SIZE                   budget for buffers and tables (256M)
+  scratch=SIZE                  most that files take in memory whose class asks for no more, as scratch does
+                                (an eighth of the machine's memory); 0: they lie on the cache's disk
+  rebuild, norebuild            whether a lost file of a volume is made again when it is opened (norebuild);
+                                rebuild needs user_xattr, and lets this machine run, in a sandbox, commands that
+                                other clients of the volume recorded; see larder run
   user_xattr, nouser_xattr      whether files have the extended attributes of users (nouser_xattr); on
                                 NFS there are only those that report durability classes
 
@@ -112,8 +120,8 @@ pub(crate) struct Args {
     #[arg(value_name = "MNT")]
     mountpoint: PathBuf,
     /// Directory of the cache, on a local disk, or `none`. It is made if it does not exist, and
-    /// serves one mount at a time [default: one for this source, in /var/cache/larder or the user's
-    /// cache directory]
+    /// serves one mount at a time [default: one for this source, in /var/cache/larder or the
+    /// user's cache directory]
     #[arg(long, value_name = "DIR|none")]
     cache: Option<PathBuf>,
     /// Options, separated by commas
@@ -181,7 +189,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 fn plan(args: &Args, kept: Option<&Path>) -> Result<Plan> {
     // A mistake in a file of rules must not end a mount that is to continue.
     let if_wrong = if args.worker.is_some() { IfWrong::Strongest } else { IfWrong::Refuse };
-    let back = Back::find(&args.source, args.cache.as_deref(), &args.options, if_wrong)?;
+    let back = Backend::find(&args.source, args.cache.as_deref(), &args.options, if_wrong)?;
     if !args.daemon && args.worker.is_none() {
         raised(&back.classes).iter().for_each(|line| eprintln!("larder: {line}"));
     }

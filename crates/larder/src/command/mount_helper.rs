@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::error::Usage;
 
-/// The name by which mount(8) runs us.
+/// The name under which mount(8) runs this program.
 const NAME: &str = "mount.larder";
 
 /// Options of ours that are arguments of `larder mount`.
@@ -23,7 +23,7 @@ const CIFS_CACHES: [&str; 2] = ["strict", "loose"];
 /// Places that are no paths.
 const WORDS: [(&str, &[&str]); 2] = [("cache", &["none"]), ("log", &["syslog", "journal"])];
 
-/// What we are to do.
+/// What mount(8) asks for.
 #[derive(Debug, PartialEq, Eq)]
 enum Asked {
     /// Arguments of `larder`.
@@ -94,7 +94,7 @@ fn asked(arguments: impl Iterator<Item = OsString>) -> Result<Asked> {
     Ok(Asked::Mount(all))
 }
 
-/// Nothing in fstab(5) says what a relative path would be relative to.
+/// fstab(5) does not say to which directory a relative path would be relative.
 fn refuse_relative(name: &str, value: &str) -> Result<(), Usage> {
     let is_word = WORDS.iter().any(|(of, words)| *of == name && words.contains(&value));
     match is_word || Path::new(value).is_absolute() {

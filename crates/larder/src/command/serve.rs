@@ -1,4 +1,5 @@
-//! `larder serve`: a volume in a directory, with its metadata server and one disk in one process.
+//! `larder serve`: a volume in a directory, with its metadata server and its disk in one process;
+//! and a memory disk, if the volume is to have one.
 
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -6,31 +7,35 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
 use larder_disk::{Config as DeviceConfig, Device, DiskService, Identity, Store};
-use larder_io::{Clock, RealClock, RealDisk, secret};
+use larder_io::{Clock, Disk, MemDisk, RealClock, RealDisk, secret};
 use larder_meta::Options;
 use larder_meta::disks::DiskAddress;
 use larder_meta::engine::Engine;
 use larder_meta::volume::{self, NewDisk};
+use larder_rpc::server::{self, Shutdown};
 use larder_wire::capability::{DiskId, VolumeId};
 use larder_wire::disk::key_file::DiskKeyFile;
 use larder_wire::meta::BLOCK_BYTES;
 use larder_wire::seal::{MasterKey, Setup};
+use tokio::task::JoinHandle;
 
 use crate::error::Usage;
 use crate::log;
 use crate::options::{Bytes, parse_size};
 use crate::runtime_dir::make_private;
 use crate::volume::{
-    END_MAX, Ends, KeptAt, Listening, META_DIR, begin_meta, bind, now, open_embedded, reached_at,
-    remove_if_there,
+    END_MAX, Ends, KeptAt, Listening, META_DIR, begin_meta, bind, key_path, now, open_embedded,
+    reached_at, read_key, remove_if_there,
 };
 
-/// The disk of a volume that has one.
+/// The disk of the volume.
 const DISK: DiskId = DiskId(1);
 /// Names in the directory, beside that of the metadata: the disk's key, which makes the directory a
 /// volume; the disk.
 const KEY_FILE: &str = "disk1.key";
 const STORE_FILE: &str = "disk1";
+/// Where the volume says that its memory disk is.
+const MEMORY: &str = "memory";
 /// Percentage of the free room that the disk of a new volume gets.
 const FREE_PERCENT: u64 = 90;
 
@@ -38,7 +43,7 @@ const FREE_PERCENT: u64 = 90;
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "The directory is made if it does not exist; otherwise it must be empty or hold a volume. The \
-disk listens on the port after the metadata server's. Only the owner of the directory can \
+disk listens on the port after the metadata server's, a memory disk on the next one. Only the owner of the directory can \
 access its files; clients need no account there: the servers believe the user ids that \
 clients send. So only root of an allowed machine may call (from a port below 1024; on this \
 machine from any port), unless --insecure is given. Beyond this machine the metadata server \
@@ -51,16 +56,27 @@ pub(crate) struct Args {
     /// How many bytes a new volume has, as in 100G [default: most of what is free where DIR is]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     size: Option<u64>,
+    /// Give the volume a memory disk of this size, from now on: it takes memory as files use it,
+    /// and what is on it is lost with this process. Ordinary files are never placed there
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    memory: Option<u64>,
     #[command(flatten)]
     listening: Listening,
 }
 
 /// A volume in a directory, opened.
 struct Volume {
-    key: DiskKeyFile,
+    id: VolumeId,
     engine: Arc<dyn Engine>,
+    disks: Vec<Opened>,
+}
+
+/// One of its disks.
+struct Opened {
+    key: DiskKeyFile,
     store: Store,
     identity: Identity,
+    is_memory: bool,
 }
 
 /// Serves until a signal arrives, then lets calls in flight end.
@@ -85,18 +101,14 @@ async fn serve(args: &Args) -> Result<()> {
     let mut ends = Ends::begin()?;
     let clock: Arc<dyn Clock> = Arc::new(RealClock);
     let meta_config = args.listening.meta_config()?;
-    let Volume { key, engine, store, identity } = args.open()?;
+    let Volume { id, engine, disks: opened } = args.open()?;
 
-    let config = DeviceConfig::new(identity, key.master.clone(), Arc::clone(&clock));
-    let device = Arc::new(Device::start(config, store));
-    let service = DiskService::new(Arc::clone(&device));
-    let disk = bind(args.listening.disk_config()?, service).await?;
-    let public = format!(":{}", disk.addr().port());
-    let (address, master) = (reached_at(disk.addr()), key.master.clone());
-    let bytes = device.store().size();
-    let disks = vec![DiskAddress { disk: key.disk, bytes, address, public, master }];
-    let disk_end = disk.shutdown();
-    let disk = tokio::spawn(disk.run());
+    let (mut disks, mut serving) = (Vec::new(), Vec::new());
+    for (opened, behind) in opened.into_iter().zip(1..) {
+        let (address, served) = opened.serve(args.listening.disk_config(behind)?, &clock).await?;
+        disks.push(address);
+        serving.push(served);
+    }
 
     let owned = volume::take(&*engine).with_context(|| args.cannot())?;
     let meta = args.dir.join(META_DIR);
@@ -105,7 +117,7 @@ async fn serve(args: &Args) -> Result<()> {
     let options = (Options::default(), &clock);
     let meta = begin_meta((engine, owned), disks, (meta_config, at), options).await;
     let meta = meta.with_context(|| args.cannot())?;
-    let (volume, address) = (key.volume.to_text(), meta.server.addr());
+    let (volume, address) = (id.to_text(), meta.server.addr());
     tracing::info!(dir = %args.dir.display(), volume, %address, "serving a volume");
     let meta_end = meta.server.shutdown();
     let mut served = std::pin::pin!(meta.server.run());
@@ -114,12 +126,46 @@ async fn serve(args: &Args) -> Result<()> {
         () = ends.come() => {}
     }
     meta_end.begin();
-    disk_end.begin();
-    let ended = async { (served.await, disk.await) };
+    serving.iter().for_each(|disk| disk.end.begin());
+    let devices: Vec<Arc<Device>> = serving.iter().map(|disk| Arc::clone(&disk.device)).collect();
+    let ended = async {
+        served.await;
+        for disk in serving {
+            // One that has failed has ended.
+            let _ = disk.serving.await;
+        }
+    };
     if clock.timeout(END_MAX, ended).await.is_err() {
         tracing::warn!("calls in flight did not end in {END_MAX:?}");
     }
-    device.store().flush().context("what was written last may be lost")
+    let flush = |device: &Arc<Device>| device.store().flush();
+    devices.iter().try_for_each(flush).context("what was written last may be lost")
+}
+
+/// A disk that is served.
+struct Served {
+    device: Arc<Device>,
+    end: Shutdown,
+    serving: JoinHandle<()>,
+}
+
+impl Opened {
+    /// Serves it from now on. Also returns its address.
+    async fn serve(
+        self,
+        config: server::Config,
+        clock: &Arc<dyn Clock>,
+    ) -> Result<(DiskAddress, Served)> {
+        let Opened { key: DiskKeyFile { disk, master, .. }, store, identity, is_memory } = self;
+        let device_config = DeviceConfig::new(identity, master.clone(), Arc::clone(clock));
+        let device = Arc::new(Device::start(device_config, store));
+        let server = bind(config, DiskService::new(Arc::clone(&device))).await?;
+        let public = format!(":{}", server.addr().port());
+        let (address, bytes) = (reached_at(server.addr()), device.store().size());
+        let end = server.shutdown();
+        let served = Served { device, end, serving: tokio::spawn(server.run()) };
+        Ok((DiskAddress { disk, bytes, address, public, is_memory, master }, served))
+    }
 }
 
 impl Args {
@@ -132,14 +178,46 @@ impl Args {
         let key = self.key().with_context(|| self.cannot())?;
         let meta = self.dir.join(META_DIR);
         let engine = open_embedded(&meta).with_context(|| self.cannot())?;
-        let size = self.disk_bytes(&*engine, key.volume)?;
-        let identity = Identity { volume: key.volume, disk: key.disk, setup: Setup::Secure };
+        let id = key.volume;
+        let size = self.disk_bytes(&*engine, id)?;
         let dir = RealDisk::open(&self.dir)?;
-        let store = Store::open(&dir, STORE_FILE, &identity, size);
-        let store = store.with_context(|| {
+        let opened = open_disk(&dir, key, size, false);
+        let opened = opened.with_context(|| {
             format!("cannot use the disk {}", self.dir.join(STORE_FILE).display())
         })?;
-        Ok(Volume { key, engine, store, identity })
+        let mut disks = vec![opened];
+        if let Some((key, size)) = self.memory(&*engine, id).with_context(|| self.cannot())? {
+            disks.push(open_disk(&MemDisk::new(), key, size, true)?);
+        }
+        Ok(Volume { id, engine, disks })
+    }
+
+    /// Key and size of the volume's memory disk, if it has one or is to have one.
+    fn memory(&self, engine: &dyn Engine, id: VolumeId) -> Result<Option<(DiskKeyFile, u64)>> {
+        let there = volume::disks(engine)?.into_iter().find(|(_, disk)| disk.is_memory);
+        let wanted = self.memory.map(|size| size / BLOCK_BYTES * BLOCK_BYTES);
+        let Some(bytes) = there.as_ref().map(|(_, disk)| disk.bytes).or(wanted) else {
+            return Ok(None);
+        };
+        if wanted.is_some_and(|wanted| wanted != bytes) {
+            let has = Bytes(bytes);
+            bail!(Usage(format!("the volume has a memory disk of {has}: leave --memory out")));
+        }
+        let disk = there.as_ref().map_or(DiskId(DISK.0 + 1), |(disk, _)| *disk);
+        let path = key_path(&self.dir, disk);
+        if !path.exists() {
+            // First its key, then the disk: a start that was killed between them is continued.
+            let key = DiskKeyFile { volume: id, disk, master: MasterKey::new(secret::random()) };
+            secret::write_new(&path, &key.to_text())?;
+        }
+        let key = read_key(&path, id, disk)?;
+        if there.is_none() {
+            let address = MEMORY.to_owned();
+            let new = NewDisk { id: secret::random(), address, bytes, is_memory: true };
+            let made = volume::add_disk(engine, &new)?;
+            debug_assert_eq!(made, disk);
+        }
+        Ok(Some((key, bytes)))
     }
 
     /// The key of the volume's disk, made if the directory is new or empty.
@@ -173,7 +251,8 @@ impl Args {
             Ok(()) | Err(volume::VolumeError::Exists) => {}
             Err(error) => return Err(error).with_context(|| self.cannot()),
         }
-        let disks = volume::disks(engine).with_context(|| self.cannot())?;
+        let mut disks = volume::disks(engine).with_context(|| self.cannot())?;
+        disks.retain(|(_, disk)| !disk.is_memory);
         if let [(_, disk)] = disks.as_slice() {
             let is_other =
                 self.size.is_some_and(|size| size / BLOCK_BYTES * BLOCK_BYTES != disk.bytes);
@@ -191,11 +270,19 @@ impl Args {
             }
         };
         let bytes = bytes / BLOCK_BYTES * BLOCK_BYTES;
-        let new = NewDisk { id: id.0, address: STORE_FILE.to_owned(), bytes };
+        let address = STORE_FILE.to_owned();
+        let new = NewDisk { id: id.0, address, bytes, is_memory: false };
         let made = volume::add_disk(engine, &new).with_context(|| self.cannot())?;
         debug_assert_eq!(made, DISK);
         Ok(bytes)
     }
+}
+
+/// Opens a disk of the volume, or makes it.
+fn open_disk(medium: &dyn Disk, key: DiskKeyFile, size: u64, is_memory: bool) -> Result<Opened> {
+    let identity = Identity { volume: key.volume, disk: key.disk, setup: Setup::Secure };
+    let store = Store::open(medium, STORE_FILE, &identity, size)?;
+    Ok(Opened { key, store, identity, is_memory })
 }
 
 #[cfg(test)]
@@ -209,6 +296,7 @@ mod tests {
         Args {
             dir: dir.to_owned(),
             size,
+            memory: None,
             listening: Listening {
                 listen: "127.0.0.1:0".parse().unwrap(),
                 cert: None,
@@ -231,12 +319,39 @@ mod tests {
         let mode = std::fs::metadata(&top).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o700);
         assert!(error(&args(&top, None)).contains("another process"), "one at a time");
-        let (volume, size) = (made.key.volume, made.store.size());
+        let (volume, size) = (made.id, made.disks[0].store.size());
         drop(made);
         assert!(error(&args(&top, Some(11 << 20))).contains("leave --size out"));
         let found = args(&top, None).open().unwrap();
-        assert_eq!((found.key.volume, found.store.size()), (volume, size));
-        assert_eq!(size, 10 << 20);
+        assert_eq!((found.id, found.disks[0].store.size()), (volume, size));
+        assert_eq!((size, found.disks.len()), (10 << 20, 1));
+    }
+
+    /// A volume gets its memory disk at any start, and has it from then on.
+    #[test]
+    fn a_volume_gets_a_memory_disk_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let top = dir.path().join("volume");
+        drop(args(&top, Some(10 << 20)).open().unwrap());
+        let with = |memory| Args { memory, ..args(&top, None) };
+        let made = with(Some((3 << 20) + 7)).open().unwrap();
+        let sizes = |volume: &Volume| -> Vec<u64> {
+            volume.disks.iter().map(|disk| disk.store.size()).collect()
+        };
+        assert_eq!(sizes(&made), [10 << 20, 3 << 20]);
+        assert_eq!(
+            volume::space(&*made.engine).unwrap().bytes,
+            10 << 20,
+            "it is no room for files"
+        );
+        drop(made);
+        for memory in [None, Some(3 << 20)] {
+            assert_eq!(sizes(&with(memory).open().unwrap()), [10 << 20, 3 << 20]);
+        }
+        assert!(error(&with(Some(4 << 20))).contains("leave --memory out"));
+        let key = top.join("disk2.key");
+        let mode = std::fs::metadata(&key).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
     }
 
     #[test]
@@ -249,7 +364,7 @@ mod tests {
         assert_eq!((mode & 0o777, std::fs::read_dir(dir.path()).unwrap().count()), (0o755, 1));
     }
 
-    /// Killed after the key was begun, or made: the next start goes on.
+    /// Killed after the key was begun, or made: the next start continues.
     #[test]
     fn a_start_that_was_killed_is_gone_on_with() {
         let dir = tempfile::tempdir().unwrap();
@@ -258,7 +373,7 @@ mod tests {
         std::fs::write(top.join("disk1.new"), b"lard").unwrap();
         let key = args(&top, None).key().unwrap();
         assert!(!top.join("disk1.new").exists());
-        assert_eq!(args(&top, Some(1 << 20)).open().unwrap().key, key);
+        assert_eq!(args(&top, Some(1 << 20)).open().unwrap().disks[0].key, key);
     }
 
     #[test]
@@ -267,6 +382,6 @@ mod tests {
         assert!(listening.meta_config().unwrap().tls.is_none());
         listening.listen = "192.0.2.1:2050".parse().unwrap();
         assert!(format!("{:#}", listening.meta_config().err().unwrap()).contains("--cert"));
-        assert_eq!(listening.disk_config().unwrap().listen.port(), 2051);
+        assert_eq!(listening.disk_config(1).unwrap().listen.port(), 2051);
     }
 }

@@ -9,24 +9,27 @@ use super::{Target, print, print_json};
 use crate::control::{CallError, Request};
 use crate::exported;
 use crate::mountpoint;
-use crate::report::{ServerStatus, State, Status, Unsaved};
+use crate::report::{ServerStatus, State, Status, Unsaved, prometheus};
 use crate::runtime_dir::{Record, RuntimeDir};
 use crate::servers;
 
 /// Arguments of `larder status`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Servers of volumes are listed after mounts and exports: metadata servers with their disks, standbys, and disks.\n\nExample:\n  larder status /mnt\n  larder status 127.0.0.1:2050 --json"
+    after_help = "Servers of volumes are listed after mounts and exports: metadata servers with their disks, standbys, and disks.\n\nExample:\n  larder status /mnt\n  larder status 127.0.0.1:2050 --json\n  larder status --prometheus > /var/lib/node_exporter/larder.prom"
 )]
 pub(crate) struct Args {
-    /// The mount, or a path in it, or the address of an export or of a server of a volume [default:
-    /// all of this user]
+    /// The mount, or a path in it, or the address of an export or of a server of a volume
+    /// [default: all of this user]
     #[arg(value_name = "MNT|IP:PORT")]
     mountpoint: Option<PathBuf>,
     /// List the files that the server does not have completely, open files included, and when it
     /// gets the rest
     #[arg(long)]
     unsaved: bool,
+    /// Print gauges in the text format of Prometheus, for node_exporter's textfile collector
+    #[arg(long, conflicts_with_all = ["json", "unsaved"])]
+    prometheus: bool,
     /// Print JSON: an object for MNT, otherwise an array; servers of volumes have a field "server"
     #[arg(long)]
     json: bool,
@@ -42,6 +45,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if args.unsaved {
         return unsaved(&runtime, args);
     }
+    if args.prometheus {
+        return gauges(&runtime, args);
+    }
     if let Some(server) = server(&runtime, args)? {
         return if args.json { print_json(&server) } else { print(&server.to_string()) };
     }
@@ -52,11 +58,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             .with_context(|| target.mountpoint.display().to_string())?;
         return if args.json { print_json(&status) } else { print(&status.to_string()) };
     }
-    let mut all = Vec::new();
-    for record in runtime.list()? {
-        all.extend(status_of(&runtime, &record)?);
-    }
-    all.extend(exported::all(&runtime)?.into_iter().map(|(_, status)| status));
+    let all = mounts(&runtime)?;
     let servers = servers::all(&runtime)?;
     if args.json {
         let all = all.iter().map(serde_json::to_value);
@@ -69,6 +71,29 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         [] => print("nothing is mounted\n"),
         all => print(&all.join("\n")),
     }
+}
+
+/// The states of all mounts and cached exports of this user.
+fn mounts(runtime: &RuntimeDir) -> Result<Vec<Status>> {
+    let mut all = Vec::new();
+    for record in runtime.list()? {
+        all.extend(status_of(runtime, &record)?);
+    }
+    all.extend(exported::all(runtime)?.into_iter().map(|(_, status)| status));
+    Ok(all)
+}
+
+/// Prints gauges of one mount, or of all.
+fn gauges(runtime: &RuntimeDir, args: &Args) -> Result<()> {
+    let all = match &args.mountpoint {
+        None => mounts(runtime)?,
+        Some(typed) => {
+            let target = target(runtime, typed)?;
+            let shown = || target.mountpoint.display().to_string();
+            vec![target.ask(&Request::Status).with_context(shown)?]
+        }
+    };
+    print(&prometheus::text(&all))
 }
 
 /// The server of a volume that is asked for by its address.

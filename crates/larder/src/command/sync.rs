@@ -13,7 +13,7 @@ use crate::report::Synced;
 use crate::runtime_dir::RuntimeDir;
 
 /// Longest silence of a daemon that sends: it reports its progress several times a second.
-const SILENCE_MAX: Duration = Duration::from_secs(60);
+pub(super) const SILENCE_MAX: Duration = Duration::from_secs(60);
 
 /// Arguments of `larder sync`.
 #[derive(Debug, clap::Args)]
@@ -24,8 +24,8 @@ its disk. With exit code 1 larder keeps what the server lacks, and sends it when
 accepts it: larder cache ls --unsent lists it.\n\nExample:\n  larder sync /mnt/projects && echo safe"
 )]
 pub(crate) struct Args {
-    /// Mounts, files and trees in them, or exports of a source, as in 127.0.0.1:12049 [default: all
-    /// mounts of this user]
+    /// Mounts, files and trees in them, or exports of a source, as in 127.0.0.1:12049 [default:
+    /// all mounts of this user]
     #[arg(value_name = "PATH")]
     paths: Vec<PathBuf>,
 }

@@ -6,10 +6,12 @@
 //! rest when the last open file is closed.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
+use super::print;
+use crate::clock::Since;
 use crate::control::{CallError, Nowhere, Request, call, daemon_lives, wait_for_exit};
 use crate::mountpoint;
 use crate::runtime_dir::RuntimeDir;
@@ -28,7 +30,9 @@ const ANSWER_TAKES: Duration = Duration::from_millis(50);
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Returns within 5 seconds: if the server does not answer, or the daemon is dead, the mount is \
-detached.\n\nExample:\n  larder umount /mnt"
+taken away without it. What the server lacks then is sent by the next mount with the same cache, and the \
+exit code is 1. With --detach that is what you want, and the exit code is 0.\n\nExample:\n  larder \
+umount /mnt\n  larder umount --detach /mnt"
 )]
 pub(crate) struct Args {
     /// The mount
@@ -41,15 +45,19 @@ pub(crate) struct Args {
     /// Detach the mount although files are open on it; they stay usable until they are closed
     #[arg(short, long)]
     lazy: bool,
+    /// Send nothing: what the server lacks stays in the cache on disk, and the next mount with that
+    /// cache sends it
+    #[arg(long, conflicts_with = "pid")]
+    detach: bool,
 }
 
 /// Unmounts.
 ///
 /// # Errors
 /// If it is no mount of ours, if files are open on it (unless `--lazy`), if data could not be sent
-/// to the server.
+/// to the server (unless `--detach`).
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let begin = Instant::now();
+    let begin = Since::now();
     let runtime = RuntimeDir::open()?;
     let typed = match (&args.mountpoint, args.pid) {
         (_, Some(pid)) => return end_daemon(&runtime, pid),
@@ -62,7 +70,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     ensure!(mounted || recorded, "{} is no larder mount", mountpoint.display());
 
     let patience = RETURN_WITHIN - DETACH_TAKES;
-    let request = Request::Unmount { lazy: args.lazy };
+    let request = Request::Unmount { lazy: args.lazy, detach: args.detach };
     let left = || patience.saturating_sub(begin.elapsed());
     let asked = loop {
         let silence_max = left().max(ANSWER_TAKES);
@@ -76,7 +84,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let told = match asked {
         Ok((lost, connection)) => {
             stays = !wait_for_exit(connection, left());
-            lost.as_str().map(str::to_owned)
+            let lost = lost.as_str().map(str::to_owned);
+            if let (Some(text), true) = (&lost, args.detach) {
+                print(&format!("{}: {text}; the next mount sends it\n", mountpoint.display()))?;
+            }
+            lost.filter(|_| !args.detach)
         }
         Err(CallError::Failed(text)) if is_ours(&mountpoint)? => {
             bail!("{}: {text}", mountpoint.display())
@@ -113,7 +125,7 @@ fn end_daemon(runtime: &RuntimeDir, pid: u32) -> Result<()> {
         "process {pid} serves the mount on {shown}: larder umount {shown}"
     );
     let patience = RETURN_WITHIN - DETACH_TAKES;
-    let request = Request::Unmount { lazy: false };
+    let request = Request::Unmount { lazy: false, detach: false };
     match call(&runtime.socket_of(&record), &request, patience, &mut Nowhere) {
         Ok((lost, connection)) => {
             wait_for_exit(connection, patience);

@@ -2,11 +2,12 @@
 //! the mount wait until that is done; open files continue.
 
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
 use super::{Target, print};
+use crate::clock::{Since, clock};
 use crate::control::Request;
 use crate::report::{State, Status};
 use crate::runtime_dir::RuntimeDir;
@@ -38,14 +39,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let status = || -> Result<Status> { Ok(target.ask(&Request::Status)?) };
     let before = status().with_context(|| shown.to_string())?;
     let _: serde_json::Value = target.ask(&Request::Upgrade).with_context(|| shown.to_string())?;
-    let deadline = Instant::now() + NEXT_MAX;
-    while Instant::now() < deadline {
+    let begin = Since::now();
+    while begin.elapsed() < NEXT_MAX {
         // The socket stays: a question that arrives in between waits for the next worker.
         match status() {
             Ok(after) if after.state == State::Mounted && after.worker_pid != before.worker_pid => {
                 return print(&format!("{shown} is served by larder {}\n", after.version));
             }
-            Ok(_) | Err(_) => std::thread::sleep(ASK_EVERY),
+            Ok(_) | Err(_) => clock().block(ASK_EVERY),
         }
     }
     bail!("{shown}: no other worker serves yet; see larder status, and the log")

@@ -13,9 +13,9 @@ use super::{LINE_BYTES_MAX, Line, Progress, Request, Sink};
 /// Why a call got no result; one variant for each reaction.
 #[derive(Debug)]
 pub(crate) enum CallError {
-    /// Nobody listens: the daemon is dead, or there never was one.
+    /// No process listens: the daemon is dead, or there never was one.
     Dead,
-    /// Whoever was to answer ended before. The socket may be another process's by now.
+    /// The daemon ended before it answered. The socket may belong to another process by now.
     BrokeOff,
     /// The daemon listens, but says nothing, or nothing that makes sense.
     Hung(String),
@@ -49,8 +49,8 @@ impl Sink for Nowhere {
     }
 }
 
-/// Asks the daemon that listens at `socket`, waits at most `silence_max` for each line, and hands
-/// what comes before the end to `sink`; a sink that does not listen any more ends the call.
+/// Asks the daemon that listens at `socket`, waits at most `silence_max` for each line, and passes
+/// everything before the end to `sink`; a sink that no longer listens ends the call.
 ///
 /// # Errors
 /// See [`CallError`].
@@ -99,7 +99,7 @@ pub(crate) fn call(
 /// A connection whose answer is complete; it ends with the daemon's process.
 pub(crate) struct Connection(UnixStream);
 
-/// Waits until the daemon's process has ended, or `wait_max`. Answers whether it has.
+/// Waits until the daemon's process has ended, or `wait_max`. Returns whether it has.
 pub(crate) fn wait_for_exit(connection: Connection, wait_max: Duration) -> bool {
     let Connection(mut stream) = connection;
     let waits = !wait_max.is_zero() && stream.set_read_timeout(Some(wait_max)).is_ok();

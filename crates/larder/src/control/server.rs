@@ -20,7 +20,7 @@ use super::{LINE_BYTES_MAX, Line, Progress, Request, Sink};
 /// Connections served at once; more are closed.
 const CONNECTIONS_MAX: usize = 32;
 
-/// How long a client may take to send its request, and to take a line of the answer.
+/// How long a client may take to send its request, and to accept a line of the answer.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A bound control socket; it serves nothing until [`Server::serve`].
@@ -30,8 +30,8 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Binds the socket at `path`, in the place of one whose daemon is dead. Only one process
-    /// succeeds: this is also the lock of a mountpoint.
+    /// Binds the socket at `path`, replacing the one of a dead daemon. Only one process succeeds:
+    /// this is also the lock of a mountpoint.
     ///
     /// # Errors
     /// If a living daemon listens there, or if the socket cannot be made.
@@ -53,7 +53,7 @@ impl Server {
         Server { listener: listener.into(), path: path.to_owned() }
     }
 
-    /// Answers requests by `handle` until the process ends.
+    /// Answers requests with `handle` until the process ends.
     ///
     /// # Errors
     /// If no thread can be started.
@@ -96,7 +96,7 @@ impl Server {
 pub(crate) struct Serving(Arc<(Mutex<usize>, Condvar)>);
 
 impl Serving {
-    /// Waits until every answer that was begun is given, or `wait_max`.
+    /// Waits until every answer that was begun is sent, or `wait_max`.
     pub(crate) fn drain(&self, wait_max: Duration) {
         let (count, changed) = &*self.0;
         let count = count.lock().unwrap_or_else(PoisonError::into_inner);
@@ -117,7 +117,7 @@ impl Serving {
     }
 }
 
-/// The lines of an answer, on their way to the other end.
+/// The lines of an answer to the client.
 struct Reply<'a>(&'a UnixStream);
 
 impl Reply<'_> {
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn who_ends_before_the_answer_breaks_off() {
+    fn a_client_that_ends_before_the_answer_cancels_the_request() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("s");
         let listener = UnixListener::bind(&path).unwrap();
@@ -275,7 +275,8 @@ mod tests {
         let path = folder.path().join("s");
         let serving = start(&path);
         let (_, connection) =
-            call(&path, &Request::Unmount { lazy: false }, SOON, &mut Nowhere).unwrap();
+            call(&path, &Request::Unmount { lazy: false, detach: false }, SOON, &mut Nowhere)
+                .unwrap();
         serving.drain(SOON);
         assert!(!wait_for_exit(connection, Duration::from_millis(1)));
     }

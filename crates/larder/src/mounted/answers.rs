@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use larder_rpc::{Recording, Series};
@@ -10,29 +10,30 @@ use serde_json::Value;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::UnboundedSender;
 
+use crate::clock::{Since, clock};
 use crate::control::{Request, Sink};
 use crate::event::Event;
-use crate::link::Keeper;
+use crate::link::Supervisor;
 use crate::report::{Stat, Status};
 use crate::runtime_dir::Record;
 use crate::series::Batch;
 use crate::stack::Stack;
 
-/// How often a recording is told of: seldom enough to cost nothing, often enough for its memory.
+/// How often a recording is sent: seldom enough to cost nothing, often enough for its memory.
 const SERIES_ROUND: Duration = Duration::from_millis(100);
 
 /// Everything that answers are made of.
 pub(super) struct Answers {
     pub(super) stack: Arc<Stack>,
-    /// Who holds the mount, if we do not.
-    pub(super) keeper: Option<Keeper>,
+    /// The holder of the mount, if it is another process.
+    pub(super) supervisor: Option<Supervisor>,
     pub(super) record: Record,
     /// The mount's options, as typed.
     pub(super) options: Vec<String>,
     pub(super) events: UnboundedSender<Event>,
     pub(super) runtime: Handle,
     /// When the mount was made.
-    pub(super) begin: Instant,
+    pub(super) begin: Since,
 }
 
 impl Answers {
@@ -46,10 +47,11 @@ impl Answers {
                     self.stack.engine.server.record(Duration::from_micros(*slice_us))?;
                 tell_series(recording, *slices_max, sink)
             }
-            Request::Unmount { lazy } => {
+            Request::Unmount { lazy, detach } => {
                 let (answer, answered) = sync_channel(1);
                 let gone = |_| anyhow!("the daemon is ending already");
-                self.events.send(Event::Unmount { lazy: *lazy, answer }).map_err(gone)?;
+                let (lazy, detach) = (*lazy, *detach);
+                self.events.send(Event::Unmount { lazy, detach, answer }).map_err(gone)?;
                 let lost = answered.recv().context("the daemon is ending already")??;
                 Ok(lost.map_or(Value::Null, Value::from))
             }
@@ -70,11 +72,12 @@ impl Answers {
             source: self.record.source.clone(),
             options: self.options.clone(),
             pid: self.record.pid,
-            supervisor_pid: self.keeper.map(|keeper| keeper.pid),
-            restarts: self.keeper.map_or(0, |keeper| keeper.restarts),
+            supervisor_pid: self.supervisor.map(|supervisor| supervisor.pid),
+            restarts: self.supervisor.map_or(0, |supervisor| supervisor.restarts),
             transport: self.stack.door_transport().to_string(),
             log: self.record.log.as_ref().map(|log| log.display().to_string()),
             uptime_s: self.begin.elapsed().as_secs(),
+            stay_lost: self.stack.at_access.as_ref().map_or_else(Vec::new, |one| one.stay_lost()),
             ..self.stack.engine.status()
         }
     }
@@ -93,7 +96,7 @@ impl Answers {
     }
 }
 
-/// Tells of a recording until so many slices are over, or the mount is.
+/// Sends a recording until this many slices are over, or the mount is.
 fn tell_series(
     mut recording: Recording,
     slices_max: Option<u64>,
@@ -106,7 +109,7 @@ fn tell_series(
         if enough {
             return Ok(Value::Null);
         }
-        std::thread::sleep(SERIES_ROUND);
+        clock().block(SERIES_ROUND);
     }
     tell_batches(&recording.finish(), slices_max, sink)?;
     Ok(Value::Null)

@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Result, anyhow};
 use tokio::sync::mpsc::UnboundedReceiver;
 
+use crate::clock::clock;
 use crate::control::Serving;
 use crate::event::{End, Event};
 use crate::link::Hold;
@@ -22,13 +23,13 @@ const ANSWER_MAX: Duration = Duration::from_millis(800);
 /// seconds for everything.
 const WRITE_BACK_MAX: Duration = Duration::from_millis(2000);
 
-/// Longest wait for the kernel to let the mount go, and for the door to see that.
+/// Longest wait for the kernel to release the mount, and for the front door to notice that.
 const KERNEL_MAX: Duration = Duration::from_millis(1000);
 
 /// Longest wait for answers that are being given, at exit.
 pub(super) const DRAIN_MAX: Duration = Duration::from_millis(500);
 
-/// Longest wait for requests that are being answered, when another process is to go on.
+/// Longest wait for requests in flight, when another process is to continue.
 const LEAVE_MAX: Duration = Duration::from_millis(2000);
 
 /// Waits for the end of the mount and carries it out.
@@ -40,7 +41,7 @@ pub(super) async fn end_of(
     serving: &Serving,
 ) -> Result<End> {
     while let Some(event) = events.recv().await {
-        let (how, answer) = match event {
+        let (how, unsent, answer) = match event {
             Event::Broken(text) if !hold.is_ours() => return Err(anyhow!(text)),
             Event::Gone | Event::Broken(_) => {
                 tracing::info!("the mount is gone");
@@ -61,11 +62,17 @@ pub(super) async fn end_of(
                 }
                 continue;
             }
-            Event::Signal => (Leave::Now, None),
-            Event::Unmount { lazy: true, answer } => (Leave::WhenUnused, Some(answer)),
-            Event::Unmount { lazy: false, answer } => (Leave::IfUnused, Some(answer)),
+            Event::Signal => (Leave::Now, Unsent::Goes, None),
+            Event::Unmount { detach: true, answer, .. } if stack.engine.cache_dir.is_none() => {
+                let _ = answer.send(Err(anyhow!("without a cache on disk nothing can stay here")));
+                continue;
+            }
+            Event::Unmount { lazy, detach, answer } => {
+                let how = if lazy { Leave::WhenUnused } else { Leave::IfUnused };
+                (how, if detach { Unsent::Stays } else { Unsent::Goes }, Some(answer))
+            }
         };
-        let Left { lost, server_dead } = match take_away(stack, plan, how).await {
+        let Left { lost, server_dead } = match take_away(stack, plan, (how, unsent)).await {
             Ok(left) => left,
             Err(error) => {
                 tracing::warn!("cannot unmount: {error}");
@@ -75,8 +82,10 @@ pub(super) async fn end_of(
                 continue;
             }
         };
-        if let Some(text) = &lost {
-            tracing::error!("at unmount: {text}");
+        match (&lost, unsent) {
+            (None, _) => {}
+            (Some(text), Unsent::Goes) => tracing::error!("at unmount: {text}"),
+            (Some(text), Unsent::Stays) => tracing::info!("at unmount: {text}, as was asked"),
         }
         if !gone(events).await && how == Leave::WhenUnused && !server_dead {
             // Files are open: they are served until they are closed.
@@ -93,7 +102,7 @@ pub(super) async fn end_of(
     Ok(End::Gone)
 }
 
-/// Answers what was asked, brings what can be to the server, and takes nothing more.
+/// Answers the requests in flight, sends what can be sent to the server, and accepts nothing more.
 async fn leave(stack: &Stack, hold: &Hold) -> Result<()> {
     if hold.is_ours() {
         return Err(anyhow!(
@@ -103,7 +112,7 @@ async fn leave(stack: &Stack, hold: &Hold) -> Result<()> {
     if let Some(text) = write_back(stack).await {
         tracing::info!("{text}; the next worker brings it there");
     }
-    // What was read lately is not lost to the next worker.
+    // The next worker keeps what was read recently.
     if let Err(error) = tokio::task::block_in_place(|| stack.engine.cache.checkpoint()) {
         tracing::warn!(%error, "the cache cannot be saved");
     }
@@ -113,7 +122,7 @@ async fn leave(stack: &Stack, hold: &Hold) -> Result<()> {
     Ok(())
 }
 
-/// Answers whoever asked, and sees to it that the answer is on its way.
+/// Answers the waiting command, and ensures that the answer is sent.
 fn tell(
     answer: Option<SyncSender<Result<Option<String>>>>,
     lost: Option<String>,
@@ -125,7 +134,7 @@ fn tell(
     serving.drain(DRAIN_MAX);
 }
 
-/// Waits until the door has seen the end of the mount, for a bounded time.
+/// Waits until the front door has noticed the end of the mount, for a bounded time.
 async fn gone(events: &mut UnboundedReceiver<Event>) -> bool {
     let seen = async {
         while let Some(event) = events.recv().await {
@@ -134,7 +143,7 @@ async fn gone(events: &mut UnboundedReceiver<Event>) -> bool {
             }
         }
     };
-    tokio::time::timeout(KERNEL_MAX, seen).await.is_ok()
+    clock().timeout(KERNEL_MAX, seen).await.is_ok()
 }
 
 /// How to leave a mount that may be in use.
@@ -148,31 +157,48 @@ enum Leave {
     Now,
 }
 
+/// What happens to unsent data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unsent {
+    /// It is sent first, for a bounded time.
+    Goes,
+    /// The next mount sends it.
+    Stays,
+}
+
 /// A mount that is out of the name space.
 struct Left {
-    /// What did not reach the server, if something did not.
+    /// What did not reach the server, if anything.
     lost: Option<String>,
     /// Whether the server does not answer.
     server_dead: bool,
 }
 
-/// Brings dirty data to the server and takes the mount out of the name space. If the server is
-/// dead, all calls that wait for it fail, and the mount goes however it is used.
-async fn take_away(stack: &Stack, plan: &Plan, how: Leave) -> Result<Left, UnmountError> {
+/// Sends dirty data to the server and removes the mount from the name space. If the server is dead,
+/// all calls that wait for it fail, and the mount is removed even if it is in use.
+async fn take_away(
+    stack: &Stack,
+    plan: &Plan,
+    (how, unsent): (Leave, Unsent),
+) -> Result<Left, UnmountError> {
     let server_dead = !stack.engine.server.answers(ANSWER_MAX).await;
-    let lost = if server_dead { not_written_back(stack) } else { write_back(stack).await };
+    let lost = match (server_dead, unsent) {
+        (false, Unsent::Goes) => write_back(stack).await,
+        (true, _) | (_, Unsent::Stays) => not_written_back(stack),
+    };
     let left = Left { lost, server_dead };
     if !stack.is_mounted() {
-        // Others have taken it away; what lies at its place now is none of ours.
+        // Another process has removed it; what is mounted at its path now is not ours.
         if server_dead {
             stack.engine.server.end_calls();
         }
         return Ok(left);
     }
-    if how == Leave::IfUnused && !server_dead && left.lost.is_none() {
+    let waits = left.lost.is_none() || unsent == Unsent::Stays;
+    if how == Leave::IfUnused && !server_dead && waits {
         let mountpoint = plan.mountpoint.clone();
         let unused = tokio::task::spawn_blocking(move || unmount(&mountpoint, How::Unused));
-        match tokio::time::timeout(KERNEL_MAX, unused).await {
+        match clock().timeout(KERNEL_MAX, unused).await {
             Ok(Ok(Err(UnmountError::NotMounted) | Ok(()))) => return Ok(left),
             Ok(Ok(Err(error))) => return Err(error),
             // The kernel waits for us to write its pages, and we wait for the server.
@@ -189,9 +215,9 @@ async fn take_away(stack: &Stack, plan: &Plan, how: Leave) -> Result<Left, Unmou
     Ok(left)
 }
 
-/// Brings dirty data to the server, for a bounded time. Answers what did not get there.
+/// Sends dirty data to the server, for a bounded time. Returns what did not get there.
 async fn write_back(stack: &Stack) -> Option<String> {
-    match tokio::time::timeout(WRITE_BACK_MAX, stack.engine.client.write_back_all()).await {
+    match clock().timeout(WRITE_BACK_MAX, stack.engine.client.write_back_all()).await {
         Ok(Ok(())) => None,
         Ok(Err(error)) => {
             tracing::error!("write-back at the end: {error}");
@@ -201,7 +227,7 @@ async fn write_back(stack: &Stack) -> Option<String> {
     }
 }
 
-/// What the server does not hold, for people.
+/// What the server lacks, for people.
 fn not_written_back(stack: &Stack) -> Option<String> {
     let dirty = Dirty::from(stack.engine.client.status().unsent);
     (dirty.files > 0).then(|| format!("{dirty} did not reach the server"))

@@ -12,7 +12,7 @@ type Answer = dyn Fn(&Request, &mut dyn Sink) -> Result<Value> + Send + Sync;
 
 /// The control socket.
 pub(super) enum Socket {
-    /// Whoever connects waits.
+    /// A client that connects waits.
     Bound(Server),
     /// Requests are answered.
     Served(Arc<RwLock<Arc<Answer>>>, Serving),
@@ -21,7 +21,7 @@ pub(super) enum Socket {
 }
 
 impl Socket {
-    /// Has `answer` answer what is asked from now on.
+    /// Has `answer` answer the requests from now on.
     ///
     /// # Errors
     /// If no thread can be started.
@@ -35,7 +35,7 @@ impl Socket {
                 let current = Arc::new(RwLock::new(answer));
                 let served = Arc::clone(&current);
                 let serving = server.serve(move |request, sink| {
-                    // Not under the lock: what was asked of the one before may wait for the next
+                    // Not under the lock: a request to the previous object may wait for the next
                     // one.
                     let answer = Arc::clone(&served.read().unwrap_or_else(PoisonError::into_inner));
                     answer(&request, sink)

@@ -3,7 +3,7 @@
 //! after the first failed try, and the control socket answers from then on.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use larder_io::Backoff;
@@ -12,6 +12,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::ending::DRAIN_MAX;
 use super::socket::Socket;
+use crate::clock::{Since, clock};
 use crate::control::Request;
 use crate::event::{End, Event};
 use crate::link::Hold;
@@ -24,15 +25,15 @@ use crate::stack::{self, Patience, Stack};
 /// Between the first two tries; doubled each time.
 const PAUSE_FIRST: Duration = Duration::from_secs(1);
 
-/// Longest pause: so late a server that is back is seen.
+/// Longest pause: a server that is back is noticed this late.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 
-/// Puts the stack together; again and again, if the server does not answer and that was asked for.
-/// `socket` is served once somebody was told of it by `announce`.
+/// Builds the stack; repeatedly, if the server does not answer and the options say so. `socket` is
+/// served once `announce` has told the waiting command.
 ///
 /// # Errors
-/// The first failure that is no silence of the server, or its silence after the time that the
-/// options give it.
+/// The first failure other than a silent server; or its silence, after the time that the options
+/// set.
 pub(super) async fn build(
     plan: &Plan,
     hold: &Hold,
@@ -42,12 +43,12 @@ pub(super) async fn build(
     socket: &mut Socket,
 ) -> Result<Stack> {
     let options = &plan.back.options;
-    let begin = Instant::now();
+    let begin = Since::now();
     let problem = Arc::new(Mutex::new(String::new()));
     let mut backoff = Backoff::new(PAUSE_FIRST, PAUSE_MAX);
     for tries in 1.. {
         let is_shown = matches!(socket, Socket::Served(..));
-        // The first time somebody waits for us.
+        // The first time, a command waits for us.
         let patience = match options.background && !is_shown {
             true => Patience::Short,
             false => Patience::Full,
@@ -75,12 +76,12 @@ pub(super) async fn build(
             };
             socket.serve(move |request, _| answers.answer(request))?;
         }
-        tokio::time::sleep(pause).await;
+        clock().sleep(pause).await;
     }
     unreachable!("the tries end by a return")
 }
 
-/// Why it was given up. Who asked for the mount may be gone: it is in the log, too.
+/// Why it was given up. The command may be gone: so this is logged, too.
 fn told(why: anyhow::Error, tries: u32) -> anyhow::Error {
     if tries > 1 {
         tracing::error!("given up after {tries} tries: {why:#}");
@@ -88,16 +89,16 @@ fn told(why: anyhow::Error, tries: u32) -> anyhow::Error {
     why
 }
 
-/// How long to wait after tries that took `elapsed`; `None`: that was the last one.
+/// How long to wait after attempts that took `elapsed`; `None`: that was the last one.
 fn pause(backoff: &mut Backoff, elapsed: Duration, limit: Duration) -> Option<Duration> {
     let left = limit.checked_sub(elapsed).filter(|left| !left.is_zero())?;
     Some(backoff.pause().min(left))
 }
 
-/// Nothing is mounted, and that is to be the end.
+/// Nothing is mounted, and that is final.
 ///
 /// # Errors
-/// If nobody was told that it is tried on: then somebody waits for the mount.
+/// If the command was not told that attempts continue: then it is still waiting for the mount.
 pub(super) fn end(event: Option<Event>, hold: &Hold, socket: &Socket) -> Result<End> {
     let Socket::Served(_, serving) = socket else {
         bail!("interrupted before the mount was made");
@@ -111,13 +112,13 @@ pub(super) fn end(event: Option<Event>, hold: &Hold, socket: &Socket) -> Result<
     Ok(End::Gone)
 }
 
-/// What is answered meanwhile.
+/// The answers until the server is reached.
 struct Answers {
     record: Record,
     options: Vec<String>,
     hold: Hold,
     events: UnboundedSender<Event>,
-    begin: Instant,
+    begin: Since,
     /// Of the last try.
     problem: Arc<Mutex<String>>,
 }
@@ -126,10 +127,11 @@ impl Answers {
     fn answer(&self, request: &Request) -> Result<Value> {
         match request {
             Request::Status => Ok(serde_json::to_value(self.status())?),
-            Request::Unmount { lazy } => {
+            Request::Unmount { lazy, detach } => {
                 let (answer, answered) = std::sync::mpsc::sync_channel(1);
                 let gone = |_| anyhow!("the daemon is ending already");
-                self.events.send(Event::Unmount { lazy: *lazy, answer }).map_err(gone)?;
+                let (lazy, detach) = (*lazy, *detach);
+                self.events.send(Event::Unmount { lazy, detach, answer }).map_err(gone)?;
                 answered.recv().context("the daemon is ending already")??;
                 Ok(Value::Null)
             }
@@ -142,7 +144,7 @@ impl Answers {
     }
 
     fn status(&self) -> Status {
-        let keeper = self.hold.keeper();
+        let supervisor = self.hold.supervisor();
         Status {
             mountpoint: self.record.mountpoint.display().to_string(),
             source: self.record.source.clone(),
@@ -150,7 +152,7 @@ impl Answers {
             state: State::Trying,
             pid: self.record.pid,
             worker_pid: std::process::id(),
-            supervisor_pid: keeper.map(|keeper| keeper.pid),
+            supervisor_pid: supervisor.map(|supervisor| supervisor.pid),
             log: self.record.log.as_ref().map(|log| log.display().to_string()),
             uptime_s: self.begin.elapsed().as_secs(),
             server: ServerState { problem: Some(self.problem()), ..ServerState::default() },

@@ -11,7 +11,7 @@ use super::typed::{Typed, Value};
 /// Everything that `-o` can say of a mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Options {
-    /// What the kernel is told of the mount.
+    /// The flags with which the kernel mounts.
     pub(crate) flags: MountFlags,
     /// How long attributes and names may be trusted.
     pub(crate) timeouts: AttrTimeouts,
@@ -21,12 +21,14 @@ pub(crate) struct Options {
     pub(crate) close_to_open: bool,
     /// Whether every write goes to the server before it returns.
     pub(crate) sync: bool,
-    /// The class of files about which nothing else says anything; `None`: the usual one.
+    /// The class of files for which nothing more specific is set; `None`: the usual one.
     pub(crate) class: Option<String>,
     /// Rules before those of the machine and the user.
     pub(crate) rules: Option<RuleFile>,
-    /// Whether nobody else changes names in the export: they may be made here first.
+    /// Whether no other client changes names in the export: they may be made here first.
     pub(crate) exclusive: bool,
+    /// Whether the mount works while the server is out of reach, including changes of names.
+    pub(crate) offline: bool,
     /// How long written bytes may be unsent; `None`: the client's default.
     pub(crate) unsent_age_max: Option<Duration>,
     /// Most bytes of a READ; `None`: what the server prefers.
@@ -43,8 +45,8 @@ pub(crate) struct Options {
     pub(crate) mount_port: Option<u16>,
     /// Whether to call from a port below 1024; `None`: if the caller is privileged.
     pub(crate) reserved_port: Option<bool>,
-    /// Whether a mount may begin without the server: with what its cache holds, or by trying on in
-    /// the background.
+    /// Whether a mount may begin without the server: with what its cache holds, or by further
+    /// attempts in the background.
     pub(crate) background: bool,
     /// How long a server that was never reached is tried until it answers.
     pub(crate) retry_max: Duration,
@@ -54,15 +56,18 @@ pub(crate) struct Options {
     pub(crate) timeout: Option<Duration>,
     /// Retransmissions before the server counts as lost; `None`: the transport's default.
     pub(crate) retransmissions: Option<u32>,
-    /// What only SMB has.
+    /// The options that only SMB has.
     pub(crate) smb: SmbOptions,
     /// Files have extended attributes.
     pub(crate) xattrs: bool,
+    /// Lost files are made again when they are opened (`rebuild`). Off unless it is asked for: this
+    /// machine then runs commands that other clients of the volume recorded.
+    pub(crate) remakes: bool,
     /// Locks of processes stay with this machine.
     pub(crate) no_locks: bool,
-    /// Who vouches for our own metadata server's certificate, if it is to speak TLS.
+    /// The certificates of authorities for our own metadata server, if it is to use TLS.
     pub(crate) authorities: Option<PathBuf>,
-    /// The kernel's door.
+    /// The options of the kernel's front door.
     pub(crate) door: DoorOptions,
     /// The reference client: same protocol code and timeouts, no cache on disk.
     pub(crate) plain: bool,
@@ -74,10 +79,12 @@ pub(crate) struct Options {
     pub(crate) cache: CacheLimits,
     /// Most bytes of memory for buffers and tables; `None`: the client's default.
     pub(crate) memory_bytes_max: Option<u64>,
+    /// Most bytes of files in memory; `None`: a share of the machine's.
+    pub(crate) scratch_bytes_max: Option<u64>,
     pub(crate) fill: Fill,
 }
 
-/// The rules that an option names: those that larder brings for build trees, or a file.
+/// The rules that an option names: the built-in ones for build trees, or a file.
 pub(crate) fn rule_file(typed: &Path) -> RuleFile {
     match typed == Path::new("build") {
         true => RuleFile::Build,
@@ -85,7 +92,7 @@ pub(crate) fn rule_file(typed: &Path) -> RuleFile {
     }
 }
 
-/// What the kernel is told of the mount (mount(8)).
+/// The flags with which the kernel mounts (mount(8)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct MountFlags {
     /// Nothing may be written.
@@ -98,20 +105,21 @@ pub(crate) struct MountFlags {
     pub(crate) no_exec: bool,
     /// Reading does not change access times.
     pub(crate) no_atime: bool,
-    /// Whether users other than the one who mounts may use it; `None`: if that is root.
+    /// Whether users other than the mounting one may use it; `None`: if that is root.
     pub(crate) allow_other: Option<bool>,
 }
 
-/// How the kernel's requests travel, and to whom.
+/// How the kernel's requests are transported, and what happens if the process that gets them dies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DoorOptions {
-    /// The way they take.
+    /// The transport.
     pub(crate) transport: larder_fuse::Transport,
-    /// Whether another process goes on if the one that serves dies; `None`: where that can be.
+    /// Whether another process continues if the one that serves dies; `None`: where that is
+    /// possible.
     pub(crate) survive: Option<bool>,
 }
 
-/// How long attributes may be trusted: between these, the longer the longer a file is unchanged.
+/// How long attributes may be trusted: between these bounds, longer the longer a file is unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AttrTimeouts {
     /// Shortest, for files.
@@ -143,7 +151,7 @@ const DIR_SECONDS: u64 = 30;
 /// Minutes for which `bg` tries a server, unless `retry` says otherwise (nfs(5)): nearly a week.
 const RETRY_MINUTES_BACKGROUND: u64 = 10_000;
 
-/// Which files that were read in part are completed while the link is quiet.
+/// Which partly read files are completed while the link is quiet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fill {
     /// None.
@@ -194,7 +202,7 @@ pub(crate) struct CacheLimits {
     pub(crate) free: Marks,
 }
 
-/// Marks on what is free, in percent of the whole: `stop < cull < run` (cachefilesd.conf(5)).
+/// Marks of free space, in percent of the whole: `stop < cull < run` (cachefilesd.conf(5)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Marks {
     /// Culling ends when more than this is free.
@@ -213,7 +221,7 @@ impl Default for Marks {
 }
 
 impl Options {
-    /// Says what the typed options mean together.
+    /// Resolves the typed options together.
     ///
     /// # Errors
     /// A line for the user, if they contradict each other.
@@ -226,10 +234,12 @@ impl Options {
             timeouts: if no_attr_cache { AttrTimeouts::NONE } else { typed.timeouts()? },
             lookup_cache: typed.lookup_cache(),
             close_to_open: typed.flag("cto", "nocto", true),
-            // nfs(5): noac makes writes synchronous, else another client would see old sizes.
+            // nfs(5): noac makes writes synchronous, since another client would otherwise see old
+            // sizes.
             sync: no_attr_cache || typed.flag("sync", "async", false),
             class: typed.text("class"),
             exclusive: typed.last(&["exclusive"]).is_some(),
+            offline: typed.last(&["offline"]).is_some(),
             rules: typed.text("rules").map(|typed| rule_file(Path::new(&typed))),
             unsent_age_max: typed.number("wback").map(Duration::from_secs),
             read_max: typed.transfer_size("rsize")?,
@@ -241,13 +251,14 @@ impl Options {
             reserved_port: typed
                 .last(&["resvport", "noresvport"])
                 .map(|(name, _)| name == "resvport"),
-            background: typed.flag("bg", "fg", false),
+            background: typed.flag("bg", "fg", typed.last(&["offline"]).is_some()),
             retry_max: typed.retry_max(),
             server_lost: typed.server_lost(),
             timeout: typed.number("timeo").map(|tenths| Duration::from_millis(tenths * 100)),
             retransmissions: typed.small("retrans").map(u32::from),
             smb: SmbOptions::meant(&typed),
             xattrs: typed.flag("user_xattr", "nouser_xattr", false),
+            remakes: typed.flag("rebuild", "norebuild", false),
             no_locks: typed.flag("nobrl", "brl", false),
             authorities: typed.text("ca").map(PathBuf::from),
             door: typed.door()?,
@@ -256,6 +267,7 @@ impl Options {
             passthrough: typed.flag("passthrough", "nopassthrough", true),
             cache: typed.cache_limits()?,
             memory_bytes_max: typed.number("memory"),
+            scratch_bytes_max: typed.number("scratch"),
             fill: typed.fill(),
         };
         if transport == Transport::Udp && options.connections > 1 {
@@ -265,7 +277,7 @@ impl Options {
     }
 }
 
-/// The typed options, of which the last one of a kind counts.
+/// The typed options, of which the last one of each kind counts.
 pub(super) struct Last<'a>(&'a [Typed]);
 
 impl<'a> Last<'a> {
@@ -292,7 +304,7 @@ impl<'a> Last<'a> {
         self.number(name).map(|number| u16::try_from(number).unwrap_or(u16::MAX))
     }
 
-    /// As nfs(5) has it in the background. In the foreground that has two minutes, where we fail at
+    /// As in nfs(5) in the background. In the foreground nfs(5) has two minutes, where we fail at
     /// once.
     fn retry_max(&self) -> Duration {
         let minutes = self.number("retry");
@@ -346,7 +358,7 @@ impl<'a> Last<'a> {
         Ok(AttrTimeouts { file_min, file_max, dir_min, dir_max })
     }
 
-    /// A pair of timeouts. One that is not given follows the one that is, where the default would
+    /// A pair of timeouts. If only one is given, the other follows it where the default would
     /// contradict it.
     fn timeout_pair(
         &self,
@@ -402,7 +414,7 @@ impl<'a> Last<'a> {
 
     /// nfs(5): at least 1,024 bytes, rounded down to a multiple of that.
     fn transfer_size(&self, name: &str) -> Result<Option<u32>, String> {
-        /// What the protocol and the issue allow at most.
+        /// The most that the protocol and the requirements allow.
         const BYTES_MAX: u64 = 1 << 20;
         match self.number(name) {
             None => Ok(None),

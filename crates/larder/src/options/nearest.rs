@@ -8,7 +8,7 @@ const DISTANCE_MAX: usize = 3;
 /// Most names that are suggested.
 const SUGGESTIONS_MAX: usize = 3;
 
-/// The names of `known` that come nearest to `typed`, nearest first; none if nothing is near.
+/// The names of `known` that are closest to `typed`, closest first; none if no name is close.
 pub(super) fn nearest<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
     let near =
         |name: &str| levenshtein(typed, name).min(if prefix(typed, name) { 1 } else { usize::MAX });
@@ -18,7 +18,7 @@ pub(super) fn nearest<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>)
         .filter(|(d, _)| *d <= DISTANCE_MAX)
         .collect();
     found.sort_unstable();
-    // What is twice as far as the best is noise.
+    // A name that is twice as far as the best one is noise.
     let best = found.first().map_or(0, |(distance, _)| *distance);
     found.retain(|(distance, _)| *distance <= best + 1);
     found.truncate(SUGGESTIONS_MAX);

@@ -20,7 +20,7 @@ pub(crate) fn parse_size(typed: &str) -> Result<u64, String> {
     number.checked_mul(1 << (10 * power)).ok_or_else(bad)
 }
 
-/// A size for each second, as `25MB/s`.
+/// A size per second, as `25MB/s`.
 ///
 /// # Errors
 /// A line for the user.
@@ -31,7 +31,7 @@ pub(crate) fn parse_rate(typed: &str) -> Result<u64, String> {
     }
 }
 
-/// A number of bytes, shown with three digits or so: `1.5 GiB`.
+/// A number of bytes, shown with about three digits: `1.5 GiB`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Bytes(pub(crate) u64);
 

@@ -4,12 +4,12 @@ use std::path::PathBuf;
 
 use super::meant::Last;
 
-/// What only SMB has (mount.cifs(8)).
+/// The options that only SMB has (mount.cifs(8)).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SmbOptions {
     /// Lowest version of the protocol; `None`: 2.1.
     pub(crate) version_min: Option<String>,
-    /// Who logs in.
+    /// The user who logs in.
     pub(crate) username: Option<String>,
     /// The user's domain.
     pub(crate) domain: Option<String>,
@@ -21,9 +21,9 @@ pub(crate) struct SmbOptions {
     pub(crate) kdc: Option<String>,
     /// Without a login.
     pub(crate) guest: bool,
-    /// Owner of everything; `None`: who mounts.
+    /// Owner of everything; `None`: the mounting user.
     pub(crate) uid: Option<u32>,
-    /// Group of everything; `None`: that of who mounts.
+    /// Group of everything; `None`: that of the mounting user.
     pub(crate) gid: Option<u32>,
     /// Mode of files; `None`: the protocol's default.
     pub(crate) file_mode: Option<u32>,
@@ -38,7 +38,7 @@ pub(crate) struct SmbOptions {
 }
 
 impl SmbOptions {
-    /// Says what the typed options mean together.
+    /// Resolves the typed options together.
     pub(super) fn meant(typed: &Last<'_>) -> SmbOptions {
         let number = |name| typed.number(name).and_then(|number| u32::try_from(number).ok());
         let sec = typed.text("sec").unwrap_or_default();

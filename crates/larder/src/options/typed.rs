@@ -24,7 +24,7 @@ pub(super) enum Value {
     Text(String),
 }
 
-/// What an option takes.
+/// The value that an option takes.
 #[derive(Clone, Copy)]
 enum Shape {
     Flag,
@@ -110,6 +110,7 @@ const KNOWN: &[(&str, Shape)] = &[
     ("class", Text("generated")),
     ("rules", Text("build")),
     ("exclusive", Flag),
+    ("offline", Flag),
     ("wback", Number(1, WBACK_SECONDS_MAX)),
     ("atime", Flag),
     ("noatime", Flag),
@@ -138,6 +139,8 @@ const KNOWN: &[(&str, Shape)] = &[
     ("nolease", Flag),
     ("brl", Flag),
     ("nobrl", Flag),
+    ("rebuild", Flag),
+    ("norebuild", Flag),
     ("user_xattr", Flag),
     ("nouser_xattr", Flag),
     ("fill", Limit(&["off", "idle"])),
@@ -147,6 +150,7 @@ const KNOWN: &[(&str, Shape)] = &[
     ("bcull", Percent),
     ("bstop", Percent),
     ("memory", Size),
+    ("scratch", Size),
     // For mount(8), systemd and fstab(5); they ask nothing of us.
     ("defaults", Flag),
     ("_netdev", Flag),
@@ -179,6 +183,7 @@ const ONLY: &[(Protocol, &[&str])] = &[
             "noresvport",
             "nolock",
             "exclusive",
+            "offline",
         ],
     ),
     (
@@ -213,10 +218,10 @@ const ONLY_WORDS: &[(Protocol, &str, &[&str])] = &[
     (Protocol::Native, "sec", &["sys"]),
 ];
 
-/// Options with which a secret would be typed where everybody can read it.
+/// Options with which a secret would be typed where every user can read it.
 const SECRETS: [&str; 3] = ["password", "pass", "password2"];
 
-/// Options for other programs start so.
+/// Options for other programs begin with these.
 const FOREIGN_PREFIXES: [&str; 2] = ["x-", "X-"];
 
 impl Typed {
@@ -250,7 +255,7 @@ impl Typed {
 }
 
 impl Typed {
-    /// Refuses what means nothing to `protocol`.
+    /// Refuses options that have no meaning for `protocol`.
     ///
     /// # Errors
     /// A line for the user.

@@ -1,6 +1,8 @@
-//! A daemon's reports of durability classes, and of what is not at the server.
+//! A daemon's reports of durability classes, and of data that is not at the server.
 
+use std::ffi::OsStr;
 use std::fmt;
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
@@ -11,11 +13,11 @@ use super::Dirty;
 pub(crate) struct ClassShown {
     /// Its name.
     pub(crate) name: String,
-    /// Files have it about which nothing else says anything.
+    /// It is the class of files for which nothing more specific is set.
     pub(crate) is_default: bool,
     /// What the mount promises.
     pub(crate) promise: String,
-    /// What of that goes beyond the class, since the mount has no such level.
+    /// The part of that beyond the class, where the mount has no such level.
     pub(crate) raised: String,
     /// The file that defines it; none: larder brings it.
     pub(crate) file: Option<String>,
@@ -30,28 +32,12 @@ pub(crate) struct Durable {
     pub(crate) level: String,
     /// The strongest level that its class promises.
     pub(crate) promised: Option<String>,
-    /// When what is unsent goes to the server: in seconds (`5s`), `now`, or `next-mount`.
+    /// When unsent data is sent to the server: in seconds (`5s`), `now`, `unmount`, or
+    /// `next-mount`.
     pub(crate) due: Option<String>,
 }
 
-/// Answer to [`crate::control::Request::Explain`].
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Explained {
-    /// The class of a file.
-    pub(crate) class: String,
-    /// Who decided on it.
-    pub(crate) why: String,
-    /// What the mount promises.
-    pub(crate) promise: String,
-    /// What of that goes beyond the class.
-    pub(crate) raised: String,
-    /// How durable the file is now.
-    pub(crate) durable: Durable,
-    /// What the server lacks of it.
-    pub(crate) unsent: Dirty,
-}
-
-/// A file of which the server has not all.
+/// A file that the server does not have completely.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Unsaved {
     /// Where it was last seen below the mountpoint, if that is known.
@@ -62,11 +48,14 @@ pub(crate) struct Unsaved {
     pub(crate) class: Option<String>,
     /// How durable it is.
     pub(crate) durable: Durable,
-    /// Why it could not be sent, if that was tried and nobody was told yet.
+    /// Why it could not be sent, if that was tried and not reported yet.
     pub(crate) problem: Option<String>,
-    /// The name that it was to have, if somebody else has made that.
+    /// The wanted name, if another client has made that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) kept_beside: Option<String>,
+    /// Where its changes are, if the server refused them after their writer got another answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) set_aside: Option<String>,
 }
 
 impl fmt::Display for ClassShown {
@@ -86,27 +75,6 @@ impl fmt::Display for ClassShown {
     }
 }
 
-impl Explained {
-    /// The part that is about the class.
-    pub(crate) fn of_class(&self) -> String {
-        let Explained { class, why, promise, raised, .. } = self;
-        let raised =
-            if raised.is_empty() { String::new() } else { format!("  raised   {raised}\n") };
-        format!("  class    {class}: {why}\n  promise  {promise}\n{raised}")
-    }
-}
-
-impl fmt::Display for Explained {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.of_class())?;
-        writeln!(f, "  level    {}", self.durable)?;
-        match self.unsent.bytes {
-            0 => Ok(()),
-            _ => writeln!(f, "  unsent   {}", self.unsent),
-        }
-    }
-}
-
 impl fmt::Display for Durable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Durable { level, promised, due } = self;
@@ -119,19 +87,34 @@ impl fmt::Display for Durable {
             None => Ok(()),
             Some("now") => f.write_str(", being sent"),
             Some("next-mount") => f.write_str(", the next mount sends it"),
+            Some("unmount") => f.write_str(", sent at an unmount or a larder sync"),
             Some(time) => write!(f, ", sent in {time}"),
         }
     }
 }
 
+/// The report on a path that was to have another name; or none if it has the wanted one.
+pub(crate) fn conflict(path: &str, wanted: &str) -> String {
+    match Path::new(path).file_name() == Some(OsStr::new(wanted)) {
+        true => format!("{path}: removed here, and changed by somebody else: it stays"),
+        false => format!("{path}: kept beside {wanted}, which somebody else has made"),
+    }
+}
+
 impl fmt::Display for Unsaved {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Unsaved { path, unsent, class, durable, problem, kept_beside } = self;
+        let Unsaved { path, unsent, class, durable, problem, kept_beside, set_aside } = self;
+        if let Some(file) = set_aside {
+            return writeln!(
+                f,
+                "{file}: the server refused this: copy what you need and remove it"
+            );
+        }
         let path = path.as_deref().unwrap_or("a file whose place is not known");
         let most = if unsent.bytes_is_bound { "at most " } else { "" };
         let class = class.as_deref().unwrap_or("not known");
         if let Some(name) = kept_beside {
-            return writeln!(f, "{path}: kept beside {name}, which somebody else has made");
+            return writeln!(f, "{}", conflict(path, name));
         }
         let what = match unsent.bytes {
             0 => "its name is".to_owned(),
@@ -156,7 +139,7 @@ mod tests {
             promised: Some("durable".into()),
             due: Some("23s".into()),
         };
-        let unsent = Dirty { files: 1, bytes: 5, bytes_is_bound: true };
+        let unsent = Dirty { files: 1, bytes: 5, bytes_is_bound: true, oldest_s: Some(7) };
         let unsaved = Unsaved {
             path: Some("a/b".into()),
             unsent,
@@ -164,6 +147,7 @@ mod tests {
             durable: durable.clone(),
             problem: Some("no space left on the server".into()),
             kept_beside: None,
+            set_aside: None,
         };
         assert_eq!(
             unsaved.to_string(),
@@ -174,6 +158,11 @@ mod tests {
         assert!(name.to_string().starts_with("a/b: its name is unsent, class edited, memory"));
         let kept = Unsaved { kept_beside: Some("c".into()), ..name };
         assert_eq!(kept.to_string(), "a/b: kept beside c, which somebody else has made\n");
+        let aside = Unsaved { set_aside: Some("/c/set-aside/1.2_a".into()), ..Unsaved::default() };
+        let told =
+            "/c/set-aside/1.2_a: the server refused this: copy what you need and remove it\n";
+        assert_eq!(aside.to_string(), told);
+        assert!(conflict("a/b", "b").contains("it stays"));
         for (due, told) in [
             (None, "memory, promised durable"),
             (Some("now"), "being sent"),

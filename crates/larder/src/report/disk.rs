@@ -1,4 +1,4 @@
-//! What a disk says of itself.
+//! A disk's report of itself.
 
 use std::fmt::Write as _;
 
@@ -17,12 +17,12 @@ pub(crate) fn setup_name(setup: Setup) -> &'static str {
     }
 }
 
-/// For how many milliseconds the disk trusts what it knows; none if not any more.
+/// For how many milliseconds the disk still trusts what it knows; none if it no longer does.
 fn trusted_ms(status: &StatusDone) -> Option<u64> {
     status.trusted_until_ms.checked_sub(status.clock_ms).filter(|left| *left > 0)
 }
 
-/// What a disk says of itself, for people.
+/// A disk's report of itself, for people.
 pub(crate) fn to_text(status: &StatusDone) -> String {
     let mut text = format!("setup     {}\n", setup_name(status.setup));
     let mut line = |name: &str, value: String| {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{CacheState, Procedure};
 use crate::options::Bytes;
 
-/// What an export served, as it counted itself.
+/// An export's own counts of what it served.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ExportStat {
     /// Where it listens.
@@ -35,16 +35,16 @@ pub(crate) struct ExportStat {
     pub(crate) behind: Option<Behind>,
 }
 
-/// What an export that is served from a cache has behind it.
+/// The server and cache behind an export.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Behind {
-    /// What the server was asked, by procedure.
+    /// Calls to the server, by procedure.
     pub(crate) rpc: BTreeMap<String, Procedure>,
     /// The cache on disk.
     pub(crate) cache: Option<CacheState>,
 }
 
-/// What was served of a procedure.
+/// Calls served of a procedure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Served {
     /// Calls that came, sent again or not.

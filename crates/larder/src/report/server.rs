@@ -1,4 +1,4 @@
-//! What servers of volumes tell of themselves.
+//! Reports of servers of volumes.
 
 use std::fmt::{self, Write as _};
 use std::net::SocketAddr;
@@ -38,9 +38,29 @@ pub(crate) struct VolumeStatus {
     pub(crate) owner: u64,
     pub(crate) size_bytes: u64,
     pub(crate) free_bytes: u64,
+    /// Bytes of memory disks, which do not count above.
+    #[serde(default)]
+    pub(crate) memory_bytes: u64,
+    #[serde(default)]
+    pub(crate) memory_free_bytes: u64,
+    /// Files with bytes on memory disks that go to other disks when they are due.
+    #[serde(default)]
+    pub(crate) due_files: usize,
+    /// Bytes that went there since the metadata server began.
+    #[serde(default)]
+    pub(crate) moved_bytes: u64,
+    /// How long after they were due they were there at the latest.
+    #[serde(default)]
+    pub(crate) late_max_ms: u64,
+    /// Whether there was no room for some that are due.
+    #[serde(default)]
+    pub(crate) is_short_of_room: bool,
+    /// Files with bytes that were only on memory disks that were restarted.
+    #[serde(default)]
+    pub(crate) lost: Vec<LostFile>,
     /// On how many disks each block is.
     pub(crate) copies: u32,
-    /// How many more disks it takes to use those that lack others to have copies with.
+    /// How many disks must be added before those in incomplete sets can be used.
     pub(crate) disks_missing: u32,
     /// Clients that have a session.
     pub(crate) sessions: usize,
@@ -51,37 +71,49 @@ pub(crate) struct VolumeStatus {
     pub(crate) disks: Vec<DiskStatus>,
 }
 
+/// A file of which bytes are lost.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct LostFile {
+    /// One of its names, from the volume's root on; none if it has no name, and is open.
+    pub(crate) path: Option<String>,
+    pub(crate) bytes: u64,
+}
+
 /// How one disk of it does.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct DiskStatus {
     pub(crate) disk: u32,
     pub(crate) address: String,
     pub(crate) state: DiskIs,
-    /// Whether it was reached when that was tried last. New bytes go to such disks.
+    /// Whether it is a memory disk: what is on it is lost with its process.
+    #[serde(default)]
+    pub(crate) is_memory: bool,
+    /// Whether it was reached at the last attempt. New bytes are written to such disks.
     pub(crate) is_there: bool,
     /// Why it was not.
     pub(crate) problem: Option<String>,
-    /// What of it the volume uses.
+    /// The part of it that the volume uses.
     pub(crate) size_bytes: u64,
-    /// What nobody has of that.
+    /// The free part of that.
     pub(crate) free_bytes: u64,
     /// Disks of the same set have the same blocks.
     pub(crate) set: u32,
-    /// What is not as the others of the set have it, and is brought up to date.
+    /// Bytes that differ from the others of the set, and are being brought up to date.
     pub(crate) stale_bytes: u64,
-    /// What was brought up to date since this began.
+    /// Bytes that were brought up to date since this began.
     pub(crate) resilvered_bytes: u64,
-    /// How long the rest takes, if that goes on as so far.
+    /// How long the rest takes at the rate so far.
     pub(crate) resilver_left_s: Option<u64>,
-    /// Capabilities that may have been in use when they ended for want of numbers.
+    /// Capabilities that may have been in use when their group ended because it had no numbers
+    /// left.
     pub(crate) unwanted_revocations: u64,
-    /// As `larder disk status --json` has it; nothing if the disk does not answer.
+    /// As in `larder disk status --json`; nothing if the disk does not answer.
     pub(crate) status: Option<Value>,
     /// The same for people.
     pub(crate) text: Option<String>,
 }
 
-/// In a word how a disk is.
+/// The state of a disk, in one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum DiskIs {
@@ -95,18 +127,22 @@ pub(crate) enum DiskIs {
 
 impl DiskStatus {
     pub(crate) fn of(state: &DiskState, copies: &Copies, activity: &Activity) -> DiskStatus {
-        let own = CopiesOn { set: state.disk, bytes: 0, bytes_free: 0, stale_bytes: 0 };
-        let CopiesOn { set, bytes, bytes_free, stale_bytes } =
+        let set = state.disk;
+        let own = CopiesOn { set, bytes: 0, bytes_free: 0, stale_bytes: 0, is_memory: false };
+        let CopiesOn { set, bytes, bytes_free, stale_bytes, is_memory } =
             copies.disks.get(&state.disk).copied().unwrap_or(own);
         let progress = activity.resilvering.get(&state.disk).filter(|_| stale_bytes > 0);
         let left = progress.and_then(|progress| progress.time_left(stale_bytes));
         DiskStatus {
             state: match (state.is_there, stale_bytes, progress) {
                 (false, ..) => DiskIs::Away,
+                // Stale blocks of a memory disk are lost, and nothing is copied there.
                 (true, 0, _) => DiskIs::Up,
+                _ if is_memory => DiskIs::Up,
                 (true, _, Some(_)) => DiskIs::Resilvering,
                 (true, _, None) => DiskIs::Stale,
             },
+            is_memory,
             set: set.0,
             size_bytes: bytes,
             free_bytes: bytes_free,
@@ -145,7 +181,7 @@ pub(crate) struct Standby {
     pub(crate) pid: u32,
 }
 
-/// How a disk does, by its own word.
+/// The state of a disk, as it reports it.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct DiskServed {
     pub(crate) address: String,
@@ -176,7 +212,7 @@ impl DiskServed {
     }
 }
 
-/// A line of a report: a name, and what it is.
+/// A line of a report: a name, and its value.
 fn line(text: &mut String, name: &str, value: &str) {
     // Writing to a string does not fail.
     let _ = writeln!(text, "{name:<9} {value}");
@@ -215,6 +251,21 @@ impl fmt::Display for VolumeStatus {
         line("setup", &self.setup());
         let (size, free) = (Bytes(self.size_bytes), Bytes(self.free_bytes));
         line("size", &format!("{size}, {free} free"));
+        if self.memory_bytes > 0 {
+            let (all, free) = (Bytes(self.memory_bytes), Bytes(self.memory_free_bytes));
+            let due = match self.due_files {
+                0 => String::new(),
+                files => format!("; {files} files go to disks when they are due"),
+            };
+            line("memory", &format!("{all}, {free} free{due}"));
+        }
+        if self.is_short_of_room {
+            line("late", "bytes in memory are due, and the disks have no room for them");
+        }
+        for LostFile { path, bytes } in &self.lost {
+            let path = path.as_deref().unwrap_or("a file without a name");
+            line("lost", &format!("{} of {path}", Bytes(*bytes)));
+        }
         if self.copies > 1 {
             let missing = match self.disks_missing {
                 0 => String::new(),
@@ -234,8 +285,9 @@ impl fmt::Display for VolumeStatus {
                 (DiskIs::Away, None) => "away".to_owned(),
                 _ => format!("up, {} free", Bytes(disk.free_bytes)),
             };
-            line(&format!("disk {}", disk.disk), &format!("{}: {state}", disk.address));
-            if self.copies > 1 {
+            let memory = if disk.is_memory { "memory, " } else { "" };
+            line(&format!("disk {}", disk.disk), &format!("{}: {memory}{state}", disk.address));
+            if self.copies > 1 && !disk.is_memory {
                 line("", &format!("copy      of set {}: {}", disk.set, disk.copy()));
             }
             if disk.unwanted_revocations > 0 {
@@ -251,7 +303,7 @@ impl fmt::Display for VolumeStatus {
 }
 
 impl VolumeStatus {
-    /// What protects requests to the disks, as far as they say it.
+    /// How requests to the disks are protected, as far as the disks report it.
     fn setup(&self) -> String {
         let of = |disk: &DiskStatus| {
             let setup = disk.status.as_ref()?.get("setup")?.as_str()?;
@@ -278,6 +330,7 @@ mod tests {
             disk,
             address: address.to_owned(),
             state,
+            is_memory: false,
             is_there,
             problem: (!is_there).then(|| "connection refused".to_owned()),
             size_bytes: 1 << 30,
@@ -304,6 +357,13 @@ mod tests {
             owner: 3,
             size_bytes: 2 << 30,
             free_bytes: 1 << 30,
+            memory_bytes: 0,
+            memory_free_bytes: 0,
+            due_files: 0,
+            moved_bytes: 0,
+            late_max_ms: 0,
+            is_short_of_room: false,
+            lost: Vec::new(),
             copies: 1,
             disks_missing: 0,
             sessions: 2,
@@ -330,8 +390,23 @@ mod tests {
              copy      of set 1: 1.00 MiB are not up to date: 3.00 MiB were brought, about 2 s are left\n          \
              unwanted  9 capabilities ended for want of numbers\n          setup     secure\n"
         );
-        let status =
+        let mut status =
             VolumeStatus { copies: 2, disks_missing: 1, calls_waiting: 1, disks, ..status };
         assert_eq!(status.to_string(), text);
+        let memory = one(1, "192.0.2.4:2051", DiskIs::Up);
+        status.disks = vec![DiskStatus { is_memory: true, ..memory }];
+        (status.memory_bytes, status.memory_free_bytes) = (1 << 30, 1 << 29);
+        (status.due_files, status.is_short_of_room) = (3, true);
+        status.lost = vec![LostFile { path: Some("/a/b".into()), bytes: 8192 }];
+        let text = status.to_string();
+        assert!(text.contains("\nlost      8.00 KiB of /a/b\n"), "{text}");
+        let memory = "\nmemory    1.00 GiB, 512 MiB free; 3 files go to disks when they are due\n";
+        assert!(text.contains(memory), "{text}");
+        let late = "\nlate      bytes in memory are due, and the disks have no room for them\n";
+        assert!(text.contains(late), "{text}");
+        assert!(
+            text.contains("\ndisk 1    192.0.2.4:2051: memory, up, 512 MiB free\n          setup"),
+            "{text}"
+        );
     }
 }

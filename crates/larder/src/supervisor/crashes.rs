@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use larder_io::Backoff;
 
-/// A worker that served this long did not die of what killed the one before: a request that kills
-/// does so at once, as it is the first that is sent again.
+/// A worker that served this long did not die for the same reason as the one before: a request that
+/// kills does so at once, since it is the first that is sent again.
 const SERVED_WELL: Duration = Duration::from_millis(100);
 
-/// Deaths in a row that are answered at once: what kills from outside is not made better by
-/// waiting.
+/// Deaths in a row after which the next worker starts at once: if the cause is outside, waiting
+/// does not help.
 const AT_ONCE: u32 = 3;
 
-/// Deaths in a row after which it is given up.
+/// Deaths in a row after which the mount is given up.
 const DEATHS_MAX: u32 = 8;
 
 /// Shortest and longest pause before the next one.
@@ -41,7 +41,7 @@ pub(super) enum Next {
 }
 
 impl Crashes {
-    /// A worker has died after it `served` so long; `None`: it did not come to serve.
+    /// A worker has died after it `served` for this long; `None`: it did not begin to serve.
     pub(super) fn next(&mut self, served: Option<Duration>) -> Next {
         if served.is_some_and(|served| served >= SERVED_WELL) {
             *self = Crashes::default();

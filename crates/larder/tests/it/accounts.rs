@@ -1,4 +1,4 @@
-//! What the RPCs of a mount cost, slice by slice, and as its server counts them.
+//! The cost of a mount's RPCs, slice by slice, and as its server counts them.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -45,7 +45,7 @@ impl Recording {
     /// The rows that are written.
     fn rows(&self) -> Vec<Row> {
         let text = fs::read_to_string(self.file()).unwrap();
-        // The last one may be on its way.
+        // The last line may be incomplete.
         let mut lines = text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
         let names: Vec<_> = lines.next().unwrap().split(',').collect();
         let row = |line: &str| {
@@ -59,7 +59,7 @@ impl Recording {
         self.rows().iter().map(|row| row.get(column)).sum()
     }
 
-    /// Waits for its end; answers what it said.
+    /// Waits for its end; returns its output.
     fn end(&mut self) -> String {
         let mut said = String::new();
         let mut stdout = BufReader::new(self.child.stdout.take().unwrap());
@@ -135,7 +135,7 @@ fn a_recording_of_a_share_agrees_with_the_counts() {
     let mut recording = Recording::start(&mount, &["--series", "1ms"]);
     assert_eq!(fs::read(mount.path("file")).unwrap().len(), 4 << 20);
     fs::write(mount.path("other"), pattern(2, 100_000)).unwrap();
-    // What is closed while nobody waits for that is under way for a moment.
+    // Files that are closed in the background count as open for a moment.
     let at_rest =
         || connection(&mount.json(&["stat"]), "in_flight") <= connection(&before, "in_flight");
     eventually("the mount is at rest", at_rest);
@@ -226,7 +226,7 @@ fn an_export_counts_the_calls_that_a_mount_makes() {
     assert!(shown.contains("READ ") && shown.contains("MOUNT MNT "), "{shown}");
 }
 
-/// An export at a free port, which it told.
+/// An export at a free port, which it reports.
 struct Anywhere {
     child: Child,
     address: SocketAddr,

@@ -11,13 +11,14 @@ use tempfile::TempDir;
 
 use crate::harness::{Kind, Server, eventually, larder, run, scratch, succeed};
 
-/// Makes the mounts of a map. It is run from a copy, since our helper hides all of /usr/sbin.
+/// Makes the mounts of a map. The program is run from a copy, since our helper hides all of
+/// /usr/sbin.
 const AUTOMOUNT: &str = "mount -t tmpfs none /usr/sbin && ln -s \"$LARDER\" /usr/sbin/mount.larder \
     && mount -t tmpfs none /run && exec \"$1/automount\" -f -C --pid-file \"$1/pid\" \"$1/master\"";
 
 /// As systemd does it (`systemd.automount(5)`): a mount of type autofs with a pipe, through which
-/// the kernel says that somebody comes; then the mount command, in the same process group; then the
-/// word that the mount is there.
+/// the kernel reports an access; then the mount command, in the same process group; then the report
+/// that the mount exists.
 const SYSTEMD: &str = "
 import ctypes, fcntl, os, struct, subprocess, sys
 at, *command = sys.argv[1:]
@@ -36,14 +37,14 @@ while packet := os.read(kernel_end[0], 512):
     fcntl.ioctl(root, FAIL if done.returncode else READY, token)
 ";
 
-/// An automounter that runs. Its mounts are gone when it is dropped.
+/// A running automounter. Its mounts are gone when it is dropped.
 struct Automounter {
     dirs: TempDir,
     child: Child,
 }
 
 impl Automounter {
-    /// Runs a program in a mount namespace, and in a process group that the kernel lets pass.
+    /// Runs a program in a mount namespace, and in a process group that the kernel lets through.
     fn start(dirs: TempDir, program: &mut Command) -> Automounter {
         program.env("LARDER_RUNTIME_DIR", dirs.path().join("runtime"));
         let child = program.stdin(Stdio::null()).process_group(0).spawn().unwrap();
@@ -81,7 +82,7 @@ impl Automounter {
         automounter
     }
 
-    /// What systemd does with a line of fstab(5) that says `x-systemd.automount`.
+    /// What systemd does for a line of fstab(5) with `x-systemd.automount`.
     fn systemd(dirs: TempDir, server: &Server, option: &str) -> Automounter {
         let at = dirs.path().join("direct");
         fs::create_dir(&at).unwrap();
@@ -111,8 +112,8 @@ impl Automounter {
         lines.map(path).filter(|path| path.starts_with(self.dirs.path())).collect()
     }
 
-    /// A program in the automounter's namespace, as any user runs it: the kernel has it wait for
-    /// the mount. It does not wait for ever.
+    /// A program in the automounter's namespace, as any user would run it: the kernel makes it wait
+    /// for the mount, but not for ever.
     fn command(&self, program: &str) -> Command {
         let mut command = Command::new("timeout");
         let pid = self.child.id().to_string();
@@ -142,7 +143,7 @@ impl Drop for Automounter {
                 self.command(env!("CARGO_BIN_EXE_larder")).arg("umount").arg(mount).output();
             drop(umount);
         }
-        // What waits for it fails, and the namespace goes with its last process.
+        // Programs that wait for it fail, and the namespace ends with its last process.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -154,7 +155,7 @@ fn export() -> Server {
     server
 }
 
-/// Both maps, and both again after automount(8) has unmounted what nobody used.
+/// Both maps, and both again after automount(8) has unmounted unused mounts.
 #[test]
 fn automount_mounts_both_kinds_of_maps_and_lets_them_expire() {
     let server = export();
@@ -167,7 +168,7 @@ fn automount_mounts_both_kinds_of_maps_and_lets_them_expire() {
     }
 }
 
-/// The mount lies on the trigger, is served on when the command has ended, and goes with its
+/// The mount is on top of the trigger, is served after the command has ended, and ends with its
 /// daemon.
 #[test]
 fn a_mount_lies_on_the_automount_of_systemd() {

@@ -8,16 +8,16 @@ use crate::unmounts::{TRIES, is_unmounted_in_time};
 /// Servers that can be killed and started again.
 const KINDS: [Kind; 2] = [Kind::Larder, Kind::Samba];
 
-/// Calls end after nine seconds, which a server that is there does not take on a busy machine;
-/// attributes are trusted for none.
+/// Calls end after nine seconds, which a running server does not take even on a busy machine;
+/// attributes are trusted for zero seconds.
 const IMPATIENT: [&str; 2] = ["timeo=30", "actimeo=0"];
 
 fn is_reachable(mount: &Mount) -> bool {
     mount.status()["server"]["reachable"].as_bool().unwrap()
 }
 
-/// A worker that begins while the server is silent, after a death or an upgrade, serves what is
-/// cached. Commands answer, and once the server is back all is as before.
+/// A worker that begins while the server is silent, after a death or an upgrade, serves cached
+/// files. Commands answer, and once the server is back everything works as before.
 #[test]
 fn workers_begin_without_a_silent_server() {
     let server = Server::start(Kind::Larder);
@@ -50,8 +50,8 @@ fn workers_begin_without_a_silent_server() {
     assert_eq!(fs::read(mount.path("other")).unwrap(), b"here");
 }
 
-/// With option `bg` a mount begins with what its cache holds, and what is written then is sent when
-/// the server is there.
+/// With option `bg` a mount begins with the content of its cache, and what is written then is sent
+/// when the server is back.
 #[test]
 fn a_mount_begins_without_its_server() {
     for kind in KINDS {
@@ -84,7 +84,7 @@ fn a_mount_begins_without_its_server() {
         assert!(!is_reachable(&mount));
         let problem = mount.status()["server"]["problem"].as_str().unwrap().to_owned();
         assert!(problem.contains("check"), "{kind:?}: {problem}");
-        // It is said by close(2) that the server does not have it; it is not lost.
+        // close(2) reports that the server does not have it; it is not lost.
         for name in ["edited", "gone"] {
             let script = format!("echo second >>{}", mount.path("dir").join(name).display());
             drop(std::process::Command::new("sh").args(["-c", &script]).output().unwrap());
@@ -93,7 +93,7 @@ fn a_mount_begins_without_its_server() {
         assert_eq!(mount.status()["dirty"]["files"], 2, "{kind:?}");
         let (code, unsent) =
             said(&mount, &["cache", "ls", "--unsent", mount.path("").to_str().unwrap()]);
-        // Also what the kernel wrote itself is known to the byte.
+        // The unsent bytes are exact even for files that the kernel wrote itself.
         let wanted = "  dir/edited  (7 B unsent)\n";
         assert!(unsent.contains(wanted), "{kind:?}: {unsent}");
         assert_eq!(code, Some(3), "{kind:?}");
@@ -115,8 +115,8 @@ fn a_mount_begins_without_its_server() {
     }
 }
 
-/// Without `bg` it does not, and says what would help; nor does one of which nothing is cached, or
-/// one that is refused.
+/// Without `bg` it does not, and says what would help; nor does a mount with an empty cache, or one
+/// that the server refuses.
 #[test]
 fn a_mount_without_its_server_is_asked_for() {
     let why = |mount: &Mount| {
@@ -148,8 +148,7 @@ fn a_mount_without_its_server_is_asked_for() {
     assert!(text.contains("the password"), "{text}");
 }
 
-/// Nothing is cached: with `bg` the command returns, the mount appears when the server answers, and
-/// is none until then.
+/// Nothing is cached: with `bg` the command returns, and the mount appears when the server answers.
 #[test]
 fn a_server_that_was_never_seen_is_tried_in_the_background() {
     for (kind, option) in
@@ -179,7 +178,7 @@ fn a_server_that_was_never_seen_is_tried_in_the_background() {
     }
 }
 
-/// `larder umount` and a signal end it; so does a server that is there and refuses.
+/// `larder umount` and a signal end the attempts; so does a running server that refuses the mount.
 #[test]
 fn a_mount_that_is_tried_can_be_ended() {
     let mut server = Server::start(Kind::Larder);

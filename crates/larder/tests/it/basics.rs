@@ -1,9 +1,8 @@
-//! Work of every kind in the small, after Connectathon's basic, general and special tests: trees
-//! that come and go, files that lose their name while they are open, holes, offsets at 2 and 4 GiB,
-//! places in a listing that outlive removals, and who is first.
+//! Basic work of every kind, after Connectathon's basic, general and special tests: trees that are
+//! made and removed; files that lose their name while they are open; holes; offsets at 2 and 4 GiB;
+//! positions in a listing that survive removals; races for a name.
 //!
-//! Each is done on mounts of each server, with and without a cache, and is right at the server,
-//! too.
+//! Each is done on mounts of each server, with and without a cache, and checked at the server, too.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
@@ -30,7 +29,7 @@ pub(crate) struct Place<'a> {
     who: &'a str,
 }
 
-/// Something that is done in a place, by its name.
+/// A test, and its name.
 pub(crate) type Work = (&'static str, fn(&Place));
 
 impl Place<'_> {
@@ -38,7 +37,7 @@ impl Place<'_> {
         self.here.join(name)
     }
 
-    /// What there is besides `names` at the server goes: names of removed files that were open.
+    /// All but `names` disappears at the server: hidden names of removed files that were open.
     fn nothing_else_is_left(&self, names: &[&str]) {
         let wanted: BTreeSet<_> = names.iter().map(PathBuf::from).collect();
         let is_so = || {
@@ -49,7 +48,7 @@ impl Place<'_> {
     }
 }
 
-/// Does all of this on a mount of each kind, each in a directory of its own.
+/// Runs these tests on a mount of each kind, each in a directory of its own.
 pub(crate) fn on(kind: Kind, works: &[Work]) {
     for options in [&[][..], &["plain"]] {
         let server = Server::start(kind);
@@ -66,7 +65,7 @@ pub(crate) fn on(kind: Kind, works: &[Work]) {
     }
 }
 
-/// Connectathon's basic tests: trees made and removed; files looked at, linked, renamed, written.
+/// Connectathon's basic tests: trees made and removed; files described, linked, renamed, written.
 pub(crate) const BASIC: [Work; 5] = [
     ("trees", trees_come_and_go),
     ("attributes", many_files_are_looked_at_and_changed),
@@ -75,7 +74,7 @@ pub(crate) const BASIC: [Work; 5] = [
     ("again", the_same_names_again_and_again),
 ];
 
-/// Its special tests: what clients of NFS got wrong.
+/// Its special tests: known mistakes of NFS clients.
 pub(crate) const SPECIAL: [Work; 10] = [
     ("removed", removed_files_stay_open),
     ("renamed", renamed_files_stay_open),
@@ -265,7 +264,7 @@ fn removed_files_stay_open(place: &Place) {
             file
         })
         .collect();
-    // As with the kernel's client of NFS, their names at the server meanwhile are listed.
+    // As with the kernel's NFS client, their hidden names at the server are listed in the meantime.
     let hidden = |name: &String| name.starts_with(".nfs");
     assert!(names_of(&place.here).iter().all(hidden), "{}", place.who);
     for (number, file) in files.iter().enumerate() {
@@ -329,8 +328,8 @@ fn a_file_without_rights_stays_open(place: &Place) {
     assert_eq!(fs::read(place.there.join("file")).unwrap(), b"three", "{}", place.who);
 }
 
-/// Connectathon's freesp: what is behind the new end is gone, for every descriptor, and is zeros
-/// when the file grows again.
+/// Connectathon's freesp: the bytes beyond the new end are gone, for every descriptor, and are
+/// zeros when the file grows again.
 fn an_open_file_is_cut_from_behind(place: &Place) {
     let path = place.at("file");
     let file = open_new(&path);
@@ -434,8 +433,8 @@ impl Listing {
         Listing(File::open(dir).unwrap())
     }
 
-    /// Up to so many names from where it stands, each with the place behind it; those of every
-    /// directory left out.
+    /// Up to this many names from the present position on, each with the position after it; without
+    /// `.` and `..`.
     fn next(&self, count: usize) -> Vec<(String, u64)> {
         let mut buffer = [MaybeUninit::uninit(); 600];
         let mut names: Vec<(String, u64)> = Vec::new();
@@ -460,8 +459,8 @@ impl Listing {
     }
 }
 
-/// Connectathon's telldir: each name that stays is told once, whatever is removed meanwhile, and a
-/// place is found again.
+/// Connectathon's telldir: each name that stays is listed once, whatever is removed in the
+/// meantime, and a position is found again.
 fn places_in_a_listing_outlive_removals(place: &Place) {
     const NAMES: usize = 300;
     let name = |number: usize| format!("name-{number:04}");
@@ -480,8 +479,8 @@ fn places_in_a_listing_outlive_removals(place: &Place) {
         assert_eq!(next.as_deref(), Some(&*told[index + 1].0), "{}: after {index}", place.who);
     }
     assert_eq!(next_of(&listing, NAMES - 1), None, "{}", place.who);
-    // Every other one goes while another listing is under way: those before it, where it stands,
-    // and behind it.
+    // Every other one is removed while another listing is in progress: before its position, at it,
+    // and after it.
     let beside = Listing::open(&place.here);
     let mut seen: Vec<_> = beside.next(NAMES / 2);
     for (removed, _) in told.iter().step_by(2) {
@@ -495,10 +494,10 @@ fn places_in_a_listing_outlive_removals(place: &Place) {
     let twice = seen.iter().map(|(name, _)| name).collect::<BTreeSet<_>>();
     assert_eq!(twice.len(), seen.len(), "{}: none is told twice", place.who);
     if place.kind == Kind::Ganesha {
-        // It goes one name back from a place whose next name is gone, as a new mount sees, too.
+        // It goes back one name from a position whose next name is gone, as a new mount shows, too.
         return;
     }
-    // Places after names that are gone, and after names that are there.
+    // Positions after names that are gone, and after names that exist.
     for index in [0, 10, NAMES / 2, NAMES / 2 + 1, NAMES - 4, 1] {
         let next = next_of(&listing, index);
         let wanted = told.iter().skip(index + 1).find(|(name, _)| place.at(name).exists());
@@ -507,7 +506,7 @@ fn places_in_a_listing_outlive_removals(place: &Place) {
     }
 }
 
-/// Connectathon's rewind: from the beginning again, with what has changed.
+/// Connectathon's rewind: from the beginning again, with the changes.
 fn a_rewound_listing_and_file_are_new(place: &Place) {
     let listing = Listing::open(&place.here);
     let mut all = BTreeSet::new();
@@ -544,8 +543,8 @@ fn at_once<R: Send>(place: &Place, work: impl Fn(&Path, usize) -> R + Sync) -> V
     })
 }
 
-/// Connectathon's excltest, by several at once: of those who make a name, exactly one is told that
-/// he did.
+/// Connectathon's excltest, by several processes at the same time: exactly one succeeds in making a
+/// name.
 fn one_of_many_is_first(place: &Place) {
     let exclusive = |path: &Path| OpenOptions::new().write(true).create_new(true).open(path);
     for round in 0..8 {
@@ -574,7 +573,7 @@ fn one_of_many_is_first(place: &Place) {
     }
 }
 
-/// Of those who rename, remove or link the same, exactly one does.
+/// Of several that rename, remove or link the same name, exactly one succeeds.
 fn one_of_many_moves_it(place: &Place) {
     for round in 0..8 {
         let name = format!("file-{round}");

@@ -13,8 +13,8 @@ fn bench(dir: &Path, args: &[&str]) -> Command {
     command
 }
 
-/// Mounts of ours that were made by a run in `dir`: their sources name ports that are gone, so they
-/// are told by the daemons' records.
+/// Mounts of ours that a run in `dir` made: their sources name ports that are gone, so they are
+/// recognised by the daemons' records.
 fn records(dir: &Path) -> usize {
     fs::read_dir(dir.join("run")).map_or(0, |entries| {
         let paths = entries.map(|entry| entry.unwrap().path());
@@ -22,8 +22,8 @@ fn records(dir: &Path) -> usize {
     })
 }
 
-/// Calls of the cached and of the plain client for each work, by a run of the command. Of a work
-/// that is over budget it also says which calls these are, in lines that are indented.
+/// Calls of the cached and of the plain client for each work, from a run of the command. For a work
+/// that is over budget it also lists these calls, in indented lines.
 fn budget(dir: &Path) -> Vec<[u64; 2]> {
     let output = bench(dir, &["rpc-budget", "--size", "smoke"]).output().unwrap();
     let lines = String::from_utf8(output.stdout).unwrap();
@@ -41,8 +41,8 @@ fn cost(line: &str) -> [u64; 2] {
     [words[0], words[2]].map(|count| count.parse().unwrap())
 }
 
-/// Runs of which the least counts, work by work, as in [`crate::budget`]; one, if that is enough. A
-/// release or an open that comes late only adds, to either mount.
+/// Number of runs, of which the smallest count is used, work by work, as in [`crate::budget`]; one,
+/// if that is enough. A late release or open only adds calls, to either mount.
 const ROUNDS: usize = 3;
 
 #[test]
@@ -85,9 +85,10 @@ fn interrupted_run_leaves_nothing_mounted_and_keeps_what_was_finished() {
     assert!(!record["tests"][0]["samples"].as_array().unwrap().is_empty());
 }
 
-/// Without sshfs it is absent; with it, it takes part. The others are looked for in an empty path.
+/// Without sshfs it is recorded as absent; with it, it takes part. The others are looked for in an
+/// empty path.
 #[test]
-fn comparison_names_the_absent_and_measures_those_who_are_there() {
+fn comparison_names_absent_rivals_and_measures_the_others() {
     let _forgetting = MayForget::now();
     let dir = scratch("larder-bench-test-");
     let compare = ["compare", "fscache", "--size", "smoke", "--rounds", "1", "--link", "none"];
@@ -131,7 +132,7 @@ fn words(list: &serde_json::Value) -> Vec<&str> {
     list.as_array().unwrap().iter().map(|word| word.as_str().unwrap()).collect()
 }
 
-/// Who was measured, after a look that every sample has a value.
+/// The targets that were measured, after a check that every sample has a value.
 fn measured(record: &serde_json::Value) -> Vec<&str> {
     for test in record["tests"].as_array().unwrap() {
         for sample in test["samples"].as_array().unwrap() {
@@ -142,7 +143,7 @@ fn measured(record: &serde_json::Value) -> Vec<&str> {
     targets.iter().map(|target| target["name"].as_str().unwrap()).collect()
 }
 
-/// Of each test on a mount of ours: CPU time of the server and of the daemons, and how long its
+/// For each test on a mount of ours: CPU time of the server and of the daemons, and how long its
 /// calls took, by procedure.
 fn assert_costs_are_told(record: &serde_json::Value) {
     let tests = record["tests"].as_array().unwrap();
@@ -162,7 +163,7 @@ fn assert_costs_are_told(record: &serde_json::Value) {
     assert!(with_calls > 0, "{record}");
 }
 
-/// From the record alone, into another directory; also if words of it have spaces.
+/// From the record alone, into another directory; also if its words contain spaces.
 #[test]
 fn a_run_is_repeated_from_its_record() {
     let dir = scratch("larder-bench-test-");
@@ -177,7 +178,7 @@ fn a_run_is_repeated_from_its_record() {
     assert!(!measured(&of("second")).is_empty());
 }
 
-/// Each server of a volume is a process behind a link, and costs are told by what it is.
+/// Each server of a volume is a process behind a link, and costs are reported by server.
 #[test]
 fn the_disks_of_a_volume_are_measured() {
     let dir = scratch("larder-bench-test-");

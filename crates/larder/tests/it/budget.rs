@@ -8,10 +8,10 @@ use std::path::Path;
 
 use crate::harness::{BOTH, Mount, Server, kernel_remembers, pattern};
 
-/// What is done on a mount, and its name.
+/// A work on a mount, and its name.
 type Work = (&'static str, fn(&Path));
 
-/// The file work of the published caching-client benchmark (Badros 1998), in small.
+/// The file work of the published caching-client benchmark (Badros 1998), scaled down.
 const WORKS: [Work; 13] = [
     ("make directories", |top| {
         for i in 0..21 {
@@ -86,11 +86,11 @@ fn walk(dir: &Path, read: bool) {
     }
 }
 
-/// Attributes that do not run out while calls are counted: how many do depends on how fast the
-/// machine is, on either mount. Every open asks all the same.
+/// Attributes that do not expire while calls are counted: how many do depends on the speed of the
+/// machine, on either mount. Every open still asks.
 const LASTING: &[&str] = &["actimeo=86400"];
 
-/// What the works need to be there.
+/// The files that the works need.
 fn furnish(server: &Server) {
     fs::create_dir(server.path("list")).unwrap();
     for i in 0..500 {
@@ -115,7 +115,7 @@ fn more(
     counts
 }
 
-/// Calls of each procedure that each work costs. What the kernel asked for is printed.
+/// Calls of each procedure for each work. The kernel's requests are printed.
 fn costs(server: &Server, mount: &Mount) -> Vec<BTreeMap<String, u64>> {
     furnish(server);
     let cost = |work: &Work| {
@@ -127,9 +127,9 @@ fn costs(server: &Server, mount: &Mount) -> Vec<BTreeMap<String, u64>> {
     WORKS.iter().map(cost).collect()
 }
 
-/// Rounds of which the least counts, work by work. Whatever another test starts meanwhile closes
-/// our descriptors in its own table, and sends what was written so far: that only adds, to either
-/// mount.
+/// Number of rounds, of which the smallest count is used, work by work. A process that another test
+/// starts at the same time closes our descriptors in its own table, and so sends what was written
+/// so far: that only adds calls, to either mount.
 const ROUNDS: usize = 3;
 
 #[test]

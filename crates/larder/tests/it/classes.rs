@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use crate::harness::{Kind, Mount, Server, eventually, kill, said, scratch, succeed};
 use crate::unsent::Writer;
 
-/// Long enough that nothing is sent unless somebody asks for it.
+/// Long enough that nothing is sent without a request.
 const LATE: &str = "wback=3600";
 
 /// Writes a file piece by piece; the server has each when it is written.
@@ -26,7 +26,7 @@ fn each_write_is_at_the_server(server: &Server, mount: &Mount, name: &str) {
     }
 }
 
-/// By the mount, by a rule, and by what was set; with a server of each kind.
+/// By the mount, by a rule, and by a class that was set; with a server of each kind.
 #[test]
 fn every_write_of_class_critical_is_at_the_server_when_it_returns() {
     let folder = scratch("larder-rules-");
@@ -53,7 +53,7 @@ fn every_write_of_class_critical_is_at_the_server_when_it_returns() {
     }
 }
 
-/// What `larder class` and `larder explain` tell of a file.
+/// What `larder class` and `larder explain` report for a file.
 #[test]
 fn a_class_is_explained_with_its_reason() {
     let server = Server::start(Kind::Larder);
@@ -148,8 +148,8 @@ fn extended_attributes_tell_of_classes_on_nfs() {
     assert_eq!(xattr(&file, "user.other"), Err(Errno::OPNOTSUPP), "the server has none");
     rustix::fs::removexattr(&file, "user.larder.class").unwrap();
     assert_eq!(xattr(&file, "user.larder.class"), Err(Errno::NODATA));
-    // A copy has what was set for the file. (Not one whose writes are to be at the server: the
-    // kernel writes the copy by itself.)
+    // A copy has the class that was set for the file. (Not one whose writes must be at the server:
+    // the kernel writes the copy itself.)
     set(b"generated").unwrap();
     let copy = mount.path("copy");
     let copied = std::process::Command::new("cp").arg("-a").arg(&file).arg(&copy).status();
@@ -161,7 +161,8 @@ fn extended_attributes_tell_of_classes_on_nfs() {
     assert_eq!(busy, Err(Errno::BUSY));
 }
 
-/// A mount whose classes cannot be kept is refused in one line, and one that goes on goes on.
+/// A mount that cannot provide its classes is refused in one line, and a mount that is continued is
+/// not.
 #[test]
 fn what_a_mount_cannot_keep_is_said_in_one_line() {
     let server = Server::start(Kind::Larder);
@@ -189,7 +190,10 @@ fn what_a_mount_cannot_keep_is_said_in_one_line() {
     assert!(told.status.success());
     mount.mounted();
     let told = String::from_utf8(told.stderr).unwrap();
-    assert_eq!(told, "larder: class scratch: close waits for local; fsync waits for local\n");
+    assert_eq!(
+        told,
+        "larder: class scratch: bytes are durable within 60 min: their names are there\n"
+    );
 
     // The next worker cannot read the rules any more: it keeps the strongest promise of all.
     fs::write(&rules, "[[rul]]").unwrap();
@@ -199,7 +203,8 @@ fn what_a_mount_cannot_keep_is_said_in_one_line() {
     assert!(mount.log().contains("every file has the strongest class until that is mended"));
 }
 
-/// Bytes that a close has on this machine's disk only, until they are due or somebody asks.
+/// After a close, the bytes are on this machine's disk only, until they are due or a sync is
+/// requested.
 #[test]
 fn a_generated_file_is_kept_here_and_sent_later_on_nfs() {
     for kind in [Kind::Larder, Kind::Ganesha] {
@@ -240,9 +245,9 @@ fn a_generated_file_is_kept_here_and_sent_later_on_nfs() {
     }
 }
 
-/// What somebody else has put in the place of our bytes stays, and ours are set aside.
+/// The file with which another client has replaced ours stays, and our bytes are set aside.
 #[test]
-fn a_generated_file_that_somebody_else_changed_is_set_aside() {
+fn a_generated_file_that_another_client_changed_is_set_aside() {
     let server = Server::start(Kind::Larder);
     let mount = Mount::new(&server, &["class=generated"]);
     fs::write(mount.path("file"), "ours").unwrap();
@@ -254,10 +259,17 @@ fn a_generated_file_that_somebody_else_changed_is_set_aside() {
     let aside: Vec<_> = fs::read_dir(mount.cache().join("set-aside")).unwrap().collect();
     let path = aside[0].as_ref().unwrap().path();
     assert!(path.to_str().unwrap().ends_with("_file"), "{path:?}");
-    assert_eq!(fs::read(path).unwrap(), b"ours");
+    assert_eq!(fs::read(&path).unwrap(), b"ours");
+    // It is listed until a person has removed it.
+    let unsaved = || said(&mount, &["status", "--unsaved"]);
+    let told =
+        format!("{}: the server refused this: copy what you need and remove it\n", path.display());
+    assert_eq!(unsaved(), (Some(0), told));
+    fs::remove_file(path).unwrap();
+    assert_eq!(unsaved(), (Some(0), String::new()));
 }
 
-/// A program of somebody else's, with nothing but the header.
+/// A third-party program that uses only the header.
 const HINTS: &str = r#"
 #include "larder.h"
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-//! The commands around a mount: what they say, that they never hang, and that nothing is left
+//! The commands around a mount: their output, that they never hang, and that they leave nothing
 //! behind.
 
 use std::fs;
@@ -95,8 +95,8 @@ fn without_mounts_there_is_nothing_to_tell() {
 fn a_mount_in_use_is_detached_only_when_asked() {
     let server = Server::start(Kind::Larder);
     fs::write(server.path("file"), "abc").unwrap();
-    // A server that takes a second to answer, on a busy machine, counts as dead: then the mount
-    // goes, in use or not.
+    // A server that takes a second to answer, on a busy machine, counts as dead: then the mount is
+    // removed even if it is in use.
     let stays = std::iter::repeat_with(|| {
         let mount = Mount::new(&server, &[]);
         let file = fs::File::open(mount.path("file")).unwrap();
@@ -113,7 +113,7 @@ fn a_mount_in_use_is_detached_only_when_asked() {
     assert_eq!(read, "abc");
 }
 
-/// As fstab(5) has it: mount(8) looks for a program in /sbin, which is ours in a name space of its
+/// As in fstab(5): mount(8) looks for a program in /sbin, which is ours in a mount namespace of its
 /// own.
 #[test]
 fn mount_finds_its_helper() {
@@ -139,7 +139,7 @@ fn mount_finds_its_helper() {
     assert!(mount.cache().join("larder-cache").exists());
 }
 
-/// And it says so. With a log that is no file SIGHUP is such a signal, too.
+/// And it reports that. If the log is not a file, SIGHUP is such a signal, too.
 #[test]
 fn a_signal_unmounts_in_the_foreground() {
     let server = Server::start(Kind::Larder);
@@ -194,7 +194,7 @@ fn commands_answer_when_the_server_is_silent() {
     check(&mount, &["stat", text(&mnt)], 0, "procedure");
     check(&mount, &["cache", "ls", text(&mnt)], 0, "");
     check(&mount, &["cache", "verify", text(&mnt)], 0, "0 wrong");
-    // What waits for the server waits for 45 s.
+    // Calls that wait for the server wait for 45 s.
     assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
     mount.unmount();
     server.thaw();
@@ -220,7 +220,7 @@ fn cache_commands_work_mounted_and_not() {
     check(&mount, &["cache", "ls", text(&cache)], 0, "1.00 MiB of   1.00 MiB  file  (pinned)");
     check(&mount, &["cache", "ls", text(&cache), "--unsent"], 0, "");
     check(&mount, &["cache", "drop", text(&cache)], 0, "1 files removed");
-    // It is still known that it is to be kept.
+    // It is still known to be pinned.
     check(&mount, &["cache", "ls", text(&cache)], 0, "0 B of   1.00 MiB");
 }
 
@@ -274,7 +274,7 @@ fn status_finds_the_mount_of_a_path() {
         assert!(told.starts_with(text(&top).trim_end_matches('/')), "{below}: {told}");
     }
     check(&mount, &["status", text(&mount.path(".."))], 1, "nor in one");
-    // What ends a mount takes its mountpoint only.
+    // Removing a mount takes its mountpoint only.
     check(&mount, &["umount", text(&mount.path("dir"))], 1, "no larder mount");
     mount.unmount();
 }
@@ -302,7 +302,7 @@ fn verify_tells_of_a_corrupted_byte() {
     check(&mount, &["cache", "verify", text(&mount.cache())], 0, "0 wrong");
 }
 
-/// Changes a byte in the middle of every file of a tree; answers how many there are.
+/// Changes a byte in the middle of every file of a tree; returns how many there are.
 fn corrupt(folder: &Path) -> usize {
     let change = |path: &Path| {
         if path.is_dir() {
@@ -354,7 +354,7 @@ fn pin_and_warm_without_a_cache_say_so() {
     check(&mount, &["cache", "warm", text(&mnt)], 1, "has no cache on disk");
 }
 
-/// The first file that was in the way was the machine's password file.
+/// In the first such case, the file in the way was the machine's password file.
 #[test]
 fn commands_leave_a_directory_that_is_no_cache_as_it_was() {
     let server = Server::start(Kind::Larder);

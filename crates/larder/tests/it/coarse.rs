@@ -1,6 +1,6 @@
 //! Servers whose file system keeps whole seconds: an edit of the same size within the second of the
-//! version that was read is seen all the same. (Everything within a granule, on a clock that is
-//! wound by hand: `larder-client`.)
+//! version that was read is still seen. (`larder-client` tests everything within a granule, on a
+//! clock that the test sets.)
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -65,8 +65,7 @@ fn version(path: &Path) -> (u64, i64, i64) {
     (is.len(), is.ctime(), is.ctime_nsec())
 }
 
-/// A file is made as soon as its directory was listed, and nobody had been found there under its
-/// name.
+/// A file is made directly after its directory was listed, and a lookup of its name had failed.
 fn check_names(of: &str, server: &Server, noac: &Mount, round: usize) {
     let dir = format!("dir{round}");
     let names = |dir: PathBuf| {

@@ -1,4 +1,4 @@
-//! What others change is seen when it must be, and never in a mixture.
+//! Changes by other clients are seen when they must be, and never as a mixture of versions.
 
 use std::fs;
 use std::io::{Read, Seek, SeekFrom};
@@ -37,7 +37,7 @@ fn change_is_seen_at_once_with_noac() {
     }
 }
 
-/// The change keeps size and modification time; only the change time tells.
+/// The change keeps size and modification time; only the change time shows it.
 #[test]
 fn change_with_old_mtime_is_seen() {
     let server = Server::start(Kind::Larder);
@@ -50,8 +50,8 @@ fn change_with_old_mtime_is_seen() {
     assert_eq!(fs::read_to_string(mount.path("file")).unwrap(), "bbbb");
 }
 
-/// A reader of a whole cached copy keeps its version; one of a part gets an error rather than a
-/// mixture.
+/// A reader of a wholly cached copy keeps its version; a reader of a partly cached one gets an
+/// error rather than a mixture.
 #[test]
 fn sequential_read_never_mixes_versions() {
     let server = Server::start(Kind::Larder);
@@ -81,9 +81,9 @@ fn sequential_read_never_mixes_versions() {
     }
 }
 
-/// The handle that we hold is stale; the name, which the kernel still believes, leads to the new
-/// file. (The replacement goes through the server: nfs-ganesha keeps a file that was removed behind
-/// its back.)
+/// The handle that we have is stale; the name, which the kernel still trusts, leads to the new
+/// file. (The replacement is made through the server: nfs-ganesha keeps a file that was removed
+/// behind its back.)
 #[test]
 fn file_replaced_on_the_server_is_found_by_its_name() {
     for kind in BOTH {
@@ -125,16 +125,16 @@ fn file_grows_under_a_reader_that_follows_it() {
     let mut log = fs::File::options().append(true).open(server.path("log")).unwrap();
     std::io::Write::write_all(&mut log, b"two\n").unwrap();
     eventually("the second line is read", || {
-        // What `tail -f` does: look at the size, then read on.
+        // What `tail -f` does: check the size, then read on.
         reader.metadata().unwrap();
         reader.read_to_string(&mut text).unwrap();
         text == "one\ntwo\n"
     });
 }
 
-/// A file that somebody cuts ends there for who has it open and reads it through the kernel's
-/// pages, whatever else he makes of it meanwhile: there are no zeros in the place of what was cut
-/// off.
+/// For a process that has a file open and reads it through the kernel's page cache, a file that
+/// another client truncates ends there, whatever else that client does to it in the meantime: zeros
+/// never appear in the place of what was cut off.
 #[test]
 fn a_file_that_another_mount_cuts_ends_there_for_its_readers() {
     let server = Server::start(Kind::Volume);
@@ -150,7 +150,7 @@ fn a_file_that_another_mount_cuts_ends_there_for_its_readers() {
         assert_eq!(reader.read_at(&mut bytes, 0).unwrap(), data.len());
         there.set_len(2).unwrap();
         assert_eq!(reader.metadata().unwrap().len(), 2);
-        // Attributes are told anew, and no bytes.
+        // The attributes are reported again, and no bytes.
         there.set_permissions(fs::Permissions::from_mode(0o600)).unwrap();
         let read = reader.read_at(&mut bytes[..38_963], 1).unwrap();
         assert!(bytes[..read] == data[1..2], "round {round}: {read} bytes");

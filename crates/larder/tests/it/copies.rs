@@ -32,7 +32,7 @@ fn what_a_share_copies_does_not_pass_the_client() {
     for options in [&[][..], &["nopassthrough"], &["plain"]] {
         let one = Mount::new(&server, options);
         if options.is_empty() {
-            // The kernel is shown a local file, which gets what is held.
+            // The kernel uses a local file, which gets the cached bytes.
             assert!(fs::read(one.path("from")).unwrap() == content);
         }
         let before = transfers(&one);
@@ -45,7 +45,7 @@ fn what_a_share_copies_does_not_pass_the_client() {
     }
 }
 
-/// Between files that are being written, and within one: what was written before counts.
+/// Between files that are being written, and within one: earlier writes count.
 #[test]
 fn copies_lie_over_what_was_written_before_and_below_what_is_written_after() {
     let server = Server::start(Kind::Samba);
@@ -68,7 +68,7 @@ fn copies_lie_over_what_was_written_before_and_below_what_is_written_after() {
         to[200_000..1_100_000].copy_from_slice(&from[500..900_500]);
         target.write_all_at(b"above", 400_000).unwrap();
         to[400_000..400_005].copy_from_slice(b"above");
-        // Within one file, behind its end.
+        // Within one file, beyond its end.
         let (mut start, mut end) = (0, 2 << 20);
         while start < 1 << 20 {
             let len = (1 << 20) - usize::try_from(start).unwrap();

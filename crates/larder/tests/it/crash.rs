@@ -7,8 +7,8 @@ use std::path::Path;
 
 use crate::harness::{Kind, Mount, Server, eventually, kill, pattern, run, succeed};
 
-/// Kills the daemon in the middle of reading and writing, again and again. What was closed without
-/// an error is at the server, and what is read after the next mount is what the server has.
+/// Kills the daemon in the middle of reading and writing, repeatedly. What was closed without an
+/// error is at the server, and what is read after the next mount is what the server has.
 #[test]
 fn killed_daemon_leaves_a_cache_that_serves_no_wrong_byte() {
     const ROUNDS: u64 = 12;
@@ -52,7 +52,7 @@ fn killed_daemon_leaves_a_cache_that_serves_no_wrong_byte() {
     assert!(report.contains(" 0 wrong"), "{report}");
 }
 
-/// Writes files until the mount fails; answers what each one holds, `None` where that is not known.
+/// Writes files until the mount fails; returns the content of each, `None` where it is not known.
 fn work_until_it_dies(mount: &Mount, round: u64) -> Vec<(String, Option<Vec<u8>>)> {
     let mut done = Vec::new();
     for i in 0.. {
@@ -82,8 +82,8 @@ fn compare(server: &Path, mount: &Path) {
     }
 }
 
-/// Files that are open and written when the daemon is killed: new ones, and one that was cached
-/// whole, which the kernel writes itself where it can.
+/// Files that are open and written when the daemon is killed: new ones, and one that was wholly
+/// cached, which the kernel writes itself where possible.
 #[test]
 fn what_was_written_before_a_kill_reaches_the_server() {
     let server = Server::start(Kind::Larder);
@@ -121,7 +121,8 @@ fn clean_cache_is_still_used_after_a_crash() {
     fs::write(server.path("file"), &bytes).unwrap();
     let mut mount = Mount::new(&server, &[]);
     assert!(fs::read(mount.path("file")).unwrap() == bytes);
-    // Asked for what it holds, the cache makes a checkpoint, which vouches for it.
+    // A request for its content makes the cache write a checkpoint, which records the file as
+    // valid.
     mount.landed(5 << 20);
     mount.unmount();
     mount.mount();
@@ -147,7 +148,7 @@ fn corrupted_cache_file_is_read_from_the_server() {
     };
     read_all(&mount);
     mount.unmount();
-    // Several bytes of every file of the cache in turn, the index among them.
+    // Several bytes of every file of the cache in turn, including the index.
     let files: Vec<_> = crate::harness::tree(&mount.cache()).into_iter().collect();
     assert!(files.len() > 4);
     for (round, (name, content)) in files.iter().enumerate() {

@@ -1,11 +1,11 @@
-//! Mounts that are out of the name space, and still served: they are found, and can be ended.
+//! Mounts that are out of the name space, and still served: they can be found, and ended.
 
 use std::fs::{self, File};
 use std::io::Read;
 
 use crate::harness::{Kind, Mount, Server, eventually, run, said};
 
-/// What `status` says of all mounts.
+/// What `status` reports for all mounts.
 fn states(mount: &Mount) -> Vec<(String, u64)> {
     let (_, text) = said(mount, &["status", "--json"]);
     let all: serde_json::Value = serde_json::from_str(&text).unwrap();
@@ -16,7 +16,7 @@ fn states(mount: &Mount) -> Vec<(String, u64)> {
 }
 
 /// By `larder umount --lazy`, or by umount(8): `status` lists it, a new mount of its cache names
-/// it, and `umount --pid` ends it, and not what was mounted at its place meanwhile.
+/// it, and `umount --pid` ends it, and not the mount that was made at its place in the meantime.
 #[test]
 fn a_detached_mount_is_found_and_can_be_ended() {
     let server = Server::start(Kind::Larder);

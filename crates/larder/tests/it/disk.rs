@@ -30,7 +30,7 @@ struct Place {
 struct Serving {
     process: Child,
     address: SocketAddr,
-    /// Read on, or the process could wait for somebody to.
+    /// Read continuously; otherwise the process might wait for a reader.
     _log: BufReader<ChildStderr>,
 }
 
@@ -60,7 +60,7 @@ impl Place {
         serve(self.command(&self.store, "1M"))
     }
 
-    /// One line, with which it refuses to serve.
+    /// The line with which it refuses to serve.
     fn refusal(&self, store: &Path, size: &str) -> String {
         let Output { status, stderr, .. } = self.command(store, size).output().unwrap();
         let said = String::from_utf8(stderr).unwrap();
@@ -127,7 +127,7 @@ fn capability(key: &DiskKeyFile, boot: BootEpoch) -> Capability {
     }
 }
 
-/// What was written is there after an orderly end, and what was flushed also after `kill -9`.
+/// What was written is there after an orderly end, and what was flushed even after `kill -9`.
 #[test]
 fn a_disk_keeps_what_it_is_given() {
     let place = Place::new();

@@ -15,8 +15,8 @@ fn sync(mount: &Mount) {
     assert_eq!(code, Some(0), "{told}");
 }
 
-/// What each path below a directory is, as programs see it: kind, mode, owner, size, modification
-/// time and bytes of files, and target of links.
+/// The state of each path below a directory, as programs see it: kind, mode, owner, size,
+/// modification time and bytes of files, and target of links.
 fn described(root: &Path) -> BTreeMap<PathBuf, String> {
     let (mut all, mut left) = (BTreeMap::new(), vec![root.to_owned()]);
     while let Some(dir) = left.pop() {
@@ -59,7 +59,8 @@ fn what_is_made_written_and_removed_in_time_costs_no_call() {
     for kind in [Kind::Larder, Kind::Ganesha] {
         let server = Server::start(kind);
         let mount = Mount::new(&server, OPTIONS);
-        // The server tells once as whom it takes the caller, what he may, and what is there.
+        // The server shows once to which user it maps the caller, which rights it grants, and what
+        // exists.
         fs::create_dir(mount.path("first")).unwrap();
         fs::write(mount.path("second"), "text").unwrap();
         let before = mount.calls_by_procedure();
@@ -87,8 +88,9 @@ fn what_is_made_written_and_removed_in_time_costs_no_call() {
     }
 }
 
-/// An archive of some hundred files and its copy with all attributes: the server hears of both at
-/// the sync. What the kernel wrote itself is in it (the larger files), and what it did not.
+/// An archive of some hundred files and its copy with all attributes: the server learns of both at
+/// the sync. Both include files that the kernel wrote itself (the larger ones), and files that it
+/// did not.
 #[test]
 fn an_untar_and_a_copy_with_attributes_cost_no_call() {
     let made = scratch("larder-untar-");
@@ -128,8 +130,8 @@ fn an_untar_and_a_copy_with_attributes_cost_no_call() {
     }
 }
 
-/// Names that wait, and names that the server has: what programs do to trees with both. (tar ends
-/// with 1 if a directory's times change meanwhile, as they do when a worker dies.)
+/// Waiting names, and names that the server has: what programs do to trees with both. (tar ends
+/// with 1 if a directory's times change in the meantime, as they do when a worker dies.)
 fn work(top: &Path) {
     let run = |script: &str| {
         let mut shell = Command::new("sh");
@@ -169,7 +171,7 @@ fn trees_are_the_same_at_the_server_after_a_sync() {
     }
 }
 
-/// The process that serves a mount dies again and again; another one goes on.
+/// The process that serves a mount dies repeatedly; another one continues.
 #[test]
 fn nothing_is_lost_when_the_worker_is_killed() {
     for kind in [Kind::Larder, Kind::Ganesha] {
@@ -216,7 +218,7 @@ fn what_a_dead_mount_left_is_there_and_goes_to_the_server() {
 }
 
 #[test]
-fn a_name_of_somebody_else_is_kept_beside_ours_and_listed() {
+fn a_name_of_another_client_is_kept_beside_ours_and_listed() {
     let server = Server::start(Kind::Larder);
     let mount = Mount::new(&server, OPTIONS);
     fs::create_dir(mount.path("first")).unwrap();
@@ -230,10 +232,11 @@ fn a_name_of_somebody_else_is_kept_beside_ours_and_listed() {
     assert_eq!(fs::read(path).unwrap(), b"ours");
     assert_eq!(fs::read(mount.path("name")).unwrap(), b"theirs");
     fs::rename(path, mount.path("mine")).unwrap();
+    sync(&mount);
     assert_eq!(said(&mount, &["status", "--unsaved"]), (Some(0), String::new()));
 }
 
-/// Of classes that promise more, names are at the server when they are acknowledged.
+/// For classes that promise more, names are at the server when they are acknowledged.
 #[test]
 fn names_of_stronger_classes_are_written_through() {
     let server = Server::start(Kind::Larder);
@@ -246,7 +249,7 @@ fn names_of_stronger_classes_are_written_through() {
     assert!(!server.path("first/a.o").exists());
     let (_, told) = said(&mount, &["status", "--unsaved"]);
     assert!(told.contains("first/a.o: 6 B unsent, class generated, local"), "{told}");
-    // Under a stronger name it is what that promises.
+    // A file under such a name gets the stronger promise.
     fs::rename(mount.path("first/a.o"), mount.path("first/a.c")).unwrap();
     assert_eq!(fs::read(server.path("first/a.c")).unwrap(), b"object");
     fs::create_dir_all(mount.path("target/debug")).unwrap();

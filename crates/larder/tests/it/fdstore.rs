@@ -19,8 +19,8 @@ use tempfile::TempDir;
 use crate::harness::{Kind, Mount, SOON, Server, eventually, kill, pattern, run, scratch};
 use crate::shell::Shell;
 
-/// Takes descriptors from standard input, puts them where a service manager puts them
-/// (sd_listen_fds(3)), and becomes the program that is named, with the same process number.
+/// Reads descriptors from standard input, puts them where a service manager puts them
+/// (sd_listen_fds(3)), and becomes the given program, with the same process number.
 const LAUNCHER: &str = "\
 import array, fcntl, os, socket, sys
 link = socket.socket(fileno=os.dup(0))
@@ -50,7 +50,7 @@ impl Manager {
         Manager { dir, notices, kept: BTreeMap::new() }
     }
 
-    /// Starts a mount as a service, with what is kept for it.
+    /// Starts a mount as a service, with the descriptors that are kept for it.
     fn start(&self, mount: &Mount) -> Child {
         let service = mount.command();
         let (names, descriptors): (Vec<_>, Vec<_>) =
@@ -74,7 +74,7 @@ impl Manager {
         child
     }
 
-    /// Takes the next notice, and does what it asks; answers its first line.
+    /// Receives the next notification, and does what it asks; returns its first line.
     fn next(&mut self) -> String {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -103,7 +103,7 @@ impl Manager {
         first
     }
 
-    /// Takes notices until the service is ready; answers how many came before.
+    /// Receives notifications until the service is ready; returns how many came before.
     fn wait_until_ready(&mut self) -> usize {
         let mut count = 0;
         while self.next() != "READY=1" {
@@ -113,7 +113,7 @@ impl Manager {
     }
 }
 
-/// The lines of the list of mounts that tell of it: with another number it would be another mount.
+/// The lines in the list of mounts about it: with another number it would be another mount.
 fn listed(mount: &Mount) -> Vec<String> {
     let text = fs::read_to_string("/proc/self/mountinfo").unwrap();
     let path = format!(" {} ", mount.path("").to_str().unwrap().trim_end_matches('/'));

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -16,33 +17,33 @@ use tempfile::TempDir;
 pub(crate) use crate::server::{BOTH, Kind, Server};
 use crate::unmounts::when_unused;
 
-/// Longest wait for anything that should happen soon, also on a machine that has something else to
-/// do.
+/// Longest wait for anything that should happen soon, even on a busy machine.
 pub(crate) const SOON: Duration = Duration::from_secs(60);
 
-/// Marks of free space for a cache on a disk that the machine shares: what is tested does not
-/// depend on how full that is, as long as the tests themselves find room.
+/// Marks of free space for a cache on a disk that the machine shares: the results do not depend on
+/// how full that is, as long as the tests themselves find room.
 pub(crate) const MARKS: &str = "brun=3,bcull=2,bstop=1";
 
-/// What the kernel holds in memory is one thing for all tests: those that count what it asks us for
-/// keep others from emptying it.
+/// All tests share the kernel's memory: those that count the kernel's requests keep others from
+/// emptying it.
 static KERNEL_MEMORY: RwLock<()> = RwLock::new(());
 
-/// Nobody empties the kernel's memory meanwhile. Not to be held where [`Mount::remount`] is called.
+/// No test empties the kernel's memory while this is held. Not to be held where [`Mount::remount`]
+/// is called.
 pub(crate) fn kernel_remembers() -> RwLockReadGuard<'static, ()> {
     KERNEL_MEMORY.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Leave to empty the kernel's memory, and to run what does.
+/// Permission to empty the kernel's memory, and to run programs that do.
 pub(crate) struct MayForget(#[expect(dead_code, reason = "held")] RwLockWriteGuard<'static, ()>);
 
 impl MayForget {
-    /// Waits until nobody counts.
+    /// Waits until no test counts.
     pub(crate) fn now() -> MayForget {
         MayForget(KERNEL_MEMORY.write().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Empties it of names and inodes that nobody uses.
+    /// Empties it of unused names and inodes.
     pub(crate) fn names(&self) {
         fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
     }
@@ -104,12 +105,12 @@ impl Mount {
         self.cache = cache;
     }
 
-    /// Mounts so the next time.
+    /// Sets the options of the next mount.
     pub(crate) fn set_options(&mut self, server: &Server, options: &[&str]) {
         self.options = server.options(options);
     }
 
-    /// Mounts something else.
+    /// Sets another source.
     pub(crate) fn set_url(&mut self, url: String) {
         self.url = url;
     }
@@ -145,7 +146,7 @@ impl Mount {
         };
         let shares_disk = !plain && self.cache.starts_with(self.dirs.path());
         let marks = shares_disk.then_some(MARKS);
-        // What is said twice holds as said last.
+        // If an option is given twice, the last one counts.
         let options: Vec<_> =
             marks.into_iter().chain(self.options.iter().map(String::as_str)).collect();
         if !options.is_empty() {
@@ -167,7 +168,7 @@ impl Mount {
         self.mounted = true;
     }
 
-    /// Unmounts, which must succeed; answers how long it took.
+    /// Unmounts, which must succeed; returns how long it took.
     pub(crate) fn unmount(&mut self) -> Duration {
         let mut took = Duration::ZERO;
         when_unused(&self.mountpoint(), || {
@@ -187,7 +188,7 @@ impl Mount {
         self.mount();
     }
 
-    /// Waits until so much of what was read is in the cache.
+    /// Waits until this much of what was read is in the cache.
     pub(crate) fn landed(&self, bytes: u64) {
         let list = || {
             let mut list = self.larder();
@@ -232,18 +233,18 @@ impl Mount {
         serde_json::from_slice(&succeed(&mut command).stdout).unwrap()
     }
 
-    /// Processes of the daemon: the one that keeps the mount, then the one that serves it.
+    /// Processes of the daemon: the supervisor, then the worker.
     pub(crate) fn pids(&self) -> [u32; 2] {
         let status = self.json(&["status"]);
         ["pid", "worker_pid"].map(|name| u32::try_from(status[name].as_u64().unwrap()).unwrap())
     }
 
-    /// Ends the daemon without a word, whoever waits for it.
+    /// Kills the daemon, whatever waits for it.
     pub(crate) fn kill_processes(&self) {
         kill(self.pids());
     }
 
-    /// Ends the daemon without a word and clears the dead mount away.
+    /// Kills the daemon and removes the dead mount.
     pub(crate) fn kill(&mut self) {
         self.kill_processes();
         run("umount", &["-l", self.path("").to_str().unwrap()]);
@@ -267,20 +268,20 @@ impl Drop for Mount {
             let umount = self.larder().arg("umount").arg(self.mountpoint()).output();
             drop(umount);
         }
-        // Whatever else is still there.
+        // Unmounts whatever is still there.
         let _ = rustix::mount::unmount(self.mountpoint(), rustix::mount::UnmountFlags::DETACH);
     }
 }
 
-/// Bytes that a cache holds, as `larder cache ls --json` lists them. What is read gets there after
-/// its reader has it.
+/// Bytes that a cache holds, as `larder cache ls --json` lists them. Bytes that were read get there
+/// after their reader has them.
 pub(crate) fn held_bytes(listing: &mut Command) -> u64 {
     let listed = succeed(listing).stdout;
     let files = serde_json::Deserializer::from_slice(&listed).into_iter::<serde_json::Value>();
     files.map(|file| file.unwrap()["held_bytes"].as_u64().unwrap()).sum()
 }
 
-/// Runs a command of the mount, and answers its exit code and all it said.
+/// Runs a command of the mount, and returns its exit code and all its output.
 pub(crate) fn said(mount: &Mount, args: &[&str]) -> (Option<i32>, String) {
     let Output { status, stdout, stderr } = mount.larder().args(args).output().unwrap();
     let text = [stdout, stderr].concat();
@@ -288,7 +289,7 @@ pub(crate) fn said(mount: &Mount, args: &[&str]) -> (Option<i32>, String) {
 }
 
 /// Kills processes of a daemon, in this order; they may be one. When it returns they are gone, and
-/// what they had open.
+/// their open files closed.
 pub(crate) fn kill(pids: [u32; 2]) {
     let processes = pids.map(|pid| {
         let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
@@ -335,6 +336,16 @@ pub(crate) fn succeed(command: &mut Command) -> Output {
     output
 }
 
+/// Writes a new file by a process of its own. A file that a test has open is inherited, until exec,
+/// by what other tests start, and closed there: a flush in the middle of the writing, after which a
+/// share does not prove the rest to be ours alone, so that it is read anew.
+pub(crate) fn write_undisturbed(path: &Path, bytes: &[u8]) {
+    let mut tee = Command::new("tee");
+    let mut tee = tee.arg(path).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    tee.stdin.take().unwrap().write_all(bytes).unwrap();
+    assert!(tee.wait().unwrap().success());
+}
+
 /// Runs a tool that must succeed.
 pub(crate) fn run(program: &str, args: &[&str]) -> Output {
     succeed(Command::new(program).args(args))
@@ -348,7 +359,7 @@ pub(crate) fn shell_as(uid: u32, gid: u32, script: &str) -> bool {
     command.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap().success()
 }
 
-/// Waits until something holds, which must be soon.
+/// Waits until a condition holds, which must be soon.
 pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + SOON;
     while !holds() {

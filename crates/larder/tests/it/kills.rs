@@ -1,9 +1,9 @@
 //! kill -9 of the metadata server, of its database, of the disk and of clients, at any moment,
 //! under load.
 //!
-//! Several mounts write, sync, rename, remove and cut files ([`load`]). After each kill and restart
-//! the volume is checked, what was acknowledged as durable is there, and no byte that a file shows
-//! is another's.
+//! Several mounts write, sync, rename, remove and truncate files ([`load`]). After each kill and
+//! restart the volume is checked, what was acknowledged as durable is there, and no file shows a
+//! byte of another one.
 
 mod load;
 
@@ -19,7 +19,8 @@ use larder_testkit::PostgresServer;
 use tempfile::TempDir;
 
 use crate::harness::{Mount, eventually, larder, scratch, succeed};
-use crate::server::{Server, free_address};
+use crate::ports::free_address;
+use crate::server::Server;
 use load::{Random, Worker};
 
 /// In the environment of a process in which one of these tests runs alone.
@@ -32,9 +33,9 @@ const WORKERS_PER_MOUNT: usize = 2;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Victim {
     Meta,
-    /// The metadata server beside which a standby waits.
+    /// The metadata server that has a standby.
     Owner,
-    /// The same, which is not killed but stopped, and goes on when it has been replaced.
+    /// The same, which is not killed but stopped, and continues when it has been replaced.
     Stopped,
     /// PostgreSQL, which has the metadata.
     Database,
@@ -55,9 +56,9 @@ struct Stand {
     observer: Mount,
 }
 
-/// Where the metadata is kept.
+/// The place of the metadata.
 pub(crate) struct Kept {
-    /// What says so to commands.
+    /// The options for it.
     pub(crate) options: Vec<String>,
     pub(crate) database: Option<PostgresServer>,
 }
@@ -77,7 +78,8 @@ impl Kept {
         Kept { options, database: Some(database) }
     }
 
-    /// A metadata server that does not run yet, and soon gives way to another if that is possible.
+    /// A metadata server that does not run yet, and that gives way to another one soon where that
+    /// is possible.
     pub(crate) fn server(&self, more: &[&str]) -> Server {
         let mut options: Vec<_> = self.options.iter().map(String::as_str).collect();
         if self.database.is_some() {
@@ -88,7 +90,7 @@ impl Kept {
         Server::standby(&options)
     }
 
-    /// Nothing is wrong with the volume, which nobody serves.
+    /// The volume, which no server serves, has no faults.
     pub(crate) fn check(&self) {
         eventually("who was killed has the volume no more", || {
             let mut check = larder();
@@ -131,7 +133,7 @@ impl Stand {
             None => meta.url(),
         };
         let mount = |options: &[&str]| {
-            // Who is silent for a second is not there.
+            // A server that is silent for a second counts as gone.
             let more: &[&str] = if victim == Victim::Stopped { &["hard,timeo=10"] } else { &[] };
             let mut mount = Mount::unmounted(&meta, &[options, more].concat());
             mount.set_url(url.clone());
@@ -158,7 +160,7 @@ impl Stand {
             Victim::Meta => {
                 self.kept.check();
                 self.meta.restart();
-                // Whoever is idle hears of it now, and holds nobody up.
+                // An idle client learns of it now, and delays no other.
                 let _ = self.observer.path("nothing").try_exists();
             }
             Victim::Owner | Victim::Stopped => {
@@ -209,7 +211,7 @@ fn end(process: &mut Option<Child>) {
     process.wait().unwrap();
 }
 
-/// Works until it is told to stop, or the mount dies.
+/// Works until it is stopped, or the mount dies.
 fn run(workers: &mut [Worker], stop: &AtomicBool, done: &AtomicU64) {
     let ready = &Barrier::new(workers.len());
     std::thread::scope(|scope| {
@@ -225,14 +227,14 @@ fn run(workers: &mut [Worker], stop: &AtomicBool, done: &AtomicU64) {
     });
 }
 
-/// What this thread opens from now on is its own: a process that another thread begins does not
-/// inherit it, and does not wait at its exec, which closes that, for a server that is dead.
+/// Files that this thread opens from now on are its own: a process that another thread starts does
+/// not inherit them. At its exec it would close them, and wait for a server that is dead.
 fn keep_own_files() {
     #[expect(deprecated, reason = "this thread uses no file of another one")]
     rustix::thread::unshare(rustix::thread::UnshareFlags::FILES).unwrap();
 }
 
-/// Runs a test in a process of its own, where nobody else has files open.
+/// Runs a test in a process of its own, in which no other code has files open.
 fn alone(name: &str, victim: Victim) {
     if std::env::var_os(ALONE).is_some() {
         return kill_again_and_again(victim);
@@ -302,7 +304,7 @@ fn a_metadata_server_that_is_killed_under_load_loses_nothing() {
     alone("a_metadata_server_that_is_killed_under_load_loses_nothing", Victim::Meta);
 }
 
-/// Its standby goes on.
+/// Its standby continues.
 #[test]
 fn a_metadata_server_that_is_killed_beside_its_standby_loses_nothing() {
     alone("a_metadata_server_that_is_killed_beside_its_standby_loses_nothing", Victim::Owner);

@@ -48,7 +48,7 @@ fn free_percent(disk: &SmallDisk) -> f64 {
     space.f_bavail as f64 * 100.0 / (space.f_blocks - reserved) as f64
 }
 
-/// The way of a cleaner that comes late, and of one that goes on for too long.
+/// First culling comes late, then it goes on for too long.
 #[test]
 fn a_burst_leaves_a_small_cache_disk_with_room_and_it_can_be_mounted_and_emptied() {
     let server = Server::start(Kind::Larder);
@@ -64,21 +64,21 @@ fn a_burst_leaves_a_small_cache_disk_with_room_and_it_can_be_mounted_and_emptied
         mount.mount();
         assert!(fs::read(mount.path("large")).unwrap() == large);
         assert!(free_percent(&disk) >= stop - 2.0, "{} % are free", free_percent(&disk));
-        // Else it is in the way until it is culled, as a whole.
+        // Otherwise it blocks other files until it is culled as a whole.
         succeed(mount.larder().args(["cache", "drop"]).arg(mount.path("")));
         for i in 0..60 {
             fs::read(mount.path(&format!("f{i}"))).unwrap();
             assert!(free_percent(&disk) >= stop - 2.0, "{} % are free", free_percent(&disk));
         }
         eventually("enough is culled", || free_percent(&disk) >= cull - 2.0);
-        // The disk is used again up to the marks. How far a cull may go is tested on a simulated
+        // The disk is used again up to the marks. How far culling may go is tested on a simulated
         // disk.
         eventually("the cache holds what fits", || {
             (0..60).for_each(|i| drop(fs::read(mount.path(&format!("f{i}"))).unwrap()));
             mount.status()["cache"]["bytes"].as_u64().unwrap() >= 14 << 20
         });
         assert_eq!(mount.status()["cache"]["failed"], false);
-        // What is listed is on the disk before others take the blocks that it would need.
+        // Once it is listed it is on the disk, before others take the blocks that it would need.
         succeed(mount.larder().args(["cache", "ls"]).arg(mount.path("")));
         fill_up(&disk);
         fs::read(mount.path("f0")).unwrap();
@@ -95,7 +95,7 @@ fn a_burst_leaves_a_small_cache_disk_with_room_and_it_can_be_mounted_and_emptied
     }
 }
 
-/// Another program takes all that is left.
+/// Another program uses up the remaining space.
 fn fill_up(disk: &SmallDisk) {
     let others = disk.path().join("others");
     let mut file = fs::File::options().create(true).append(true).open(others).unwrap();
@@ -132,7 +132,7 @@ fn cache_disk_without_inodes_fails_no_read() {
     mount.unmount();
 }
 
-/// Mounts by a process that may have so many descriptors.
+/// A mount by a process that may have this many descriptors.
 fn mount_with_descriptors(mount: &mut Mount, limit: usize) {
     let mut command = std::process::Command::new("sh");
     let line = format!("ulimit -n {limit}; exec \"$@\"");
@@ -144,9 +144,9 @@ fn mount_with_descriptors(mount: &mut Mount, limit: usize) {
     mount.mounted();
 }
 
-/// More files are open for writing than the daemon has descriptors. The kernel writes those itself
-/// for which there is one; all others are written through the daemon, and what it needs for itself
-/// is left.
+/// More files are open for writing than the daemon has descriptors. The kernel itself writes those
+/// for which there is one; all others are written through the daemon, and enough descriptors are
+/// left for the daemon itself.
 #[test]
 fn descriptor_limit_loses_no_write() {
     let server = Server::start(Kind::Larder);
@@ -193,7 +193,7 @@ fn descriptor_limit_fails_no_read() {
 fn cache_stays_within_its_limit() {
     let server = Server::start(Kind::Larder);
     many_files(&server, 64, 1 << 20);
-    // A disk of its own: on a full one less is kept, or nothing.
+    // A disk of its own: on a full one less is cached, or nothing.
     let disk = SmallDisk::for_cache(256, 4096);
     let mut mount = Mount::unmounted(&server, &["cache_max=16M"]);
     mount.set_cache(disk.path().join("cache"));
@@ -211,7 +211,7 @@ fn memory_kib(mount: &Mount, field: &str) -> u64 {
     value.unwrap().trim().trim_end_matches(" kB").parse().unwrap()
 }
 
-/// More files than nodes are kept in memory; a million of them are walked by `bench/million`.
+/// More files than nodes are kept in memory; `bench/million` walks a million of them.
 #[test]
 fn walk_over_many_files_stays_within_memory_and_gives_it_back() {
     let server = Server::start(Kind::Larder);
@@ -223,8 +223,8 @@ fn walk_over_many_files_stays_within_memory_and_gives_it_back() {
     }
     let mount = Mount::new(&server, &[]);
     let begin_kib = memory_kib(&mount, "RssAnon");
-    // Before the walk: with a rest of a minute between the walk and what follows, the memory is not
-    // given back.
+    // Before the walk: if the daemon pauses for a minute between the walk and the rest, it does not
+    // return the memory.
     let forgetting = MayForget::now();
     let found = run("find", &[mount.path("").to_str().unwrap(), "-type", "f"]);
     assert_eq!(found.stdout.iter().filter(|byte| **byte == b'\n').count(), 50_000);

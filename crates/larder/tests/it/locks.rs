@@ -1,5 +1,5 @@
-//! Locks that a mount passes on to the server, when mounts, connections and processes end. Which
-//! locks exclude which is in [`crate::posix_cases`].
+//! Locks that a mount passes on to the server, when mounts, connections and processes end.
+//! [`crate::posix_cases`] tests which locks exclude which.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -29,8 +29,8 @@ fn locks(file: &File) -> bool {
     flock(file, EXCLUSIVE).is_ok()
 }
 
-/// A volume's metadata server waits until the time of the mount's session is over, and calls who
-/// waits for the lock.
+/// A volume's metadata server waits until the mount's session has expired, and calls the waiter for
+/// the lock.
 #[test]
 fn locks_on_a_volume_end_with_the_session_of_the_mount() {
     let server = Server::start(Kind::Volume);
@@ -53,8 +53,7 @@ fn locks_on_a_volume_end_with_the_session_of_the_mount() {
 }
 
 /// A file that one of them has just made, and both have open: each locks bytes of its own in one
-/// block, changes them, and unlocks. Also beside a process that reads the file by way of the
-/// kernel.
+/// block, changes them, and unlocks. Also while a process reads the file by passthrough.
 #[test]
 fn two_mounts_change_one_block_under_locks() {
     for kind in PASSED_ON {
@@ -159,7 +158,7 @@ fn locks_go_on_when_the_process_that_serves_is_replaced() {
     }
 }
 
-/// Also one who waits: the kernel asks the next process.
+/// Also for a waiter: the kernel sends its request to the next process.
 #[test]
 fn a_wait_for_a_lock_goes_on_with_the_next_process() {
     for kind in PASSED_ON {
@@ -203,17 +202,18 @@ fn locks_are_taken_again_after_the_connection_was_lost() {
     }
 }
 
-/// While the process that serves a mount stands still, the server is started anew, and another
-/// mount is faster.
+/// While the process that serves a mount is stopped, the server is restarted, and another mount
+/// gets the lock.
 #[test]
-fn who_lost_a_lock_is_told() {
+fn a_process_that_lost_a_lock_is_told() {
     let mut server = Server::start(Kind::Samba);
     let (one, two) = (Mount::new(&server, &[]), Mount::new(&server, &[]));
     let (mine, theirs) = (open(&one, "file"), open(&two, "file"));
     assert!(locks(&mine));
     let [_, worker] = one.pids();
     let signal = |signal| {
-        // Not by a program: it would close the file on its way, and wait for the worker.
+        // Not with a program: it would close its copy of the file at its start, and wait for the
+        // worker.
         let worker = rustix::process::Pid::from_raw(i32::try_from(worker).unwrap()).unwrap();
         rustix::process::kill_process(worker, signal).unwrap();
     };

@@ -4,8 +4,8 @@ use std::fs;
 
 use crate::harness::{Kind, Mount, Server, eventually, run, succeed};
 
-/// What logrotate(8) does: it moves the file away, and tells the daemon. Both processes log to the
-/// new file then, and the mount goes on.
+/// What logrotate(8) does: it moves the file away, and signals the daemon. Both processes log to
+/// the new file then, and the mount continues.
 #[test]
 fn a_hangup_opens_the_log_anew() {
     let server = Server::start(Kind::Larder);

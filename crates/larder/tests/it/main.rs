@@ -1,7 +1,7 @@
-//! The real thing: the `larder` binary, real mounts, real servers.
+//! End-to-end tests: the `larder` binary, real mounts, real servers.
 //!
 //! Each test starts its own server and mounts it in its own directories; all must run as root with
-//! `/dev/fuse`. [`harness`] has the pieces.
+//! `/dev/fuse`. [`harness`] has the shared parts.
 
 #![allow(clippy::disallowed_methods, reason = "tests wait for real servers and threads")]
 #![allow(clippy::unwrap_used, reason = "clippy knows tests by their attribute, not their helpers")]
@@ -22,17 +22,23 @@ mod dead_server;
 mod detached;
 mod disk;
 mod exclusive;
+mod explained;
 mod fdstore;
 mod harness;
 mod kills;
 mod limits;
 mod locks;
 mod logs;
+mod memory;
+mod memory_disks;
 mod messages;
 mod mirrors;
+mod offline;
+mod ports;
 mod posix;
 mod posix_cases;
 mod postgres;
+mod rebuild;
 mod reexport;
 mod repair;
 mod reread;

@@ -1,4 +1,4 @@
-//! What ordinary calls cost in messages between the kernel and us (docs/fuse-messages.md).
+//! How many messages between the kernel and the daemon ordinary calls need (docs/fuse-messages.md).
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -9,18 +9,18 @@ use std::process::Command;
 use crate::harness::{Kind, Mount, Server, eventually, kernel_remembers, pattern};
 use crate::unmounts::when_unused;
 
-/// Messages that the kernel sends when nobody asks.
+/// Messages that the kernel sends on its own.
 const UNASKED: [&str; 2] = ["FORGET", "BATCHFORGET"];
 
-/// The first one may cost more, for what is asked once: the least of them counts.
+/// The first round may need more, for requests that are made once: the smallest count is used.
 const ROUNDS: u64 = 5;
 
 fn count(name: &str, all: &BTreeMap<String, u64>) -> u64 {
     all.get(name).copied().unwrap_or(0)
 }
 
-/// Messages so far, when no more files and directories are open than the test has. A release is
-/// sent after close(2) has returned.
+/// Messages so far, when no more files and directories are open than the test has open. A release
+/// is sent after close(2) has returned.
 fn at_rest(mount: &Mount, open: u64) -> BTreeMap<String, u64> {
     let mut all = BTreeMap::new();
     eventually("what was opened is released", || {
@@ -32,8 +32,8 @@ fn at_rest(mount: &Mount, open: u64) -> BTreeMap<String, u64> {
     all
 }
 
-/// The fewest messages that the work cost in a round, as `NAME NAME*2 ...`. The test has so many
-/// files `open`.
+/// The fewest messages that the work needed in a round, as `NAME NAME*2 ...`. The test has this
+/// many files `open`.
 fn cost(mount: &Mount, open: u64, mut work: impl FnMut(u64)) -> String {
     let one = |round: u64, work: &mut dyn FnMut(u64)| {
         let before = at_rest(mount, open);
@@ -53,7 +53,7 @@ fn cost(mount: &Mount, open: u64, mut work: impl FnMut(u64)) -> String {
 }
 
 /// The same while the test has files open for writing: programs that are started close our
-/// descriptors in their own table, and each sends a FLUSH.
+/// descriptors in their own table, and each of these closes sends a FLUSH.
 fn cost_beside_open(mount: &Mount, open: u64, work: impl FnMut(u64)) -> String {
     let all = cost(mount, open, work);
     let asked = all.split(' ').filter(|message| !message.starts_with("FLUSH"));
@@ -91,14 +91,14 @@ fn warm_calls_cost_the_fewest_messages() {
         let created = File::options().write(true).create_new(true).open(new(round)).unwrap();
         created.write_all_at(&bytes, 0).unwrap();
     };
-    // The first write asks for what we do not have, and never again.
+    // The first write requests something that we do not have; the kernel does not ask again.
     create(ROUNDS);
     assert_eq!(cost(&mount, 0, create), "CREATE FLUSH GETATTR LOOKUP RELEASE");
     assert_eq!(cost(&mount, 0, |round| fs::remove_file(new(round)).unwrap()), "GETATTR UNLINK");
 }
 
-/// What a database does, with a cache and without: a page written in place and synced, in a file
-/// that is open.
+/// What a database does, with a cache and without: a page written in place and synced, in an open
+/// file.
 #[test]
 fn a_synced_write_costs_a_cached_mount_what_it_costs_a_plain_one() {
     let _counting = kernel_remembers();
@@ -118,7 +118,7 @@ fn a_synced_write_costs_a_cached_mount_what_it_costs_a_plain_one() {
     }
 }
 
-/// What reaches us of the calls that ask for durability, on the kernel that runs
+/// Which requests reach us from the calls that ask for durability, on the running kernel
 /// (docs/semantics.md).
 #[test]
 fn fsync_reaches_us_and_sync_does_not() {
@@ -139,12 +139,12 @@ fn fsync_reaches_us_and_sync_does_not() {
     assert_eq!(sync, "", "sync(2) and syncfs(2)");
     assert_eq!(cost(&mut |_| file.sync_all().unwrap()), "FSYNC");
     assert_eq!(at_server(), b"one");
-    // Refused the first time, and never asked again: names are durable when the call returns.
+    // Refused the first time, and never requested again: names are durable when the call returns.
     assert_eq!(cost(&mut |_| dir.sync_all().unwrap()), "");
 
     file.write_all_at(b"two", 0).unwrap();
     drop((file, dir));
-    // What is unmounted has been closed before, and a close has sent it.
+    // Everything was closed before the unmount, and the close has sent it.
     let top = mount.path("");
     when_unused(&top, || Command::new("umount").arg(&top).output().unwrap());
     assert_eq!(at_server(), b"two");

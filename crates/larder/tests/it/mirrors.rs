@@ -1,4 +1,4 @@
-//! A volume with two copies: disks are killed, come back and are replaced while mounts work.
+//! A volume with two copies: disks are killed, restarted and replaced while mounts work.
 
 use std::fs;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -17,9 +17,9 @@ fn stale(server: &Server) -> u64 {
     disks.iter().map(|disk| disk["stale_bytes"].as_u64().unwrap()).sum()
 }
 
-/// A disk is killed in the midst of work, which goes on: what is written meanwhile is brought to it
+/// A disk is killed during work, which continues: what is written in the meantime is copied to it
 /// when it is back. Then the other one is lost for good: a new one gets everything from the first,
-/// which is killed at last, too.
+/// which is finally killed, too.
 #[test]
 fn a_disk_may_be_lost_and_replaced_while_work_goes_on() {
     let mut volume = Volume::with_copies(2, 2);
@@ -36,7 +36,7 @@ fn a_disk_may_be_lost_and_replaced_while_work_goes_on() {
         assert!(disk["status"]["written_bytes"].as_u64().unwrap() > 6 * MIB, "{told}");
     }
 
-    // Parts of blocks, over what is there and behind its end.
+    // Parts of blocks, over existing ones and beyond the end.
     volume.disks[1].kill();
     let mut large = fs::OpenOptions::new().read(true).write(true).open(one.path("large")).unwrap();
     for at in [5, 4090, 3 << 20, (6 << 20) - 3] {
@@ -77,7 +77,7 @@ fn a_disk_may_be_lost_and_replaced_while_work_goes_on() {
     server.kill();
     assert_eq!(succeed(&mut volume.check()).stdout, b"nothing is wrong\n");
 
-    // A new disk in the place of the one that is lost.
+    // A new disk replaces the lost one.
     volume.enrol(&["--replace", "1"]).start();
     server.restart();
     let mount = Mount::plain(&server, &["hard"]);
@@ -92,7 +92,7 @@ fn a_disk_may_be_lost_and_replaced_while_work_goes_on() {
     assert_eq!(succeed(&mut volume.check()).stdout, b"nothing is wrong\n");
 }
 
-/// A disk is thrown out of a served volume, as one that was stolen: it runs still, and nobody is
+/// A disk of a served volume is replaced, as one that was stolen: it still runs, and no client is
 /// sent to it any more. The new one gets everything from the other.
 #[test]
 fn a_disk_is_thrown_out_of_a_served_volume_and_replaced() {
@@ -140,7 +140,7 @@ fn assert_same(
     }
 }
 
-/// What makes no sense is refused in one line, and changes nothing.
+/// Invalid arguments are refused in one line, and change nothing.
 #[test]
 fn copies_that_cannot_be_had_are_refused_in_one_line() {
     let check = |said: String, word: &str| assert!(said.contains(word), "{said}");

@@ -54,12 +54,12 @@ fn operations_fail_with_the_right_errors() {
     });
 }
 
-/// Also not by an open for reading, of which the kernel asks us before it looks.
+/// Nor by an open for reading, which the kernel sends us before it checks.
 #[test]
 fn a_program_that_runs_is_not_written_to() {
     on_every_mount(|mount, _, who| {
         let program = mount.path("program");
-        // By a process of its own: one that a test beside us is just starting would have it open
+        // By a process of its own: a process that another test is just starting would have it open
         // for writing.
         run("cp", &["/usr/bin/sleep", program.to_str().unwrap()]);
         let len = fs::metadata(&program).unwrap().len();
@@ -248,7 +248,7 @@ fn many_names_are_listed_once_each() {
     });
 }
 
-/// What is mounted at the server is not exported, and the server says so of its name.
+/// What is mounted at the server is not exported, and the server reports that for its name.
 #[test]
 fn a_mount_point_in_an_export_hides_no_name() {
     let server = Server::start(crate::harness::Kind::Larder);
@@ -313,7 +313,7 @@ fn tar_and_rsync_round_trips_are_exact() {
         sparse.write_all_at(b"end", 3 << 20).unwrap();
         let target = mount.path("rsync");
         let (from_arg, to_arg) = (format!("{}/", from.display()), format!("{}/", target.display()));
-        // nfs-ganesha says yes to times of symbolic links, and does not set them.
+        // nfs-ganesha accepts times of symbolic links, and does not set them.
         let options = ["-aHS", "--omit-link-times"];
         run("rsync", &[&options[..], &[&from_arg, &to_arg]].concat());
         let again = ["--itemize-changes", "--checksum", &from_arg, &to_arg];
@@ -360,8 +360,10 @@ fn sqlite_keeps_its_database() {
     });
 }
 
+/// `LARDER_STRESS_S=N` gives the stressors N seconds.
 #[test]
 fn fio_and_stress_ng_verify() {
+    let seconds = std::env::var("LARDER_STRESS_S").unwrap_or_else(|_| "1".to_owned());
     on_every_mount(|mount, _, _| {
         let dir = mount.path("").to_str().unwrap().to_owned();
         for pattern in ["write", "randwrite"] {
@@ -370,11 +372,12 @@ fn fio_and_stress_ng_verify() {
                 ["--name=verify", "--size=8m", "--bs=4k", "--verify=crc32c", "--end_fsync=1"];
             run("fio", &[&args[..], &[&rw, &directory, "--do_verify=1", "--minimal"]].concat());
         }
+        // All at once: so they meet situations that do not occur with one alone. hdd reads and
+        // checks a file after writing it whole.
         let stressors = ["hdd", "dentry", "rename", "link", "symlink", "dir", "seek", "utime"];
-        for stressor in stressors {
-            let flag = format!("--{stressor}");
-            let args = [&flag, "1", "--verify", "--temp-path", &dir, "--timeout", "2"];
-            run("stress-ng", &args);
-        }
+        let flags = stressors.map(|stressor| [format!("--{stressor}"), "1".to_owned()]);
+        let mut args: Vec<&str> = flags.iter().flatten().map(String::as_str).collect();
+        args.extend(["--hdd-bytes", "4m", "--verify", "--temp-path", &dir, "--timeout", &seconds]);
+        run("stress-ng", &args);
     });
 }

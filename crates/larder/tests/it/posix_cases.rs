@@ -1,8 +1,8 @@
 //! What each system call does on a mount, case by case: rights, names, times (after pjdfstest) and
 //! locks (after Connectathon's lock tests), by several users and processes.
 //!
-//! The cases are texts in `posix_cases/`, one step on a line: an actor, a call, and what it is to
-//! answer:
+//! The cases are texts in `posix_cases/`, one step on a line: an actor, a call, and its expected
+//! result:
 //!
 //! ```text
 //! case NAME
@@ -15,9 +15,9 @@
 //!   repeat N                       the steps below that are indented further
 //! ```
 //!
-//! `posix_cases/actor.py` makes the calls. All cases hold on a local directory, so that they ask
-//! for nothing that Linux does not do. What a server cannot do is in a table here, with the reason;
-//! a row of it that is not needed is a failure, too.
+//! `posix_cases/actor.py` makes the calls. All cases pass on a local directory, so they demand
+//! nothing that Linux does not do. What a server cannot do is listed in a table here, with the
+//! reason; a row that is not needed is a failure, too.
 
 mod cases;
 
@@ -35,7 +35,7 @@ const RIGHTS: &str = include_str!("posix_cases/rights.txt");
 const NAMES: &str = include_str!("posix_cases/names.txt");
 const LOCKS: &str = include_str!("posix_cases/locks.txt");
 const SHARED_LOCKS: &str = include_str!("posix_cases/shared_locks.txt");
-/// The same, and what locks of another mount keep from reading and writing.
+/// The same, with reads and writes that locks of another mount prevent.
 const LOCKS_OF_SHARES: &str = concat!(
     include_str!("posix_cases/shared_locks.txt"),
     "\n",
@@ -45,7 +45,7 @@ const LOCKS_OF_SHARES: &str = concat!(
 /// The program of an actor.
 const PROGRAM: &str = include_str!("posix_cases/actor.py");
 
-/// User, group, further groups of each actor. Processes of root are several, for locks.
+/// User, group, and further groups of each actor. There are several processes of root, for locks.
 const ACTORS: [(&str, &[&str]); 6] = [
     ("root", &["0", "0"]),
     ("ann", &["4001", "4001", "4011"]),
@@ -55,7 +55,7 @@ const ACTORS: [(&str, &[&str]); 6] = [
     ("p3", &["0", "0"]),
 ];
 
-/// What a server cannot do, and why.
+/// What a server cannot do, with the reasons.
 #[derive(Clone, Copy)]
 struct Limits {
     /// Features of cases (`needs`).
@@ -102,7 +102,7 @@ impl Actor {
         actor
     }
 
-    /// Closes what it has open, and goes to a directory.
+    /// Closes its open files, and changes to a directory.
     fn reset(&mut self, dir: &Path) {
         self.begin(&format!("reset {}", dir.display()));
         let said = self.end();
@@ -113,7 +113,7 @@ impl Actor {
         writeln!(self.input, "{call}").unwrap();
     }
 
-    /// The value or errno that it answers, with commas for spaces; `EDIED` if it did.
+    /// The value or errno that it returned, with commas for spaces; `EDIED` if it died.
     fn end(&mut self) -> String {
         let mut line = String::new();
         let read = self.output.read_line(&mut line).unwrap();
@@ -139,7 +139,7 @@ impl Drop for Actor {
     }
 }
 
-/// The actors of a case, as far as they have had something to do, and what they have kept.
+/// The actors of a case that were needed so far, and the values that were kept.
 struct Stage {
     dir: PathBuf,
     /// The same directory on another mount, where `p2` is.
@@ -173,7 +173,7 @@ impl Stage {
         self.actors.entry(name).or_insert_with(|| Actor::start(ids, &dir))
     }
 
-    /// Takes a step; says what it answered.
+    /// Takes a step; returns its result.
     fn answer(&mut self, step: &Step) -> String {
         let actor = self.actor(&step.actor);
         match step.call.split_once(' ').map_or((&*step.call, ""), |(first, rest)| (first, rest)) {
@@ -197,7 +197,7 @@ impl Stage {
         String::new()
     }
 
-    /// Takes a step; `Err` tells what it answered instead of what it should.
+    /// Takes a step; `Err` has the result that was not the expected one.
     fn step(&mut self, step: &Step) -> Result<(), String> {
         let mut said = self.answer(step);
         if let Some((before, pid)) = said.rsplit_once("pid:") {
@@ -225,8 +225,7 @@ impl Stage {
     }
 }
 
-/// Plays all cases below a directory, and complains of those that went otherwise than `limits` has
-/// it.
+/// Plays all cases below a directory, and reports those whose results differ from `limits`.
 fn play(
     stage: &mut Stage,
     (dir, elsewhere): (&Path, Option<&Path>),
@@ -247,7 +246,7 @@ fn play(
         let expected = limits.fails.iter().find(|(name, _)| *name == case.name);
         let played = stage.play(case);
         if played.is_err() {
-            // Some may have begun what nobody ends.
+            // Some may have begun a call that was not ended.
             stage.actors.clear();
         }
         match (played, expected) {

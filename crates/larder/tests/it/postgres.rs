@@ -1,4 +1,4 @@
-//! Volumes whose metadata lies in PostgreSQL.
+//! Volumes with their metadata in PostgreSQL.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -14,7 +14,7 @@ fn command(words: &[&str], options: &[String]) -> Command {
     command
 }
 
-/// One line each, with what to do; and no password in it.
+/// One line each, with the next step; and no password in it.
 #[test]
 fn a_database_that_cannot_be_used_is_refused_in_one_line() {
     let dir = scratch("larder-postgres-");

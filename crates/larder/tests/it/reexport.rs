@@ -1,4 +1,4 @@
-//! An export of a cached server: one machine fetches for all, and answers as a file server does.
+//! An export of a cached server: one machine fetches for all, and answers like a file server.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -53,8 +53,8 @@ fn changes_go_through_to_the_server_and_to_the_other_clients() {
     }
 }
 
-/// A file server does not know who has a file open, so it lets its owner read and write it whatever
-/// its mode is (RFC 1813, 4.4).
+/// A file server does not know which files are open, so it lets the owner read and write a file
+/// whatever its mode is (RFC 1813, 4.4).
 #[test]
 fn an_owner_reads_and_writes_what_is_open_whatever_its_mode_becomes() {
     const ANN: u32 = 1000;
@@ -85,8 +85,8 @@ fn an_owner_reads_and_writes_what_is_open_whatever_its_mode_becomes() {
     }
 }
 
-/// What changes behind an export is seen through it as through a mount: at the next open of a
-/// client whose own attributes are not trusted any more.
+/// Changes behind an export are seen through it as through a mount: at the next open by a client
+/// whose own attributes have expired.
 #[test]
 fn what_changes_behind_it_is_seen_through_it() {
     for kind in [Kind::Larder, Kind::Samba] {
@@ -132,7 +132,7 @@ fn handles_and_acknowledged_writes_survive_its_death() {
     }
 }
 
-/// What an export has cached is told, read ahead of use, checked and trimmed while it serves.
+/// The content of an export's cache can be listed, filled, checked and trimmed while it serves.
 #[test]
 fn commands_work_on_the_cache_of_an_export() {
     let server = Server::start(Kind::Larder);

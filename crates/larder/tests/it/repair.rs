@@ -1,4 +1,5 @@
-//! `larder volume check`: a volume that is damaged past its server is repaired and served again.
+//! `larder volume check`: a volume that is damaged behind its server's back is repaired and served
+//! again.
 
 use std::fs;
 use std::path::Path;

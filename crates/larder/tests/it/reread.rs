@@ -1,4 +1,4 @@
-//! What was read once costs no READ again.
+//! Bytes that were read once are not requested again.
 
 use std::fs;
 use std::io::Read;
@@ -51,8 +51,8 @@ fn partly_cached_file_survives_remount() {
     assert!(fs::read(mount.path("part")).unwrap() == bytes);
 }
 
-/// nfs-ganesha does not tell what was before a WRITE: there only what one request wrote whole is
-/// sure to be ours, and the rest is read once more.
+/// nfs-ganesha does not report the attributes from before a WRITE: there only what one request
+/// wrote whole is sure to be ours, and the rest is read again.
 #[test]
 fn own_writes_stay_cached() {
     for (kind, len, reads) in
@@ -114,7 +114,7 @@ fn names_attributes_and_absence_are_cached() {
 }
 
 /// A process that keeps a file's pages from being reclaimed (mlock(2)): some machines reclaim page
-/// cache all the time. What the daemon tells the kernel to drop is dropped all the same.
+/// cache all the time. Pages that the daemon has the kernel drop are dropped nevertheless.
 struct Held(Child);
 
 impl Held {
@@ -146,7 +146,7 @@ sys.stdin.read()
     }
 }
 
-/// Also when the open has to ask whether the file has changed, and when its lease has ended.
+/// Even if the open must ask whether the file has changed, and if its lease has ended.
 #[test]
 fn the_kernels_pages_of_a_plain_mount_are_kept() {
     let _remembers = kernel_remembers();
@@ -171,7 +171,7 @@ fn the_kernels_pages_of_a_plain_mount_are_kept() {
         }
         assert_eq!(mount.calls("READ"), cold, "{kind:?} {options:?}");
         held.end();
-        // What somebody else has changed is read.
+        // What another client has changed is read.
         fs::write(server.path("big"), "short").unwrap();
         if options.contains(&"actimeo=0") {
             assert_eq!(fs::read(mount.path("big")).unwrap(), b"short");

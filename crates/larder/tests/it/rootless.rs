@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use crate::harness::{MARKS, Server, eventually, held_bytes, pattern, run, scratch, succeed};
 use crate::shell::Shell;
 
-/// Who mounts. He must be in the list of users: `fusermount3` asks for his name.
+/// The mounting user, who must be in the list of users: `fusermount3` looks up the name.
 const USER: u32 = 65534;
 
 /// How `larder-helper` is installed.
@@ -24,19 +24,20 @@ enum Helper {
     Capability,
 }
 
-/// Copies a program, by a process of its own: one that somebody has open for writing, if only in a
-/// child that a test beside us is just starting, cannot be run.
+/// Copies a program, by a process of its own: a program that is open for writing, even in a child
+/// that another test is just starting, cannot be run.
 fn install(program: &Path, to: &Path, mode: &str) {
     run("install", &["-m", mode, program.to_str().unwrap(), to.to_str().unwrap()]);
 }
 
-/// A user with a home, a mountpoint, and larder installed for him.
+/// A user with a home, a mountpoint, and an installed larder.
 struct User {
     dirs: TempDir,
     url: String,
 }
 
-/// Where udev runs, anybody may open the device; where it does not, the kernel leaves it to root.
+/// Where udev runs, every user may open the device; where it does not, the kernel leaves it to
+/// root.
 fn open_device_to_users() {
     fs::set_permissions("/dev/fuse", fs::Permissions::from_mode(0o666)).unwrap();
 }
@@ -79,7 +80,7 @@ impl User {
         self.dirs.path().join("home/mnt").join(name).to_str().unwrap().to_owned()
     }
 
-    /// A program, run as the user, who has the environment of a login.
+    /// A program, run as the user, with the environment of a login.
     fn program(&self, program: impl AsRef<Path>) -> Command {
         let mut command = Command::new(program.as_ref());
         let home = self.dirs.path().join("home");
@@ -126,7 +127,7 @@ impl User {
         logs.map(|path| fs::read_to_string(path).unwrap()).collect()
     }
 
-    /// Processes of the programs that he has.
+    /// Processes of the user's programs.
     fn processes(&self) -> String {
         let bin = self.bin("");
         let found = Command::new("pgrep").arg("-af").arg(bin).output().unwrap();
@@ -142,7 +143,7 @@ impl Drop for User {
     }
 }
 
-/// Mounts, works, has a worker killed in between, and unmounts. Answers opens by passthrough, of
+/// Mounts, works, has a worker killed in between, and unmounts. Returns the passthrough opens of
 /// each worker, and the log.
 fn work(helper: Helper) -> Option<([u64; 2], String)> {
     let server = Server::larder(&["--no-root-squash", "--insecure"]);

@@ -1,6 +1,6 @@
-//! Rounds: one small thing, done again and again beside processes that keep the same mount busy, on
-//! each server and each kind of mount. What goes wrong once in a hundred times is found so, and not
-//! by one try.
+//! Rounds: one small operation, repeated while other processes keep the same mount busy, on each
+//! server and each kind of mount. This finds failures that occur once in a hundred times, which a
+//! single attempt does not.
 //!
 //! A kind of round is a [`Round`]. Each test takes a few of the configurations, and 200 rounds of
 //! each; `LARDER_ROUNDS=2000` makes more of them, `LARDER_ROUNDS_ALL=TEXT` takes all configurations
@@ -27,8 +27,8 @@ const BUSY: u64 = 4;
 /// Whether the kernel offers io_uring. Not every kernel has it.
 pub(crate) const URING_PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
 
-/// How far the word of a server that gave a lease may be behind the change (docs/semantics.md,
-/// leases). A machine that has something else to do holds it up.
+/// How late a server's notification about a lease may come after the change (docs/semantics.md,
+/// leases). A busy machine delays it.
 pub(crate) const LATE_MAX: Duration = Duration::from_secs(5);
 
 /// Failures that are shown of each configuration.
@@ -36,10 +36,10 @@ const SHOWN_MAX: usize = 5;
 
 /// One small thing that must come out right each time.
 pub(crate) trait Round {
-    /// Does it once more; `Err` tells what came out wrong.
+    /// Does it once more; `Err` says what came out wrong.
     fn once(&mut self, stage: &Stage, random: &mut Random) -> Result<(), String>;
 
-    /// What else there is to tell of all of them.
+    /// Further remarks on all rounds.
     fn remarks(&self) -> String {
         String::new()
     }
@@ -50,7 +50,7 @@ pub(crate) trait Round {
 pub(crate) enum Of {
     /// Our own export.
     Own,
-    /// Our own export of what others change, too.
+    /// Our own export of a directory that others change, too.
     Shared,
     /// nfs-ganesha.
     Ganesha,
@@ -73,7 +73,7 @@ impl Of {
     }
 }
 
-/// Who else changes files.
+/// What else changes files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Other {
     /// A process on the server's machine, past the server.
@@ -109,8 +109,8 @@ const MOUNTS: [&[&str]; 7] = [
     &["nolease"],
 ];
 
-/// The configurations to try of this server: those chosen, or those that `LARDER_ROUNDS_ALL` asks
-/// for.
+/// The configurations of this server to test: the given ones, or those that `LARDER_ROUNDS_ALL`
+/// selects.
 pub(crate) fn configurations(of: Of, chosen: &[(Other, usize)]) -> Vec<Configuration> {
     let with = |other, mount| Configuration { of, other, options: MOUNTS[mount] };
     let mut wanted: Vec<_> = match std::env::var("LARDER_ROUNDS_ALL") {
@@ -131,7 +131,7 @@ pub(crate) fn configurations(of: Of, chosen: &[(Other, usize)]) -> Vec<Configura
     wanted
 }
 
-/// A server with a mount, what changes its files, and what keeps the mount busy.
+/// A server with a mount, a process that changes its files, and one that keeps the mount busy.
 pub(crate) struct Stage {
     /// Dropped first: they have files open.
     _busy: Vec<Busy>,
@@ -139,7 +139,7 @@ pub(crate) struct Stage {
     pub(crate) mount: Mount,
     /// Where the other one's files are.
     elsewhere: Elsewhere,
-    /// The server tells of changes, and opens do not ask.
+    /// The server notifies of changes, and opens send no request.
     pub(crate) leases: bool,
     server: Server,
 }
@@ -154,7 +154,7 @@ impl Stage {
         let Configuration { of, other, options } = *configuration;
         let server = of.start();
         let mut options = options.to_vec();
-        // What is changed past Samba breaks no lease (docs/semantics.md).
+        // A change that bypasses Samba breaks no lease (docs/semantics.md).
         let leases = (of, other) == (Of::Samba, Other::Mount) && !options.contains(&"nolease");
         if of == Of::Samba && !leases {
             options.push("nolease");
@@ -193,7 +193,7 @@ fn mounted(mut mount: Mount) -> Mount {
     mount
 }
 
-/// The kernel offers io_uring to those mounts that are made while its parameter says so.
+/// The kernel offers io_uring to mounts that are made while its parameter says so.
 fn over_uring(mount: Mount) -> Mount {
     static CHANGED: Mutex<()> = Mutex::new(());
     let _alone = CHANGED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -217,14 +217,14 @@ impl Random {
         (x ^ (x >> 31)) % bound
     }
 
-    /// As many bytes as files have that are read in one request, or in several.
+    /// The size of a file that is read in one request, or in several.
     pub(crate) fn size(&mut self) -> usize {
         let bound = [100, 5000, 70_000, 400_000][self.below(4) as usize];
         usize::try_from(self.below(bound)).unwrap()
     }
 }
 
-/// A process that writes, maps, cuts, renames and removes files of its own.
+/// A process that writes, maps, truncates, renames and removes files of its own.
 struct Busy(Child);
 
 const BUSY_SCRIPT: &str = r"
@@ -266,7 +266,7 @@ impl Drop for Busy {
     }
 }
 
-/// A process that maps files. To touch what is behind the end of one kills it (SIGBUS).
+/// A process that maps files. Accessing a page beyond the end kills it (SIGBUS).
 pub(crate) struct Mapper {
     child: Child,
     paths: ChildStdin,
@@ -292,7 +292,7 @@ impl Mapper {
         Mapper { child, paths, answers: BufReader::new(answers) }
     }
 
-    /// The bytes of a file, as a mapping of all that fstat(2) tells shows them.
+    /// The bytes of a file, as a mapping with the size from fstat(2) shows them.
     pub(crate) fn map(&mut self, path: &Path) -> Result<Vec<u8>, String> {
         writeln!(self.paths, "{}", path.display()).unwrap();
         let mut size = String::new();
@@ -314,7 +314,7 @@ impl Drop for Mapper {
     }
 }
 
-/// Does rounds in each configuration, tells how many came out wrong, and fails if any did.
+/// Does rounds in each configuration, reports how many came out wrong, and fails if any did.
 pub(crate) fn hold<R: Round>(
     what: &str,
     configurations: &[Configuration],
@@ -343,17 +343,18 @@ pub(crate) fn hold<R: Round>(
     assert_eq!(failed, [""; 0], "{what}");
 }
 
-/// The other one writes and closes a file; then it is opened here, and is what was written.
+/// The other client writes and closes a file; then it is opened here, and has the content that was
+/// written.
 struct CloseToOpen {
     mapper: Mapper,
-    /// Rounds in which the server's word that a lease is over came after the open.
+    /// Rounds in which the server's notification about a lease came after the open.
     late: u64,
 }
 
 impl CloseToOpen {
     const FILES: u64 = 3;
 
-    /// Whoever looks for a name too early believes for a while that there is none.
+    /// A lookup that is too early would be remembered as a negative entry for a while.
     fn new(stage: &Stage) -> CloseToOpen {
         for number in 0..CloseToOpen::FILES {
             fs::write(stage.there(&format!("file{number}")), "").unwrap();
@@ -370,8 +371,8 @@ impl CloseToOpen {
         file.write_all_at(bytes, 0)
     }
 
-    /// Opens, looks at and reads the file, and has it mapped, one before the other: whichever opens
-    /// it first is the one that may be told too early.
+    /// Opens, describes and reads the file, and has it mapped, one after the other: the first of
+    /// these to open it may get old attributes.
     fn compare(&mut self, here: &Path, bytes: &[u8], map_first: bool) -> Result<(), String> {
         let failed = |what: &str, error| format!("{what} of {}: {error}", here.display());
         let mapped = if map_first { Some(self.mapper.map(here)?) } else { None };
@@ -403,7 +404,7 @@ impl Round for CloseToOpen {
         if first.is_ok() || !stage.leases {
             return first;
         }
-        // The server tells of the change, and the other one does not wait until it has.
+        // The server notifies of the change, and the other client does not wait for that.
         let deadline = Instant::now() + LATE_MAX;
         self.late += 1;
         loop {
@@ -458,7 +459,7 @@ fn an_open_sees_what_was_closed_before_on_a_volume() {
     an_open_sees_what_was_closed_before(Of::Volume, &chosen);
 }
 
-/// A file is made just after an open one was removed and closed, with its write permission or
+/// A file is made directly after an open one was removed and closed, with its write permission or
 /// without. Where handles are inode numbers, the new one gets that of the removed one.
 struct MadeAnew;
 
@@ -468,7 +469,7 @@ impl MadeAnew {
         let (early, late) = bytes.split_at(bytes.len() / 2);
         made.write_all(early)?;
         made.write_all(late)?;
-        // A close that fails tells nobody in Rust.
+        // Rust does not report a close that fails.
         made.sync_all()
     }
 

@@ -1,7 +1,7 @@
 //! Servers for tests: ours, nfs-ganesha and Samba. Gone when dropped.
 
 use std::fs;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -11,6 +11,7 @@ use larder_testkit::{Ganesha, Options, Samba, SambaOptions, Squash};
 use tempfile::TempDir;
 
 use crate::harness::{MARKS, eventually, larder, run, scratch};
+use crate::ports::{free_address, free_addresses};
 
 /// Which server a test runs against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +61,7 @@ impl Server {
 
     /// A new volume with these options; open to all, like the exports.
     pub(crate) fn volume(extra: &[&str]) -> Server {
-        let (runtime, addr) = (scratch("larder-run-"), two_free_addresses());
+        let (runtime, addr) = (scratch("larder-run-"), free_addresses(3));
         let dir = runtime.path().join("volume").to_str().unwrap().to_owned();
         let extra = std::iter::once(dir).chain(extra.iter().map(ToString::to_string)).collect();
         let (dir, running) = (None, Running::Stopped);
@@ -76,7 +77,7 @@ impl Server {
         server
     }
 
-    /// The same, which does not run yet.
+    /// The same, not started yet.
     pub(crate) fn standby(options: &[&str]) -> Server {
         let (runtime, addr) = (scratch("larder-run-"), free_address());
         let extra = options.iter().map(ToString::to_string).collect();
@@ -97,7 +98,7 @@ impl Server {
         Server::larder_of(export_dir(), extra)
     }
 
-    /// The same of a directory, which is removed with it.
+    /// The same for a directory, which is removed with it.
     pub(crate) fn larder_of(dir: TempDir, extra: &[&str]) -> Server {
         let mut arguments = vec![dir.path().to_str().unwrap()];
         arguments.extend(extra);
@@ -147,7 +148,7 @@ impl Server {
         }
     }
 
-    /// Options with which it is mounted.
+    /// The options with which it is mounted.
     pub(crate) fn options(&self, more: &[&str]) -> Vec<String> {
         let login = self.runtime.path().join("credentials");
         let login = login.exists().then(|| format!("credentials={}", login.display()));
@@ -161,7 +162,7 @@ impl Server {
         Server::ganesha_of(export_dir(), squash)
     }
 
-    /// The same of a directory, which is removed with it.
+    /// The same for a directory, which is removed with it.
     pub(crate) fn ganesha_of(dir: TempDir, squash: Squash) -> Server {
         let options = Options { squash, ..Options::default() };
         let ganesha = Ganesha::start(dir.path(), &options).unwrap();
@@ -176,7 +177,7 @@ impl Server {
         self.dir.as_ref().unwrap().path().join(name)
     }
 
-    /// What to mount.
+    /// The source to mount.
     pub(crate) fn url(&self) -> String {
         match &self.running {
             Running::Ganesha(server) => {
@@ -188,7 +189,7 @@ impl Server {
         }
     }
 
-    /// Ends our own server or Samba without a word; its port answers with a reset from then on.
+    /// Kills our own server or Samba; its port answers with a reset from then on.
     pub(crate) fn kill(&mut self) {
         match &mut self.running {
             Running::Larder(child) => {
@@ -201,10 +202,10 @@ impl Server {
         }
     }
 
-    /// Stops our own server in the middle of everything: it holds its connections and is silent.
+    /// Stops our own server at an arbitrary moment: it keeps its connections and is silent.
     pub(crate) fn freeze(&self) {
         let tasks = format!("/proc/{}/task", self.signal("STOP"));
-        // The signal is on its way when kill(1) returns: wait until each thread has stopped.
+        // The signal is in flight when kill(1) returns: wait until each thread has stopped.
         eventually("the server has stopped", || {
             fs::read_dir(&tasks).unwrap().all(|task| {
                 let status = fs::read_to_string(task.unwrap().path().join("status"));
@@ -218,7 +219,8 @@ impl Server {
         self.signal("CONT");
     }
 
-    /// Cuts the network of a server that has one of its own, where nobody is told, or mends it.
+    /// Cuts the network of a server that has one of its own, without a notification to either side,
+    /// or restores it.
     pub(crate) fn cut(&mut self, is_cut: bool) {
         let done = match (&mut self.running, is_cut) {
             (Running::Ganesha(ganesha), true) => ganesha.cut(),
@@ -259,9 +261,14 @@ impl Server {
         self.running = Running::Larder(child);
     }
 
-    /// Waits until it can be reached.
-    pub(crate) fn listens(&self) {
-        eventually("the server listens", || TcpStream::connect(self.addr).is_ok());
+    /// Waits until it can be reached. Somebody else who listens there is not taken for it.
+    pub(crate) fn listens(&mut self) {
+        let Running::Larder(child) = &mut self.running else { panic!("it does not run") };
+        eventually("the server listens", || {
+            let ended = child.try_wait().unwrap();
+            assert!(ended.is_none(), "the server at {} has ended: {ended:?}", self.addr);
+            TcpStream::connect(self.addr).is_ok()
+        });
     }
 
     /// Waits until our own server gives up by itself.
@@ -272,14 +279,14 @@ impl Server {
         self.running = Running::Stopped;
     }
 
-    /// Whether an export has a socket for commands that somebody listens at.
+    /// Whether an export listens on a socket for commands.
     fn can_be_asked(&self) -> bool {
         let names = fs::read_dir(self.runtime.path().join("run")).into_iter().flatten();
         let mut sockets = names.map(|name| name.unwrap().path());
         sockets.any(|path| UnixStream::connect(path).is_ok())
     }
 
-    /// The same with one option in the place of another.
+    /// The same with one option replaced by another.
     pub(crate) fn restart_with(&mut self, option: &str, instead: &str) {
         let given = self.extra.iter_mut().find(|given| *given == option);
         *given.expect("the server has that option") = instead.to_owned();
@@ -320,16 +327,4 @@ fn export_dir() -> TempDir {
     let dir = scratch("larder-export-");
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
     dir
-}
-
-/// One whose next port is free, too.
-fn two_free_addresses() -> SocketAddr {
-    let next = |address: &SocketAddr| address.port().checked_add(1);
-    let free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
-    let mut found = std::iter::repeat_with(free_address);
-    found.find(|address| next(address).is_some_and(free)).unwrap()
-}
-
-pub(crate) fn free_address() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }

@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tempfile::TempDir;
 
 use crate::harness::{Mount, eventually, larder, pattern, scratch, succeed, tree};
-use crate::server::{Server, free_address};
+use crate::ports::free_address;
+use crate::server::Server;
 
 const MIB: u64 = 1 << 20;
 
@@ -42,6 +43,11 @@ impl Disk {
         eventually("the disk listens", || std::net::TcpStream::connect(&self.address).is_ok());
     }
 
+    /// From its next start on its bytes are in memory.
+    pub(crate) fn keep_in_memory(&mut self) {
+        self.store = PathBuf::from("memory");
+    }
+
     pub(crate) fn kill(&mut self) {
         let mut process = self.process.take().unwrap();
         process.kill().unwrap();
@@ -58,12 +64,12 @@ impl Drop for Disk {
 }
 
 impl Volume {
-    /// One with so many disks that do not run.
+    /// A volume with this many disks that do not run.
     fn new(disks: usize) -> Volume {
         Volume::with_copies(1, disks)
     }
 
-    /// The same with so many copies.
+    /// The same with this many copies.
     pub(crate) fn with_copies(copies: u32, disks: usize) -> Volume {
         let mut volume = Volume { dir: scratch("larder-disks-"), disks: Vec::new() };
         let mut create = larder();
@@ -124,7 +130,7 @@ pub(crate) fn status(server: &Server) -> serde_json::Value {
     serde_json::from_slice(&succeed(&mut command).stdout).unwrap()
 }
 
-/// One line, with which a command fails.
+/// The line with which a command fails.
 pub(crate) fn refusal(command: &mut Command) -> String {
     let done = command.output().unwrap();
     let said = String::from_utf8(done.stderr).unwrap();
@@ -132,8 +138,9 @@ pub(crate) fn refusal(command: &mut Command) -> String {
     said
 }
 
-/// Data lies on all disks. What lies on one that was killed waits for it; the rest is read, and new
-/// files are made, meanwhile. When everything was killed and started again, everything is there.
+/// Data is on all disks. Data on a killed disk is not available until it is back; the rest is read,
+/// and new files are made, in the meantime. When everything was killed and restarted, everything is
+/// there.
 #[test]
 fn a_disk_that_is_away_holds_up_what_lies_on_it_and_nothing_else() {
     let mut volume = Volume::new(3);
@@ -199,8 +206,8 @@ fn a_disk_that_is_away_holds_up_what_lies_on_it_and_nothing_else() {
     }
 }
 
-/// A disk is added while a mount works, and takes what is written from then on; `larder status`
-/// tells of the servers, who uses them, and why a disk is away.
+/// A disk is added while a mount works, and gets what is written from then on; `larder status`
+/// shows the servers, who uses them, and why a disk is away.
 #[test]
 fn a_disk_is_added_while_the_volume_is_served_and_status_tells() {
     let mut volume = Volume::new(1);
@@ -268,7 +275,64 @@ fn a_disk_is_added_while_the_volume_is_served_and_status_tells() {
     assert!(tree(&mount.path("")) == before);
 }
 
-/// A disk with less room than it was enrolled with is not used, and `larder status` says so.
+/// An empty disk is removed while the volume is served and while it is not; one with data is not,
+/// and no disk gets the number of another. Work goes on meanwhile.
+#[test]
+fn an_empty_disk_is_removed_and_its_number_is_not_given_again() {
+    let mut volume = Volume::new(1);
+    volume.disks[0].start();
+    let mut server = Server::meta(&["--engine", &volume.engine()]);
+    let mount = Mount::new(&server, &[]);
+    fs::write(mount.path("file"), pattern(1, 3 << 20)).unwrap();
+    volume.enrol_at(&server, &[]);
+    let key = |number: u32| volume.dir.path().join(format!("meta/keys/disk{number}.key"));
+    let numbers = |server: &Server| -> Vec<u64> {
+        let told = status(server);
+        told["disks"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|disk| disk["disk"].as_u64().unwrap())
+            .collect()
+    };
+    let remove = |server: Option<&Server>, number: &str| {
+        let mut command = server.map_or_else(larder, Server::larder_here);
+        command.args(["disk", "remove", number, "--engine", &volume.engine()]);
+        command
+    };
+    assert_eq!(numbers(&server), [1, 2]);
+    let said = refusal(&mut remove(Some(&server), "1"));
+    assert!(said.contains("bytes of disk 1 are in use"), "{said}");
+    let said = refusal(&mut remove(Some(&server), "7"));
+    assert!(said.contains("the volume has no disk 7"), "{said}");
+    let said = succeed(&mut remove(Some(&server), "2")).stdout;
+    assert_eq!(said, b"disk 2 does not belong to the volume any more\n");
+    assert_eq!(numbers(&server), [1]);
+    assert!(!key(2).exists() && key(1).exists());
+    assert!(fs::read(mount.path("file")).unwrap() == pattern(1, 3 << 20));
+    fs::write(mount.path("more"), pattern(2, 3 << 20)).unwrap();
+    let added = succeed(
+        server
+            .larder_here()
+            .args(["disk", "enrol", "--size", "64M", "--address", "127.0.0.1:1"])
+            .arg(volume.dir.path().join("another"))
+            .args(["--engine", &volume.engine()]),
+    );
+    assert!(added.stdout.starts_with(b"disk 3 of volume "), "{added:?}");
+    drop(mount);
+    server.kill();
+    let said = refusal(&mut remove(None, "1"));
+    assert!(said.contains("bytes of disk 1 are in use"), "{said}");
+    succeed(&mut remove(None, "3"));
+    assert!(!key(3).exists());
+    assert_eq!(succeed(&mut volume.check()).stdout, b"nothing is wrong\n");
+    server.restart();
+    assert_eq!(numbers(&server), [1]);
+    let mount = Mount::plain(&server, &[]);
+    assert!(fs::read(mount.path("more")).unwrap() == pattern(2, 3 << 20));
+}
+
+/// A disk with less space than it was enrolled with is not used, and `larder status` says so.
 #[test]
 fn a_disk_that_is_smaller_than_enrolled_is_not_used() {
     let mut volume = Volume::new(1);
@@ -284,7 +348,7 @@ fn a_disk_that_is_smaller_than_enrolled_is_not_used() {
     });
 }
 
-/// What makes no sense is refused in one line, and changes nothing.
+/// Invalid arguments are refused in one line, and change nothing.
 #[test]
 fn a_volume_that_cannot_be_made_or_served_says_why_in_one_line() {
     let volume = Volume::new(1);

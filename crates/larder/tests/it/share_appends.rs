@@ -1,4 +1,4 @@
-//! Two clients of a share that append to one file. `LARDER_ROUNDS` has them do so more often.
+//! Two clients of a share that append to one file. `LARDER_ROUNDS` makes more rounds.
 
 use std::fmt::Write;
 use std::fs;
@@ -7,15 +7,15 @@ use std::time::{Duration, Instant};
 
 use crate::harness::{Kind, Mount, Server, eventually, succeed};
 
-/// Longest time that a call on a share may take whose server answers. Servers wait half a minute
-/// for a client that does not give its lease back.
+/// Longest time of a call on a share whose server answers. Servers wait half a minute for a client
+/// that does not return its lease.
 const CALL_MAX: Duration = Duration::from_secs(15);
 
 fn rounds() -> u32 {
     std::env::var("LARDER_ROUNDS").map_or(200, |rounds| rounds.parse().unwrap())
 }
 
-/// Each appends to what the other one has left, which he has cut now and then.
+/// Each appends to the other's file content, which the other sometimes has truncated.
 #[test]
 fn appends_of_two_clients_go_to_the_end_and_do_not_wait_for_leases() {
     let server = Server::start(Kind::Samba);
@@ -26,7 +26,7 @@ fn appends_of_two_clients_go_to_the_end_and_do_not_wait_for_leases() {
         state =
             state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let mount = &mounts[(state >> 33) as usize % 2];
-        // Word of what the other one did is on its way.
+        // The notification about the other's change is in flight.
         eventually("this one sees the file as it is", || {
             fs::read_to_string(mount.path("log")).is_ok_and(|seen| seen == model)
         });
@@ -47,7 +47,7 @@ fn appends_of_two_clients_go_to_the_end_and_do_not_wait_for_leases() {
     assert!(slowest < CALL_MAX, "{slowest:?}");
 }
 
-/// They overwrite each other then, but nobody waits for the other one's lease.
+/// They may overwrite each other's bytes then, but neither waits for the other's lease.
 #[test]
 fn two_clients_that_append_at_the_same_time_do_not_wait_for_each_other() {
     let server = Server::start(Kind::Samba);

@@ -1,4 +1,4 @@
-//! Programs of every day on a share of a real Samba: as root, and as a user whom the mount names.
+//! Everyday programs on a share of a real Samba: as root, and as a user that the mount names.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, chown};
@@ -8,7 +8,7 @@ use std::process::Command;
 use crate::harness::{Kind, Mount, Server, run, scratch, succeed};
 use crate::shell::Shell;
 
-/// Who works on the share.
+/// The users who work on the share.
 const USERS: [u32; 2] = [0, 65_531];
 
 /// Runs a check on a fresh mount for each user, with an own directory on a local disk: the first
@@ -35,13 +35,14 @@ impl Worker {
         self.run_by(Command::new("setpriv"), local, script)
     }
 
-    /// The same, with the Rust toolchain of whoever runs the tests at `local/rust`.
+    /// The same, with the Rust toolchain of the user who runs the tests, at `local/rust`.
     fn run_with_rust(&self, local: &Path, script: &str) -> String {
         let sysroot = run("rustc", &["--print", "sysroot"]).stdout;
         let sysroot = String::from_utf8(sysroot).unwrap();
         let rust = local.join("rust");
         fs::create_dir(&rust).unwrap();
-        // A home may be closed to other users: they see the toolchain elsewhere, and only they.
+        // A home may be closed to other users: they get the toolchain at another path, in a
+        // namespace of their own.
         let mut command = Command::new("unshare");
         command.args(["--mount", "--propagation", "private", "sh", "-ec"]);
         command.arg("mount --bind \"$0\" \"$1\"; shift; exec setpriv \"$@\"");
@@ -143,7 +144,7 @@ fn cargo_builds_on_a_share() {
     });
 }
 
-/// The open that the server had of it is gone then.
+/// The server's open of it is gone then.
 #[test]
 fn read_only_files_are_sent_by_another_worker_and_after_the_server_was_away() {
     let mut server = Server::start(Kind::Samba);

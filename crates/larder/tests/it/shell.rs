@@ -1,6 +1,6 @@
-//! A shell that keeps files open between commands, apart from the process of the tests: a
-//! descriptor of theirs on a mount would be closed, and so flushed, by every process that they
-//! start, also while nobody serves.
+//! A shell that keeps files open between commands, separate from the process of the tests: every
+//! process that a test starts closes, and so flushes, a descriptor that the test has on a mount,
+//! even while no worker serves.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -23,7 +23,7 @@ impl Shell {
         Shell { child, input, output }
     }
 
-    /// Runs a line, which must succeed; answers the last line that it said.
+    /// Runs a line, which must succeed; returns the last line of its output.
     pub(crate) fn run(&mut self, line: &str) -> String {
         self.begin(line);
         self.finish()

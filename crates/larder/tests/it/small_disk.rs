@@ -14,7 +14,7 @@ pub(crate) struct SmallDisk {
 }
 
 impl SmallDisk {
-    /// One of so many MiB and inodes, to hold a cache.
+    /// One with this size and this many inodes, for a cache.
     pub(crate) fn for_cache(size_mib: u32, inodes: u32) -> SmallDisk {
         SmallDisk::new(size_mib, &["-N", &inodes.to_string()])
     }

@@ -1,4 +1,4 @@
-//! Room for ranges of files, zeros in them, and holes, as programs see them: fallocate(2) and
+//! Space for ranges of files, zeros in them, and holes, as programs see them: fallocate(2) and
 //! lseek(2).
 
 use std::fs::{self, File};
@@ -28,7 +28,7 @@ fn open(path: &Path) -> File {
     File::options().read(true).write(true).open(path).unwrap()
 }
 
-/// A hole that is told of has zeros only.
+/// A reported hole contains only zeros.
 fn holes_are_zeros(file: &File, content: &[u8], what: &str) {
     let mut at = 0;
     while at < content.len() {
@@ -45,7 +45,7 @@ fn holes_are_zeros(file: &File, content: &[u8], what: &str) {
     }
 }
 
-/// Random work through two descriptors: each read is what a local file would give. Another mount
+/// Random work through two descriptors: each read returns what a local file would. Another mount
 /// sees it as soon as it opens the file, without a close here.
 fn random_work(one: &Mount, two: &Mount, seed: u64) {
     let (path, there) = (one.path("file"), two.path("file"));
@@ -96,7 +96,7 @@ fn random_work(one: &Mount, two: &Mount, seed: u64) {
     fs::remove_file(&path).unwrap();
 }
 
-/// What a range of a volume's file takes is told, and given back.
+/// The space that a range of a volume's file takes is reported, and freed again.
 fn room_is_told(mount: &Mount) {
     let path = mount.path("room");
     let file = File::create(&path).unwrap();
@@ -108,7 +108,7 @@ fn room_is_told(mount: &Mount) {
     assert_eq!(seek(&file, SeekFrom::Hole(0)), Ok(mib));
     assert_eq!(seek(&file, SeekFrom::Data(mib)), Ok(5 * mib));
     assert_eq!(seek(&file, SeekFrom::Data(8 * mib)), Err(Errno::NXIO));
-    // Not behind the end, where a file of a volume has no blocks.
+    // Not beyond the end, where a file of a volume has no blocks.
     let keep = FallocateFlags::KEEP_SIZE;
     assert_eq!(fallocate(&file, keep, 8 * mib, 1), Err(Errno::OPNOTSUPP));
     fallocate(&file, keep, 0, 8 * mib).unwrap();
@@ -120,7 +120,7 @@ fn room_is_told(mount: &Mount) {
     fs::remove_file(&path).unwrap();
 }
 
-/// fallocate(1) and cp(1) do what they are asked for, and say nothing.
+/// fallocate(1) and cp(1) succeed without a message.
 fn programs_use_holes(mount: &Mount, local: &Path) {
     let sh = |script: &str| {
         let mut sh = Command::new("sh");
@@ -159,7 +159,7 @@ fn space_of_a_volumes_files_is_the_servers() {
     }
 }
 
-/// What a mapping shows, and what was written by one, is among what a change of space finds.
+/// A change of space includes what a mapping shows, and what was written through one.
 #[test]
 fn mapped_bytes_follow_a_change_of_space() {
     let server = Server::start(Kind::Volume);
@@ -194,7 +194,7 @@ os.close(file)
     }
 }
 
-/// A share punches holes, and tells of those; room it does not promise.
+/// A share punches holes, and reports those; it promises no space.
 #[test]
 fn a_share_punches_holes_and_promises_no_room() {
     let server = Server::start(Kind::Samba);
@@ -223,7 +223,7 @@ fn a_share_punches_holes_and_promises_no_room() {
     }
 }
 
-/// NFSv3 has no call for it: programs are told so, and do what they do then.
+/// NFSv3 has no call for it: programs get that error, and use their fallbacks.
 #[test]
 fn servers_without_room_and_holes_say_so() {
     let server = Server::start(Kind::Larder);
@@ -239,7 +239,7 @@ fn servers_without_room_and_holes_say_so() {
     assert_eq!(seek(&file, SeekFrom::Data(50_000)), Err(Errno::NXIO));
     assert!(mount.messages().get("LSEEK").copied().unwrap_or(0) <= 1, "the kernel remembers");
     file.rewind().unwrap();
-    // The C library writes a byte of each block in its place.
+    // The C library writes a byte of each block instead.
     let script = "import os, sys; os.posix_fallocate(os.open(sys.argv[1], os.O_RDWR), 0, 90000)";
     succeed(Command::new("python3").args(["-c", script]).arg(mount.path("file")));
     assert_eq!(fs::read(mount.path("file")).unwrap(), [content, vec![0; 40_000]].concat());

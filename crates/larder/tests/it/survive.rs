@@ -1,4 +1,4 @@
-//! The process that serves a mount dies; the mount goes on.
+//! The process that serves a mount dies; the mount continues.
 
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -15,7 +15,7 @@ use crate::harness::{
 };
 use crate::unmounts::processes_of;
 
-/// Kills whoever serves, and waits until somebody serves again.
+/// Kills the worker, and waits until another one serves.
 fn kill_worker(mount: &Mount) {
     let [keeper, worker] = mount.pids();
     assert_ne!(keeper, worker, "it is supervised");
@@ -90,13 +90,13 @@ fn open_files_go_on() {
     let begin = Instant::now();
     eventually("it is written back", || fs::read(server.path("mapped")).unwrap() == expected);
     assert!(begin.elapsed() < Duration::from_secs(25), "after 30 s the kernel would");
-    // What was removed while it was open is gone, now that it is closed.
+    // A file that was removed while it was open is gone, now that it is closed.
     let names = || fs::read_dir(server.path("")).unwrap().count();
     eventually("nothing hidden is left", || names() == 6);
     assert!(mount.log().contains("killed by signal 9"));
 }
 
-/// A program that has mapped a file, and changes a byte of it whenever it is told to.
+/// A program that has mapped a file, and changes a byte of it on request.
 struct Mapper {
     child: Child,
 }
@@ -152,7 +152,7 @@ fn work_sees_no_error_while_workers_are_killed() {
             let mut longest = Duration::ZERO;
             while !stop.load(SeqCst) {
                 let begin = Instant::now();
-                // Nobody has asked for this name before, so the kernel asks.
+                // The name was not looked up before, so the kernel asks.
                 assert!(!mount.path(&format!("absent{begin:?}")).exists());
                 longest = longest.max(begin.elapsed());
                 std::thread::park_timeout(Duration::from_millis(5));
@@ -259,7 +259,7 @@ fn a_mount_outlives_its_supervisor_and_both_leave_a_clean_cache() {
     drop(unclosed);
     assert!(mount.unmount() < Duration::from_secs(5));
     mount.mount();
-    // Also what nobody had closed yet is at the server, or on its way.
+    // Files that were not closed yet are also at the server, or being sent.
     eventually("it is there", || fs::read(server.path("unclosed")).is_ok_and(|held| held == bytes));
     assert!(fs::read(mount.path("unclosed")).unwrap() == bytes);
     mount.unmount();
@@ -268,8 +268,8 @@ fn a_mount_outlives_its_supervisor_and_both_leave_a_clean_cache() {
     assert!(report.contains(" 0 wrong"), "{report}");
 }
 
-/// With a supervisor the next worker answers; without one the mount is dead, which is no failure of
-/// umount.
+/// With a supervisor the next worker answers; without one the mount is dead, which is not a failure
+/// of umount.
 #[test]
 fn umount_that_a_worker_took_and_did_not_answer_succeeds() {
     for supervised in [true, false] {
@@ -306,7 +306,7 @@ fn workers_that_die_again_and_again_are_given_up_until_told_otherwise() {
     fs::write(server.path("file"), "here").unwrap();
     let mut mount = Mount::new(&server, &[]);
     assert_eq!(fs::read(mount.path("file")).unwrap(), b"here");
-    // No cache, no worker: it says what this is and for which volume.
+    // No cache, no worker: it reports what this is and for which volume.
     let format = mount.cache().join("larder-cache");
     let kept = fs::read(&format).unwrap();
     fs::write(&format, "something else\n").unwrap();
@@ -324,7 +324,7 @@ fn workers_that_die_again_and_again_are_given_up_until_told_otherwise() {
     run("kill", &["-KILL", &mount.pids()[1].to_string()]);
     eventually("it is given up again", || is_given_up(&mount));
     assert!(mount.unmount() < Duration::from_secs(5));
-    // The one that kept the mount ends after the one that answered umount.
+    // The supervisor ends after the worker that answered umount.
     let top = mount.path("").parent().unwrap().to_owned();
     eventually("no process is left", || processes_of(&top).is_empty());
 }

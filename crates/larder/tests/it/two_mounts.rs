@@ -1,15 +1,16 @@
 //! Two mounts of one export: random operations on a few files, one after the other, by either of
 //! them, and each answer is one that the model allows.
 //!
-//! `model` says what that is, `script` makes the list of operations from a seed, `play` does them.
-//! Operations do not overlap, as if each were done under a lock of both machines. At the end both
-//! mounts are made anew, and they and the server's directory are the same byte for byte.
+//! `model` says which answers are allowed, `script` makes the list of operations from a seed,
+//! `play` does them. Operations do not overlap, as if each were done under a lock of both machines.
+//! At the end both mounts are made again, and they and the server's directory are the same byte for
+//! byte.
 //!
 //! `LARDER_SEED=N LARDER_OPERATIONS=N` does the first operations of an earlier run,
-//! `LARDER_MOUNTS=TEXT` those configurations whose description has that text in it (all that there
-//! are, with an empty text), `LARDER_CALLS=N` makes so many calls in each, `LARDER_CHECK_ALL=1`
-//! looks at all files of the server after each operation, and `LARDER_KEEP_LOGS=DIR` keeps the logs
-//! of both mounts when an answer is wrong.
+//! `LARDER_MOUNTS=TEXT` those configurations whose description has that text in it (all of them,
+//! with an empty text), `LARDER_CALLS=N` makes this many calls in each, `LARDER_CHECK_ALL=1` checks
+//! all files of the server after each operation, and `LARDER_KEEP_LOGS=DIR` keeps the logs of both
+//! mounts when an answer is wrong.
 
 mod layers;
 mod model;
@@ -32,7 +33,7 @@ const CALLS: u64 = 2500;
 /// The seed unless asked otherwise.
 const SEED: u64 = 4;
 
-/// Last operations that are shown when one fails, unless `LARDER_SHOWN` asks for more.
+/// Last operations that are shown when one fails, unless `LARDER_SHOWN` sets another number.
 const SHOWN: usize = 40;
 
 /// Set in the process of its own that a test runs in.
@@ -67,7 +68,7 @@ const SMB: [&[&str]; 7] = [
 const VOLUME: [&[&str]; 6] =
     [&["noac"], &["actimeo=0"], &[], &["nopassthrough"], &["plain"], &["transport=uring"]];
 
-/// What differs by server and options.
+/// The properties that depend on server and options.
 fn kind((of, options): Configuration) -> (Kind, Ages) {
     let has = |option| options.contains(&option);
     let (is_share, is_volume) = (of == Of::Samba, of == Of::Volume);
@@ -75,8 +76,8 @@ fn kind((of, options): Configuration) -> (Kind, Ages) {
     let ages = if has("noac") || has("actimeo=0") && !leases {
         Ages { names: Duration::ZERO, sizes: Duration::ZERO }
     } else if is_volume {
-        // A change waits until nobody has a lease on what was before it; who has only listed a file
-        // has none.
+        // A change waits until no client has a lease on the earlier state; a client that has only
+        // listed a file has none.
         Ages { names: Duration::ZERO, sizes: Duration::from_secs(5) }
     } else if leases {
         Ages { names: LATE_MAX, sizes: LATE_MAX }
@@ -92,13 +93,13 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap())
 }
 
-/// Does all operations; `Err` tells which one was answered wrongly.
+/// Does all operations; `Err` says which one got a wrong answer.
 fn run(configuration: Configuration, seed: u64) -> Result<String, String> {
     let (of, options) = configuration;
     let (kind, ages) = kind(configuration);
     let kernel_writes = !options.iter().any(|option| ["nopassthrough", "plain"].contains(option));
     let server = of.start();
-    // A volume has no directory at its server: a mount of its own shows what that has.
+    // A volume has no directory at its server: a further mount shows its content.
     let third = (of == Of::Volume).then(|| Mount::plain(&server, &["noac"]));
     let truth = third.as_ref().map_or_else(|| server.path(""), |third| third.path(""));
     let mount = || mount_over(Mount::unmounted(&server, options), options);
@@ -139,7 +140,7 @@ fn run(configuration: Configuration, seed: u64) -> Result<String, String> {
         mount.unmount();
     }
     let mounts = mounts.map(|mount| mount_over(mount, options));
-    // The kernel may drop the last releases when a mount ends. The next mount removes what had a
+    // The kernel may drop the last releases when a mount ends. The next mount removes files with a
     // hidden name.
     eventually("no hidden name is left", || !has_hidden_names(&truth));
     let there = tree(&truth);
@@ -164,9 +165,9 @@ fn has_hidden_names(root: &Path) -> bool {
     entries.any(|entry| entry.unwrap().file_name().to_string_lossy().starts_with(".nfs"))
 }
 
-/// Runs a test of this file in a process of its own. A process that a test beside us is just
-/// starting has all that we have open until it runs its program: what we have closed would be open
-/// for a moment longer, and the model takes a file for closed when close(2) has returned.
+/// Runs a test of this file in a process of its own. A process that another test is just starting
+/// shares our open files until it runs its program: a file that we have closed would stay open for
+/// a moment, and the model considers a file closed when close(2) has returned.
 fn alone(test: &str, work: impl FnOnce()) {
     if std::env::var_os(ALONE).is_some() {
         return work();
@@ -178,7 +179,7 @@ fn alone(test: &str, work: impl FnOnce()) {
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
 }
 
-/// Does so in each configuration, and tells how many operations there were.
+/// Does so in each configuration, and prints how many operations there were.
 fn hold(chosen: &[Configuration], all: &[Configuration]) {
     let seed = number("LARDER_SEED").unwrap_or(SEED);
     let wanted: Vec<Configuration> = match std::env::var("LARDER_MOUNTS") {

@@ -1,6 +1,5 @@
-//! Unmounting on a machine that has something else to do: whoever has a file open may not have let
-//! go of it yet, and the disk, on which the daemon's cache is closed, may take longer than the
-//! command waits.
+//! Unmounting on a busy machine: a process that had a file open may not have closed it yet, and the
+//! disk, on which the daemon's cache is closed, may take longer than the command waits.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -8,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use crate::harness::{Mount, eventually};
 
-/// How often the machine may spoil what is timed.
+/// How many measurements the machine may spoil.
 pub(crate) const TRIES: usize = 5;
 
-/// Whether a mount is unmounted without a complaint, in the time that is promised.
+/// Whether a mount is unmounted without a complaint, in the promised time.
 pub(crate) fn is_unmounted_in_time(mount: &Mount) -> bool {
     let begin = Instant::now();
     let unmounted = mount.larder().arg("umount").arg(mount.path("")).output().unwrap();
@@ -19,8 +18,8 @@ pub(crate) fn is_unmounted_in_time(mount: &Mount) -> bool {
     unmounted.status.success() && begin.elapsed() < Duration::from_secs(5)
 }
 
-/// Has what we use no longer unmounted, which must succeed. A process that a test beside us is just
-/// starting has what we had open when it was begun, until it runs its program.
+/// Unmounts a mount that we no longer use, which must succeed. A process that another test is just
+/// starting has our earlier open files until it runs its program.
 pub(crate) fn when_unused(mountpoint: &Path, mut unmount: impl FnMut() -> Output) {
     eventually("nobody uses it", || {
         let Output { status, stderr, .. } = unmount();
@@ -35,7 +34,7 @@ pub(crate) fn when_unused(mountpoint: &Path, mut unmount: impl FnMut() -> Output
     });
 }
 
-/// Processes that were started with this path, as pgrep(1) lists them: a mount's daemon among them.
+/// Processes that were started with this path, as pgrep(1) lists them: including a mount's daemon.
 pub(crate) fn processes_of(path: &Path) -> Vec<u8> {
     Command::new("pgrep").arg("-f").arg(path).output().unwrap().stdout
 }

@@ -1,4 +1,4 @@
-//! What is written and not closed: when it is at the server, and what says whether it is.
+//! Data that is written and not closed: when it is at the server, and which commands show that.
 
 use std::fs;
 use std::io::Write;
@@ -6,7 +6,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 
 use crate::harness::{Kind, Mount, Server, eventually, said};
 
-/// A program that writes what it is sent to a file and keeps it open. (What a test has open itself
+/// A program that writes its input to a file and keeps it open. (A file that a test itself has open
 /// is flushed when it starts a program.)
 pub(crate) struct Writer {
     child: Child,
@@ -90,4 +90,86 @@ fn a_sync_returns_when_open_files_are_at_the_server() {
     server.thaw();
     eventually("the server is back", || said(&mount, &["sync", &at("")]).0 == Some(0));
     assert_eq!(at_server(&server, "dir/inside"), "text, and more");
+}
+
+/// Unmounts with `--detach`, once a process that another test is just starting no longer uses the
+/// mount.
+fn detach(mount: &Mount) -> String {
+    let mut told = String::new();
+    eventually("nobody uses it", || {
+        let (code, text) = said(mount, &["umount", "--detach", mount.path("").to_str().unwrap()]);
+        told = text;
+        assert!(code == Some(0) || told.contains("in use"), "{code:?} {told}");
+        code == Some(0)
+    });
+    told
+}
+
+#[test]
+fn an_unmount_that_detaches_leaves_unsent_data_to_the_next_mount() {
+    let mut server = Server::start(Kind::Larder);
+    let mut mount = Mount::new(&server, &["exclusive", "class=generated"]);
+    fs::create_dir(mount.path("first")).unwrap();
+    fs::write(mount.path("closed"), "only here").unwrap();
+    let opened = fs::File::create(mount.path("open")).unwrap();
+    let (code, told) = said(&mount, &["umount", "--detach", mount.path("").to_str().unwrap()]);
+    assert!(code == Some(1) && told.contains("in use"), "{code:?} {told}");
+    (&opened).write_all(b"to the end").unwrap();
+    drop(opened);
+    let told = detach(&mount);
+    assert!(
+        told.contains("in 2 files did not reach the server; the next mount sends it"),
+        "{told}"
+    );
+    assert_eq!(told.lines().count(), 1, "{told}");
+    assert!(!server.path("closed").exists() && !server.path("open").exists());
+    // Also of a server that is away, as without --detach.
+    mount.mount();
+    assert_eq!(fs::read_to_string(mount.path("closed")).unwrap(), "only here");
+    // What was left may be at the server already.
+    fs::write(mount.path("later"), "new").unwrap();
+    server.kill();
+    assert!(detach(&mount).contains("did not reach the server"));
+    server.restart();
+    mount.mount();
+    assert_eq!(said(&mount, &["sync", mount.path("").to_str().unwrap()]).0, Some(0));
+    let at_server = ["closed", "open", "later"].map(|name| at_server(&server, name));
+    assert_eq!(at_server, ["only here", "to the end", "new"]);
+    assert_eq!(detach(&mount), "", "nothing is left to say");
+    mount.mount();
+}
+
+#[test]
+fn without_a_cache_on_disk_nothing_is_left_to_the_next_mount() {
+    let server = Server::start(Kind::Larder);
+    let mount = Mount::new(&server, &["plain"]);
+    let (code, told) = said(&mount, &["umount", "--detach", mount.path("").to_str().unwrap()]);
+    assert!(code == Some(1) && told.contains("without a cache on disk"), "{code:?} {told}");
+    assert_eq!(told.lines().count(), 1, "{told}");
+    assert!(mount.path("").join(".").is_dir() && mount.status()["state"] == "mounted");
+}
+
+#[test]
+fn gauges_tell_for_how_long_the_oldest_byte_is_unsaved() {
+    let server = Server::start(Kind::Larder);
+    let mount = Mount::new(&server, &["wback=3600"]);
+    let place = mount.path("").to_str().unwrap().trim_end_matches('/').to_owned();
+    let gauge = |name: &str| {
+        let (code, told) = said(&mount, &["status", "--prometheus", &place]);
+        assert_eq!(code, Some(0), "{told}");
+        let begin = format!("larder_{name}{{mount=\"{place}\"");
+        let line = told.lines().find(|line| line.starts_with(&begin)).map(str::to_owned);
+        let line = line.unwrap_or_else(|| panic!("no {name} in {told}"));
+        line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()
+    };
+    assert_eq!([gauge("up"), gauge("unsaved_bytes"), gauge("oldest_unsaved_seconds")], [1, 0, 0]);
+    let mut writer = Writer::new(&mount, "log");
+    writer.write("text");
+    eventually("it is counted", || gauge("unsaved_bytes") == 4);
+    eventually("it grows old", || gauge("oldest_unsaved_seconds") >= 1);
+    assert_eq!(mount.status()["dirty"]["oldest_s"].as_u64().map(|age| age >= 1), Some(true));
+    assert_eq!(said(&mount, &["sync", &place]).0, Some(0));
+    drop(writer);
+    eventually("it is sent", || gauge("unsaved_files") == 0);
+    assert_eq!(gauge("oldest_unsaved_seconds"), 0);
 }

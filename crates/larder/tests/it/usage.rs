@@ -62,7 +62,8 @@ fn commands_tell_what_is_wrong() {
         assert_eq!(output.status.code(), Some(code), "{args:?}");
         let told = String::from_utf8(output.stderr).unwrap();
         assert!(!told.is_empty(), "{args:?}");
-        // What is wrong, in one line, with the word that is wrong. Of wrong usage there is more.
+        // The error, in one line, with the word that is wrong. For wrong usage there are further
+        // lines.
         if code == 1 {
             assert_eq!(told.trim_end().lines().count(), 1, "{args:?}: {told}");
             let names = args.iter().any(|arg| told.contains(arg) && arg.len() > "export".len());

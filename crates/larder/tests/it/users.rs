@@ -1,4 +1,4 @@
-//! What the server denies to a user is denied to that user for cached data too.
+//! What the server denies a user is denied to that user for cached data too.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -83,10 +83,10 @@ fn files_belong_to_the_user_who_made_them() {
     }
 }
 
-/// pjdfstest, chmod/12. The kernel asks for it on behalf of the writer, to whom a server refuses
-/// it.
+/// pjdfstest, chmod/12. The kernel asks for it on behalf of the writer, whose request a server
+/// refuses.
 #[test]
-fn a_write_by_who_is_not_the_owner_drops_set_uid() {
+fn a_write_by_another_user_than_the_owner_drops_set_uid() {
     let works = [
         "exec 3>>$f; printf x >&3; test $(stat -c %a $f) = 777; exec 3>&-",
         "exec 3<>$f; printf x >&3; test $(stat -Lc %a /proc/self/fd/3) = 777; exec 3>&-",
@@ -96,7 +96,7 @@ fn a_write_by_who_is_not_the_owner_drops_set_uid() {
     ];
     for kind in BOTH {
         let server = Server::start(kind);
-        // nfs-ganesha keeps the bit of a file that is cut, whoever asks.
+        // nfs-ganesha keeps the bit of a file that is truncated, whichever user does it.
         let works = if kind == Kind::Ganesha { &works[..2] } else { &works[..] };
         for options in [&[][..], &["nopassthrough"], &["plain"]] {
             let mount = Mount::new(&server, options);
@@ -158,10 +158,10 @@ fn public_file(server: &Server) {
     }
 }
 
-/// Through names and bytes that others have brought into the kernel and the cache. nfs-ganesha
-/// judges by mode bits alone, so there nobody is barred.
+/// Through names and bytes that other users have brought into the kernel and the cache. nfs-ganesha
+/// judges by mode bits alone, so there no user is barred.
 #[test]
-fn whom_an_access_control_list_bars_gets_at_nothing_that_others_have_read() {
+fn a_user_barred_by_an_access_control_list_gets_at_nothing_that_others_have_read() {
     let server = Server::start(Kind::Larder);
     public_file(&server);
     bar(&server.path("d"), BOB);
@@ -181,12 +181,12 @@ fn whom_an_access_control_list_bars_gets_at_nothing_that_others_have_read() {
     }
 }
 
-/// Names are asked about while attributes are not; then each open follows on a lookup, which counts
-/// as the look at the file's attributes, and not at rights.
+/// Names are requested and attributes are not; then each open follows a lookup, which counts as the
+/// check of the file's attributes, and not of rights.
 const BRIEF: [&[&str]; 2] = [&["actimeo=1"], &["actimeo=1", "lookupcache=none"]];
 
 /// Waits until it is denied, which must be when a timeout of a second is over: far from the 30 s
-/// for which directories are believed otherwise, on a machine that has something else to do.
+/// for which directories are trusted otherwise, on a busy machine.
 fn is_denied_in_time(who: &str, mut is_denied: impl FnMut() -> bool) {
     let begin = Instant::now();
     eventually(who, &mut is_denied);
@@ -194,7 +194,7 @@ fn is_denied_in_time(who: &str, mut is_denied: impl FnMut() -> bool) {
 }
 
 #[test]
-fn who_is_denied_at_the_server_reads_on_for_no_longer_than_attributes_are_trusted() {
+fn a_user_denied_at_the_server_reads_on_for_no_longer_than_attributes_are_trusted() {
     for (kind, options) in BOTH.into_iter().flat_map(|kind| BRIEF.map(|options| (kind, options))) {
         let server = Server::start(kind);
         public_file(&server);
@@ -210,8 +210,7 @@ fn who_is_denied_at_the_server_reads_on_for_no_longer_than_attributes_are_truste
         }
         let who = format!("{kind:?} {options:?}");
         is_denied_in_time(&who, || !read(BOB));
-        // Also while somebody else, who may read, has what is known of names and attributes
-        // renewed.
+        // Even while another user, who may read, keeps the known names and attributes fresh.
         for round in 0..10 {
             assert!(read(ANN), "{who}: round {round}");
             assert!(!read(BOB), "{who}: round {round}");

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
 use std::io::Read;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -11,8 +12,8 @@ use crate::basics::{BASIC, SPECIAL, on};
 use crate::harness::{Mount, eventually, larder, pattern, scratch, succeed, tree};
 use crate::server::{Kind, Server};
 
-/// What was written and closed, or synced, is there after both servers were killed and started
-/// anew; the mount goes on, and so does a new one without what the first one has cached.
+/// What was written and closed, or synced, is there after both servers were killed and restarted;
+/// the mount continues, and so does a new one without the first one's cache.
 #[test]
 fn a_volume_outlives_its_servers() {
     let mut server = Server::start(Kind::Volume);
@@ -37,16 +38,16 @@ fn a_volume_outlives_its_servers() {
     assert_eq!(after.len(), before.len() + 1);
 }
 
-/// Data does not pass the metadata server: its procedures are counted, and so are those of the
-/// disk.
+/// Data does not pass through the metadata server: its procedures are counted, and so are those of
+/// the disk.
 #[test]
-fn a_mount_of_a_volume_tells_what_it_asks_of_whom() {
+fn a_mount_of_a_volume_reports_what_it_asks_of_which_server() {
     let server = Server::start(Kind::Volume);
     let mount = Mount::new(&server, &[]);
     fs::write(mount.path("file"), pattern(1, 3 << 20)).unwrap();
     let calls = mount.calls_by_procedure();
     let count = |name: &str| calls.get(name).copied().unwrap_or(0);
-    // What the file was given ahead may lie apart from the rest of its first MiB.
+    // The blocks that the file was given ahead may be separate from the rest of its first MiB.
     assert!((3..=4).contains(&count("WRITE")), "{calls:?}");
     assert!(count("COMMIT_EXTENTS") >= 1 && count("HANDSHAKE") == 1, "{calls:?}");
 }
@@ -61,7 +62,7 @@ fn special_work_is_right_on_a_volume() {
     on(Kind::Volume, &SPECIAL);
 }
 
-/// Two mounts: who opens a file sees what the other one has closed.
+/// Two mounts: an open shows what the other one has closed.
 #[test]
 fn two_mounts_of_a_volume_are_close_to_open() {
     let server = Server::start(Kind::Volume);
@@ -74,14 +75,14 @@ fn two_mounts_of_a_volume_are_close_to_open() {
     }
 }
 
-/// Calls of a mount, but those that tell the server that it is there.
+/// Calls of a mount, except those that keep its session alive.
 fn calls(mount: &Mount) -> BTreeMap<String, u64> {
     let mut calls = mount.calls_by_procedure();
     calls.retain(|name, count| name != "RENEW" && *count > 0);
     calls
 }
 
-/// What a mount calls while something is done.
+/// The calls that a mount makes during some work.
 fn calls_of(mount: &Mount, work: impl FnOnce()) -> BTreeMap<String, u64> {
     let before = calls(mount);
     work();
@@ -122,8 +123,8 @@ fn under_leases_of_a_volume_stat_open_and_read_cost_no_call() {
     assert!(more.is_empty(), "{more:?}");
 }
 
-/// What one mount has been told, another one changes: the first one knows when the second is done,
-/// whatever it was, and however long it trusts what it is told.
+/// Something that one mount has cached is changed by another one: the first one knows when the
+/// second one's call returns, whatever it was, and however long it trusts cached attributes.
 #[test]
 fn what_another_mount_of_a_volume_changes_is_seen_at_once() {
     let server = Server::start(Kind::Volume);
@@ -165,8 +166,8 @@ fn what_another_mount_of_a_volume_changes_is_seen_at_once() {
     }
 }
 
-/// Somebody else's link, chmod, rename or unlink is no change of the data: who has the file open
-/// and has not read all of it reads on, and what is cached is not read again.
+/// Another mount's link, chmod, rename or unlink is not a change of the data: a process that has
+/// the file open and has not read all of it continues to read, and cached bytes are not read again.
 #[test]
 fn what_another_mount_makes_of_links_and_modes_leaves_data_readable_and_cached() {
     let server = Server::start(Kind::Volume);
@@ -198,8 +199,7 @@ fn what_another_mount_makes_of_links_and_modes_leaves_data_readable_and_cached()
     assert!(!calls.contains_key("READ"), "{calls:?}");
 }
 
-/// A name that is looked up tells all that is needed to read a small file: its bytes are the second
-/// round trip.
+/// A lookup returns all that is needed to read a small file: its bytes are the second round trip.
 #[test]
 fn a_cold_small_file_of_a_volume_costs_two_round_trips() {
     let server = Server::start(Kind::Volume);
@@ -224,25 +224,76 @@ fn a_cold_small_file_of_a_volume_costs_two_round_trips() {
     }
 }
 
-/// The calls to make, write and close a small file: whether the name exists, the file with blocks
-/// and a grant, and in one round trip its bytes to the disk and the commit (see
+/// The calls to make, write and close a small file in a directory that was listed or made here: the
+/// file with blocks and a grant, and in one round trip its bytes to the disk and the commit (see
 /// `a_small_new_file_is_committed_while_it_is_written`). No caller waits for the CLOSE.
 #[test]
-fn a_small_new_file_of_a_volume_costs_three_round_trips() {
+fn a_small_new_file_of_a_volume_costs_two_round_trips() {
     let server = Server::start(Kind::Volume);
-    let mount = Mount::new(&server, &[]);
-    eventually("the directory is leased", || {
-        fs::write(mount.path("first"), "connects").unwrap();
-        calls_of(&mount, || assert!(!mount.path("none").exists())).is_empty()
-    });
-    for number in 0..10 {
-        let mut made = calls_of(&mount, || {
-            fs::write(mount.path(&format!("f{number}")), pattern(number, 40_000)).unwrap();
+    let (mount, other) = (Mount::new(&server, &[]), Mount::new(&server, &[]));
+    fs::create_dir(other.path("listed")).unwrap();
+    fs::write(other.path("listed/theirs"), "x").unwrap();
+    fs::create_dir(mount.path("made")).unwrap();
+    for dir in ["listed", "made"] {
+        let path = |name: &str| mount.path(&format!("{dir}/{name}"));
+        if dir == "listed" {
+            assert_eq!(fs::read_dir(path("")).unwrap().count(), 1);
+        }
+        // No call waits for the lease on a directory, or for the connection to the disk.
+        let mut names = (0..).map(|number| path(&format!("absent{number}")));
+        eventually("absent names cost nothing", || {
+            fs::write(path("first"), "connects").unwrap();
+            calls_of(&mount, || assert!(!names.next().unwrap().exists())).is_empty()
         });
-        // Of this file, or late of the one before.
-        made.remove("CLOSE");
-        let once = ["LOOK", "OPEN", "WRITE", "COMMIT_EXTENTS"].map(|name| (name.to_owned(), 1));
-        assert_eq!(made, BTreeMap::from(once), "f{number}");
+        for number in 0..10 {
+            let mut made = calls_of(&mount, || {
+                fs::write(path(&format!("f{number}")), pattern(number, 40_000)).unwrap();
+            });
+            // A CLOSE of this file, or a late one of the one before.
+            made.remove("CLOSE");
+            let once = ["OPEN", "WRITE", "COMMIT_EXTENTS"].map(|name| (name.to_owned(), 1));
+            assert_eq!(made, BTreeMap::from(once), "{dir}/f{number}");
+        }
+    }
+}
+
+/// A mount that knows all names of a directory finds what another one makes there, in whatever way,
+/// as soon as that is made; and neither makes a name that the other one has made.
+#[test]
+fn what_another_mount_makes_in_a_directory_that_is_known_whole_is_found() {
+    let server = Server::start(Kind::Volume);
+    let (one, two) = (Mount::new(&server, &[]), Mount::new(&server, &[]));
+    fs::create_dir(one.path("dir")).unwrap();
+    fs::write(two.path("elsewhere"), "x").unwrap();
+    type Way<'a> = (&'a str, &'a dyn Fn(&Path));
+    let ways: [Way<'_>; 5] = [
+        ("file", &|path| fs::write(path, "x").unwrap()),
+        ("directory", &|path| fs::create_dir(path).unwrap()),
+        ("symlink", &|path| std::os::unix::fs::symlink("x", path).unwrap()),
+        ("link", &|path| fs::hard_link(two.path("elsewhere"), path).unwrap()),
+        ("renamed", &|path| fs::rename(two.path("elsewhere"), path).unwrap()),
+    ];
+    let mut made = 0;
+    for (what, make) in ways {
+        fs::read_dir(one.path("dir")).unwrap().for_each(drop);
+        for name in [format!("dir/{what}"), format!("dir/{what}-again")] {
+            let here = one.path(&name);
+            assert!(fs::symlink_metadata(&here).is_err(), "{name}");
+            fs::write(one.path("dir/ours"), "between").unwrap();
+            assert!(fs::symlink_metadata(&here).is_err(), "{name}");
+            make(&two.path(&name));
+            assert!(fs::symlink_metadata(&here).is_ok(), "{name}");
+            let refused = fs::create_dir(&here).unwrap_err();
+            assert_eq!(refused.raw_os_error(), Some(libc::EEXIST), "{name}");
+            if what == "renamed" {
+                fs::rename(&here, one.path("elsewhere")).unwrap();
+                assert!(two.path("elsewhere").exists() && !two.path(&name).exists());
+            } else {
+                made += 1;
+            }
+            fs::remove_file(one.path("dir/ours")).unwrap();
+        }
+        assert_eq!(fs::read_dir(one.path("dir")).unwrap().count(), made, "{what}");
     }
 }
 
@@ -261,7 +312,7 @@ fn what_is_open_on_a_volume_is_there_whatever_another_mount_removes() {
     assert!(seen == data);
 }
 
-/// The NFS door is one more client.
+/// The NFS export is one more client.
 #[test]
 fn nfs_clients_use_a_volume_by_way_of_an_export() {
     let server = Server::start(Kind::Volume);

@@ -1,5 +1,5 @@
-//! Two writers of one file: what the other one has closed is there after a close of our own,
-//! whoever of them began first.
+//! Two writers of one file: after our own close, what the other one has closed is visible,
+//! whichever of them began first.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -18,12 +18,12 @@ enum When {
     Meanwhile,
 }
 
-/// We write behind the start of a file and close it, the other one writes at the start.
+/// We write beyond the start of a file and close it, the other one writes at the start.
 struct TwoWriters {
     when: When,
     /// How much we write at once.
     len: usize,
-    /// What the file has.
+    /// The file's content.
     bytes: Vec<u8>,
 }
 
@@ -91,7 +91,7 @@ impl Round for TwoWriters {
             if seen == self.bytes {
                 return Ok(());
             }
-            // Where the server tells of changes, its word may come a moment later.
+            // If the server notifies of changes, it may do so a moment later.
             if !stage.leases || Instant::now() > deadline {
                 return Err(format!("theirs and ours are there: {same:?}"));
             }
@@ -146,7 +146,8 @@ fn what_two_mounts_of_a_volume_write_is_there() {
     check(When::Meanwhile, 8, Of::Volume, &[(Other::Mount, 1)]);
 }
 
-/// As much as takes many requests; a round takes long, so there are few without `LARDER_ROUNDS`.
+/// So much that it takes many requests; a round takes long, so there are few without
+/// `LARDER_ROUNDS`.
 #[test]
 fn what_another_writes_while_much_is_sent_is_there() {
     const LEN: usize = 5 << 20;

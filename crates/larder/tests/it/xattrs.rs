@@ -32,7 +32,7 @@ fn names(path: &Path) -> Vec<String> {
     names
 }
 
-/// What xattr(7) has, on files and directories.
+/// The rules of xattr(7), on files and directories.
 fn attributes_are_those_of_xattr_7(mount: &Mount) {
     let (file, dir) = (mount.path("file"), mount.path("dir"));
     fs::write(&file, "bytes").unwrap();
@@ -59,7 +59,7 @@ fn attributes_are_those_of_xattr_7(mount: &Mount) {
     }
 }
 
-/// What one mount sets, another one sees, and nothing of the file's data is harmed.
+/// What one mount sets, another one sees, and the file's data is not affected.
 fn attributes_are_the_servers(one: &Mount, two: &Mount) {
     let (here, there) = (one.path("file"), two.path("file"));
     assert_eq!(get(&there, "user.two").unwrap(), [0, 1, 255]);
@@ -67,7 +67,7 @@ fn attributes_are_the_servers(one: &Mount, two: &Mount) {
     assert_eq!(rustix::fs::removexattr(&there, "user.two"), Err(Errno::NODATA));
     assert_eq!(names(&here), ["user.one"]);
     assert_eq!(fs::read(&there).unwrap(), b"bytes");
-    // Also of a file that is open, with bytes that are not sent, and of one without a name.
+    // Also for a file that is open, with unsent bytes, and for one without a name.
     let mut open = fs::File::options().append(true).open(&here).unwrap();
     open.write_all(b" more").unwrap();
     set(&here, "user.one", b"set", XattrFlags::empty()).unwrap();
@@ -78,7 +78,7 @@ fn attributes_are_the_servers(one: &Mount, two: &Mount) {
     assert_eq!(open.metadata().unwrap().len(), 16);
 }
 
-/// cp(1), tar(1) and rsync(1) bring attributes to the mount, and say nothing.
+/// cp(1), tar(1) and rsync(1) copy attributes to the mount without a message.
 fn programs_copy_attributes(mount: &Mount, local: &Path) {
     let from = local.join("from");
     fs::create_dir_all(from.join("below")).unwrap();
@@ -105,11 +105,12 @@ fn programs_copy_attributes(mount: &Mount, local: &Path) {
     }
 }
 
-/// The kernel asks us for `security.capability` before each write, and we nobody.
+/// The kernel asks us for `security.capability` before each write, and we do not ask the server.
 fn writes_ask_the_server_for_no_attribute(mount: &Mount) {
     let mut file = fs::File::create(mount.path("written")).unwrap();
     let asked = || mount.messages().get("GETXATTR").copied().unwrap_or(0);
-    // Who asks for the counts sends what is unsent: the process inherits the file, and closes it.
+    // The command that asks for the counts causes unsent data to be sent: its process inherits the
+    // file, and closes it.
     let mut cost = |writes: u64| {
         let before = (asked(), calls(mount));
         (0..writes).for_each(|_| file.write_all(b"bytes").unwrap());
@@ -175,7 +176,7 @@ fn extended_attributes_of_a_volume_are_of_any_size_and_outlive_it() {
     assert_eq!(names(&file).len(), values.len());
 }
 
-/// What a share lacks of xattr(7).
+/// The parts of xattr(7) that a share lacks.
 #[test]
 fn extended_attributes_that_a_share_cannot_have_are_refused() {
     let server = Server::start(Kind::Samba);

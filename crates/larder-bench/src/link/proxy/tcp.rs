@@ -28,7 +28,7 @@ use crate::link::wire::{QUANTUM_BYTES_MAX, Wire, at_once, in_flight_bytes_max, q
 /// Connections at once; more wait. Each has two file descriptors, and many processes have 1024.
 const CONNECTIONS_MAX: usize = 256;
 
-/// Until the next try if there are no more file descriptors for a new connection.
+/// Pause before the next attempt if there are no more file descriptors for a new connection.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(10);
 
 /// A message on the line.
@@ -72,9 +72,9 @@ pub(super) async fn serve(listener: TcpListener, upstream: SocketAddr, link: Arc
 
 /// Connects a client with the server until both directions have ended.
 async fn carry(mut client: TcpStream, upstream: SocketAddr, link: &Link) {
-    // A link has no opinion on how bytes are grouped. If it fails, they arrive later.
+    // A link does not care how bytes are grouped. If it fails, they arrive later.
     let _ = client.set_nodelay(true);
-    // The handshake: half a round trip until the server hears of it, the other half in `join`.
+    // The handshake: half a round trip until the server learns of it, the other half in `join`.
     link.timer.until(Instant::now() + link.up.shape().delay).await;
     let Ok(mut server) = TcpStream::connect(upstream).await else {
         link.timer.until(Instant::now() + link.down.shape().delay).await;
@@ -110,7 +110,7 @@ async fn join(client: &mut TcpStream, server: &mut TcpStream, link: &Link) -> Re
     }
 }
 
-/// A direction ends when its end has arrived, or when nobody is there to arrive at.
+/// A direction ends when its end has arrived, or when its receiver is gone.
 async fn direction(
     enter: impl Future<Output = ()>,
     leave: impl Future<Output = Result<(), Reset>>,
@@ -125,7 +125,7 @@ async fn direction(
     }
 }
 
-/// Puts on the line what the sender has, then how it ended.
+/// Puts on the line what the sender sends, then how it ended.
 async fn enter(mut from: ReadHalf<'_>, sender: &Side, wire: &Wire, line: Entrance<Message>) {
     let mut on_wire = wire.sender();
     let mut buffer = vec![0; QUANTUM_BYTES_MAX as usize];

@@ -21,9 +21,9 @@ use crate::link::line::{Entrance, Exit, line};
 use crate::link::timer::Timer;
 use crate::link::wire::{Sender, at_once, in_flight_bytes_max};
 
-/// A flow is dropped when its client has said nothing for so long.
+/// A flow is dropped when its client has sent nothing for this long.
 const IDLE_MAX: Duration = Duration::from_secs(120);
-/// Between two looks for such flows.
+/// Time between two searches for such flows.
 const SWEEP: Duration = Duration::from_secs(30);
 /// Clients at once.
 const FLOWS_MAX: usize = 64;
@@ -31,7 +31,8 @@ const FLOWS_MAX: usize = 64;
 /// The largest datagram.
 const DATAGRAM_BYTES_MAX: usize = 64 << 10;
 
-/// A datagram, the socket that it leaves by, and for whom; the server's sockets know.
+/// A datagram, the socket through which it leaves, and its receiver; the server's sockets are
+/// connected.
 struct Datagram {
     bytes: Box<[u8]>,
     by: Arc<UdpSocket>,
@@ -46,7 +47,7 @@ struct Back {
     link: Arc<Link>,
 }
 
-/// Forwards what comes to `socket`.
+/// Forwards datagrams that arrive at `socket`.
 pub(super) async fn serve(socket: UdpSocket, upstream: SocketAddr, link: Arc<Link>) {
     let (up, up_exit) = line();
     let (down, down_exit) = line();
@@ -55,7 +56,7 @@ pub(super) async fn serve(socket: UdpSocket, upstream: SocketAddr, link: Arc<Lin
     tokio::join!(receive(&back, upstream, &up), leave(up_exit, timer), leave(down_exit, timer));
 }
 
-/// Takes what clients send.
+/// Receives datagrams of clients.
 async fn receive(back: &Arc<Back>, upstream: SocketAddr, line: &Entrance<Datagram>) {
     let mut wire = back.link.up.sender();
     let mut flows = Flows::default();
@@ -83,7 +84,8 @@ async fn receive(back: &Arc<Back>, upstream: SocketAddr, line: &Entrance<Datagra
     }
 }
 
-/// Puts a datagram on the line, unless it gets lost. Those that come meanwhile wait in the kernel.
+/// Puts a datagram on the line, unless it gets lost. Those that arrive in the meantime wait in the
+/// kernel.
 async fn send(
     datagram: Datagram,
     was_there: bool,
@@ -101,7 +103,7 @@ async fn send(
 async fn leave(mut line: Exit<Datagram>, timer: &Timer) {
     while let Some(due) = line.next(timer).await {
         let Datagram { bytes, by, to } = &due.thing;
-        // Whoever was to get it is not there, or has no room.
+        // The receiver is not there, or has no room.
         let _ = match to {
             Some(to) => by.send_to(bytes, to).await,
             None => by.send(bytes).await,
@@ -109,7 +111,7 @@ async fn leave(mut line: Exit<Datagram>, timer: &Timer) {
     }
 }
 
-/// A client's way to the server and back.
+/// A client's path to the server and back.
 struct Flow {
     socket: Arc<UdpSocket>,
     back: AbortHandle,
@@ -135,12 +137,12 @@ fn open(client: SocketAddr, upstream: SocketAddr, back: &Arc<Back>) -> io::Resul
     Ok(Flow { socket, back: back.abort_handle() })
 }
 
-/// Brings a client what the server sends it.
+/// Forwards datagrams of the server to a client.
 async fn bring_back(client: SocketAddr, socket: Arc<UdpSocket>, back: Arc<Back>) {
     let mut wire = back.link.down.sender();
     let mut buffer = vec![0; DATAGRAM_BYTES_MAX];
     loop {
-        // An error is news of an earlier datagram that did not arrive: nobody listens there yet.
+        // An error reports that an earlier datagram did not arrive: nothing listens there yet.
         let (Ok(bytes), was_there) = at_once(socket.recv(&mut buffer)).await else {
             continue;
         };

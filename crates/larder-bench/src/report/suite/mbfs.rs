@@ -1,4 +1,5 @@
-//! `mbfs`: run time against the number of clients, and what was called at the most clients.
+//! `mbfs`: run time against the number of clients, and what was called and saved at the fewest and
+//! the most clients.
 
 use crate::published::MBFS_POINTS;
 use crate::record::{Run, Target, Test};
@@ -9,7 +10,7 @@ use super::super::document::{Block, Figure};
 use super::super::number::three;
 use super::super::sweep::{Sweep, sweeps};
 use super::conditions::link_words;
-use super::{facts, rpcs};
+use super::{facts, rpcs, savings};
 
 /// A chart for each test.
 pub(super) fn figures(run: &Run) -> Vec<Block> {
@@ -19,6 +20,10 @@ pub(super) fn figures(run: &Run) -> Vec<Block> {
     let mut blocks: Vec<Block> = all.iter().map(|sweep| figure(run, sweep, &targets)).collect();
     let most: Vec<&Test> = all.iter().filter_map(|sweep| Some(sweep.steps.last()?.1)).collect();
     blocks.extend(rpcs::figure(run, &most, "RPCs by procedure at the greatest number of clients"));
+    let fewest = all.iter().filter(|sweep| sweep.steps.len() > 1);
+    let fewest = fewest.filter_map(|sweep| Some(sweep.steps.first()?.1));
+    let ends: Vec<&Test> = fewest.chain(most.iter().copied()).collect();
+    blocks.extend(savings::blocks(run, &ends));
     let general = facts("mbfs", |fact| fact.test.is_empty());
     blocks.push(Block::List(format!("{}, of all tests", general.title), general.sentences));
     blocks

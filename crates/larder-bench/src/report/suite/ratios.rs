@@ -5,7 +5,7 @@ use crate::record::Run;
 use super::super::compare::{pairs, ratio_cell};
 use super::super::document::{Block, Cell, Table};
 
-/// A table for each of ours; none if there is nobody to compare with.
+/// A table for each of ours; none if there is no target to compare with.
 pub(super) fn blocks(run: &Run) -> Vec<Block> {
     if run.tests.is_empty() {
         return Vec::new();

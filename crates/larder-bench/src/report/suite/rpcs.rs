@@ -29,7 +29,7 @@ const PROCEDURES: [&str; 11] = [
     OTHER,
 ];
 
-/// What is said of a target that was measured while nobody counted its RPCs.
+/// The text for a target that was measured without counts of its RPCs.
 const NOT_COUNTED: &str = "not counted";
 
 /// Name of the part of all other procedures.
@@ -46,7 +46,7 @@ pub(super) fn figure(run: &Run, tests: &[&Test], title: &str) -> Option<Block> {
     let (_, others) = sides(run);
     let reference = others.into_iter().find(|name| targets.contains(name)).unwrap_or(targets[0]);
     let sparse = bars::Sparse::of(&targets, tests);
-    // A test in which nobody counted has only its line in the table.
+    // A test without counts has only its line in the table.
     let counted = tests.iter().filter(|test| targets.iter().any(|name| test.rpcs(name).is_some()));
     let groups = counted
         .map(|test| {

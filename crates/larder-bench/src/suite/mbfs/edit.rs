@@ -1,5 +1,5 @@
-//! Edits of texts, pages and a mailbox, in which everything must be durable: nothing may be gained
-//! here by a file system that keeps its promises.
+//! Edits of texts, pages and a mailbox, in which everything must be durable: a file system that
+//! keeps its promises cannot gain anything here.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, Write};
@@ -101,7 +101,7 @@ impl Edits {
     }
 }
 
-/// As an editor saves: the old file is there until the new one is durable.
+/// As an editor saves: the old file exists until the new one is durable.
 fn replace(dir: &Path, name: &str, content: &[u8]) -> Result<()> {
     let new = dir.join(format!("{name}.new"));
     let mut file = File::create_new(&new)?;
@@ -112,8 +112,8 @@ fn replace(dir: &Path, name: &str, content: &[u8]) -> Result<()> {
     Ok(File::open(dir)?.sync_all()?)
 }
 
-/// As a page generator does: the same file is cut off and written again, with a line before the
-/// rest.
+/// As a page generator does: the same file is truncated and rewritten, with an additional line at
+/// its beginning.
 fn rewrite(path: &Path) -> Result<()> {
     let mut file = OpenOptions::new().read(true).write(true).open(path)?;
     let mut content = LINE.as_bytes().to_vec();

@@ -47,7 +47,7 @@ fn half_a_close_is_passed_on_and_the_other_half_lives() {
         let mut stream = connect(proxy.address());
         stream.write_all(&[7; 100_000]).unwrap();
         stream.shutdown(Shutdown::Write).unwrap();
-        // It counts until the end of what we send, so it answers only if that is passed on.
+        // It counts until the end of what we send, so it answers only if that end is forwarded.
         let mut counted = [0; 8];
         stream.read_exact(&mut counted).unwrap();
         assert_eq!(u64::from_be_bytes(counted), 100_000);
@@ -104,8 +104,8 @@ fn a_peer_that_is_found_dead_by_writing_resets_the_other() {
 }
 
 #[test]
-fn who_connects_without_a_server_gets_a_reset() {
-    // The port is taken, so that nobody else gets it, and is not listened on.
+fn a_connection_without_a_server_is_reset() {
+    // The port is taken, so that no other process gets it, and does not listen.
     let (family, flags) = (AddressFamily::INET, SocketFlags::CLOEXEC);
     let taken = rustix::net::socket_with(family, SocketType::STREAM, flags, None).unwrap();
     rustix::net::bind(&taken, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
@@ -120,8 +120,8 @@ fn who_connects_without_a_server_gets_a_reset() {
 #[test]
 fn a_dropped_proxy_closes_everything() {
     let (address, accepted) = handing_over();
-    // So slow that what is written below, which takes 84 s, is surely under way when the proxy
-    // goes.
+    // So slow that what is written below, which takes 84 s, is certainly in transit when the proxy
+    // is dropped.
     let proxy = proxy(address, Shape::of_rate(MEGABIT / 10));
     let place = proxy.address();
     let mut client = connect(place);
@@ -130,7 +130,7 @@ fn a_dropped_proxy_closes_everything() {
     datagrams.send_to(b"x", place).unwrap();
     client.write_all(&[7; 1 << 20]).unwrap();
     drop(proxy);
-    // What was under way is gone, and nobody waits for it.
+    // What was in transit is gone, and no task waits for it.
     assert!(drain(&mut server).0 < 1 << 20);
     drain(&mut client);
     assert!(client.write_all(&[7; 1 << 20]).is_err());

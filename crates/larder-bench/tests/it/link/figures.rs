@@ -1,4 +1,4 @@
-//! How exact the links are on this machine: a table, for whoever wants to cite it.
+//! How exact the links are on this machine: a table, for citing.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Network namespaces. They need root, and each test says so where it is left out.
+//! Network namespaces. They need root, and each test prints that where it is skipped.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -161,7 +161,7 @@ fn nothing_is_left_when_it_is_dropped() {
     assert!(Path::new(&path).exists());
     assert!(device(&netns).contains(" lb"), "{}", device(&netns));
     let ours = netns.outside();
-    // Even if somebody is still inside.
+    // Even if a process is still inside.
     let mut child = netns.spawn(Command::new("sleep").arg("600")).unwrap();
     drop(netns);
     assert!(!Path::new(&path).exists());

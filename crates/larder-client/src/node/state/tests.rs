@@ -68,6 +68,26 @@ fn answers_asked_for_before_our_change_ended_do_not_count() {
 }
 
 #[test]
+fn a_reply_is_vouched_for_by_one_lease_from_its_request_on_and_if_nothing_of_ours_came_between() {
+    let mut state = state();
+    let lease = Lease::new();
+    assert!(!state.vouched_since(&lease, at(20)), "it is not held");
+    state.leasing_mut().take(lease.clone());
+    assert!(state.vouched_since(&lease, at(20)));
+    state.begin_change();
+    assert!(!state.vouched_since(&lease, at(20)));
+    state.end_change([change(0, 1)], SESSION, at(30), TTL, false);
+    assert!(!state.vouched_since(&lease, at(20)) && state.vouched_since(&lease, at(30)));
+    lease.set_ends_late(true);
+    assert!(!state.vouched_since(&lease, at(30)), "another client may have changed it");
+    lease.set_ends_late(false);
+    lease.end();
+    assert!(!state.vouched_since(&lease, at(30)));
+    state.leasing_mut().take(Lease::new());
+    assert!(!state.vouched_since(&lease, at(30)), "another one is held");
+}
+
+#[test]
 fn a_change_of_ours_overlaps_what_was_asked_before_it_ended() {
     let mut state = state();
     assert!(!state.changed_since(at(10)));
@@ -101,7 +121,7 @@ fn changes_are_ours_if_they_follow_on_each_other() {
     }
 }
 
-/// (what kind of file, whether what is held goes on, whether it is doubtful then)
+/// (kind of file, whether what is cached stays valid, whether it is doubtful then)
 #[test]
 fn what_the_server_does_not_tell_of_a_change_leaves_doubt() {
     for (kind, ours, doubtful) in [(Kind::File, true, true), (Kind::Directory, false, false)] {
@@ -117,8 +137,8 @@ fn what_the_server_does_not_tell_of_a_change_leaves_doubt() {
     }
 }
 
-/// (when it is described once more, whether it is young then, whether names go on, whether they are
-/// doubtful then)
+/// (when it is described again, whether it is young then, whether names stay valid, whether they
+/// are doubtful then)
 #[test]
 fn names_of_a_young_directory_go_when_they_or_it_have_aged() {
     for (asked, young, go_on, doubtful) in [
@@ -175,9 +195,9 @@ fn foreign_change_under_local_changes_makes_a_mixture() {
     assert!(state.unsent.is_mixed());
 }
 
-/// A server that says when data changed last: a link of somebody else makes a new version of the
-/// file and leaves its bytes, also those that are not sent yet, as they are. Of a directory the
-/// contents are given up.
+/// A server that reports when data last changed: a link made by another client makes a new version
+/// of the file and does not affect its bytes, including unsent ones. The contents of a directory
+/// are given up.
 #[test]
 fn links_and_modes_of_others_leave_data_where_the_server_tells_them_apart() {
     for kind in [Kind::File, Kind::Directory] {

@@ -18,7 +18,7 @@ impl Random {
     }
 }
 
-/// A volume of files and directories, some of them open, written, cut and removed.
+/// A volume of files and directories, some of them open, written, truncated and removed.
 fn volume(random: &mut Random) -> MemoryEngine {
     let (mut rig, root) = (Rig::new(96), Caller::root());
     let (mut dirs, mut files) = (vec![FileId::ROOT], Vec::new());
@@ -57,7 +57,7 @@ fn volume(random: &mut Random) -> MemoryEngine {
     rig.engine.clone()
 }
 
-/// Records that may be damaged: all but those of the volume, its owner and its disks.
+/// Records that may be damaged: all except those of the volume, its owner and its disks.
 fn records(engine: &MemoryEngine) -> Vec<(Vec<u8>, Vec<u8>)> {
     let mut all = Vec::new();
     let view = engine.view().unwrap();
@@ -71,8 +71,8 @@ fn records(engine: &MemoryEngine) -> Vec<(Vec<u8>, Vec<u8>)> {
     all
 }
 
-/// Loses a record, puts it under another's key, or makes another number of one in it: anything
-/// that is still a record.
+/// Removes a record, stores it under another key, or changes a number in it: the result is still a
+/// record.
 fn harm(engine: &MemoryEngine, random: &mut Random) -> String {
     let all = records(engine);
     let (key, value) = all[random.below(all.len())].clone();
@@ -138,7 +138,7 @@ fn whatever_is_damaged_is_mended_at_once_and_no_file_is_lost() {
         let before = files(&engine);
         let found = match check(&engine) {
             Ok(found) => found,
-            // What is no record any more is not guessed at.
+            // What is no longer a record is not interpreted.
             Err(VolumeError::Unreadable) => continue,
             Err(error) => panic!("{error}"),
         };

@@ -15,11 +15,11 @@ use tokio_postgres::{Client, Error, NoTls, SimpleQueryMessage, Statement};
 
 use super::{Batch, Last, Target};
 
-/// How long an answer is waited for: then the server counts as gone.
+/// How long to wait for an answer: after that the server counts as gone.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
-/// Of the session: each statement sees one state, plans use the index whatever the statistics say,
-/// and an answer means that the server's disk has it.
+/// Settings of the connection: each statement sees one state, plans use the index whatever the
+/// statistics say, and an answer means that the server's disk has it.
 const SETTINGS: &str = "SET default_transaction_isolation = 'repeatable read'; \
     SET enable_seqscan = off; SET jit = off; SET bytea_output = 'hex'; \
     SELECT set_config('synchronous_commit', 'on', false) \
@@ -37,8 +37,9 @@ const BEGIN: &str = "BEGIN TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONL
 const GET: &str = "SELECT value FROM larder_records WHERE key = $1";
 const SCAN: &str =
     "SELECT key, value FROM larder_records WHERE key >= $1 AND key < $2 ORDER BY key LIMIT $3";
-/// Two that run at the same time change the same row, so the later one fails; if it does not, its
-/// snapshot has every commit before it. Who takes the volume ($9) waits for the end of a term.
+/// Of two commits at the same time, both change the same row, so the later one fails; if it does
+/// not, its snapshot has every commit before it. A commit that takes the volume ($9) waits for the
+/// end of a term.
 const COMMIT: &str = "WITH turn AS (UPDATE larder_store SET commits = commits + 1, mark = $1, \
         owned_until = clock_timestamp() + $8::bigint * interval '1 millisecond' \
       WHERE commits = $2 AND (NOT $9::boolean OR owned_until <= clock_timestamp()) \
@@ -63,7 +64,7 @@ const OWNED_FOR: &str = "SELECT greatest(0, \
 pub(super) enum Trouble {
     /// The server cannot be reached, or is not there for this now.
     Away(String),
-    /// Somebody else's commit came first.
+    /// Another process committed first.
     Conflict,
     /// It does not do that.
     Refused(String),
@@ -107,7 +108,7 @@ impl From<Error> for Trouble {
     }
 }
 
-/// What a store says of itself.
+/// What a store reports of itself.
 pub(super) struct Checked {
     pub(super) fsync: String,
     /// Nothing if there is no store.
@@ -116,7 +117,7 @@ pub(super) struct Checked {
 
 /// A connection.
 pub(super) struct Line {
-    /// What moves its bytes, while somebody waits. There until the end.
+    /// Moves the bytes of the connection while a thread waits. Present until the end.
     runtime: Option<Runtime>,
     client: Client,
     /// Prepared when they are used first.
@@ -133,7 +134,7 @@ impl fmt::Debug for Line {
 
 impl Drop for Line {
     fn drop(&mut self) {
-        // Its tasks are not waited for, which a task must not do.
+        // Without waiting for its tasks, which a task must not do.
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }
@@ -228,7 +229,7 @@ impl Line {
         })
     }
 
-    /// Begins a transaction that sees one state. Answers which.
+    /// Begins a transaction that sees one state. Returns the number of that state.
     pub(super) fn begin(&self) -> Result<u64, Trouble> {
         let row = first(&self.run(self.client.simple_query(BEGIN))?);
         let number = row.into_iter().next().flatten().and_then(|text| text.parse().ok());
@@ -253,7 +254,7 @@ impl Line {
         found.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect()
     }
 
-    /// Commits as number `number` and one. Answers whether it was carried out.
+    /// Commits as number `number` plus one. Returns whether it was carried out.
     pub(super) fn commit(
         &self,
         Batch { writes, owner, term }: &Batch<'_>,
@@ -282,7 +283,7 @@ impl Line {
         Ok(done.is_some())
     }
 
-    /// Raises the number of commits if it is `number`. Answers what the row says then.
+    /// Raises the number of commits if it is `number`. Returns the content of the row afterwards.
     pub(super) fn fence(&self, number: u64, mark: &[u8]) -> Result<Last, Trouble> {
         let fence = self.prepared(FENCE)?;
         let row = self.run(self.client.query_one(&fence, &[&mark, &number.cast_signed()]))?;
@@ -315,7 +316,7 @@ fn blocking<T>(wait: impl FnOnce() -> T) -> T {
 
 /// Lets this thread pause.
 pub(super) fn wait(clock: &Arc<dyn Clock>, pause: Duration) {
-    // Without a runtime there is nothing to wait by, and nothing could have been asked either.
+    // Without a runtime no wait is possible, and no request could have been made either.
     if let Ok(runtime) = Builder::new_current_thread().enable_time().build() {
         blocking(|| runtime.block_on(async { clock.sleep_until(clock.instant() + pause).await }));
     }

@@ -19,7 +19,7 @@ use super::line::Trouble;
 /// How long each address is tried.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
 
-/// A database, and who we are there.
+/// A database, and the user that connects to it.
 #[derive(Clone)]
 pub struct Target {
     config: Config,
@@ -80,7 +80,8 @@ impl Target {
         Ok(Target { config, passwords })
     }
 
-    /// To connect with: the password is read each time, so that it can be changed.
+    /// The configuration for a connection: the password is read each time, so that it can be
+    /// changed.
     pub(super) fn config(&self) -> Result<Config, Trouble> {
         let mut config = self.config.clone();
         let named = self.passwords.clone().or_else(|| env::var_os("PGPASSFILE").map(PathBuf::from));
@@ -101,8 +102,8 @@ impl Target {
         }
     }
 
-    /// The password that a file has for us: of the first line `HOST:PORT:DATABASE:USER:PASSWORD`
-    /// that fits.
+    /// The password in a file for this user: that of the first line
+    /// `HOST:PORT:DATABASE:USER:PASSWORD` that matches.
     fn password(&self, text: &str) -> Option<String> {
         let host = match self.config.get_hosts().first() {
             Some(Host::Tcp(host)) => host.clone(),
@@ -130,7 +131,7 @@ impl fmt::Debug for Target {
     }
 }
 
-/// Where it is, without who we are.
+/// The address of the database, without the user.
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let database = self.config.get_dbname().or(self.config.get_user()).unwrap_or("the default");
@@ -159,7 +160,7 @@ fn fields(line: &str) -> Vec<String> {
     fields
 }
 
-/// Takes `passfile` out, which the client library does not know.
+/// Removes `passfile`, which the client library does not know.
 fn without_passfile(text: &str) -> (String, Option<PathBuf>) {
     let is_url = text.contains("://");
     let (kept, options) = match (is_url, text.split_once('?')) {

@@ -1,13 +1,15 @@
-//! Disks of tests: what they take, and what was written to them.
+//! Disks of tests: which capabilities they accept, and what was written to them.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use larder_wire::capability::{CapabilityId, GroupId};
 use larder_wire::meta::BLOCK_BYTES;
 use larder_wire::meta::words::{DiskId, DiskInfo, Mode};
+
+use larder_wire::xdr::Opaque;
 
 use crate::disks::{Acknowledged, CapabilityName, Copied, Disks, Minted, Witnessed};
 
@@ -15,19 +17,23 @@ const CAPABILITY_LASTS: Duration = Duration::from_secs(3600);
 
 /// Disks that revoke when the test says so.
 #[derive(Debug, Default)]
-pub(crate) struct FakeDisks(Mutex<Out>);
+pub(crate) struct FakeDisks(Arc<Mutex<Out>>);
 
 #[derive(Debug, Default)]
 struct Out {
     next: u32,
     /// Capabilities that a disk takes.
     good: BTreeMap<CapabilityName, (DiskId, Mode, Vec<Range<u64>>)>,
-    /// What was asked, and is not done.
+    /// Requests that are not carried out yet.
     asked: VecDeque<Asked>,
     /// Disks that cannot be reached.
     away: BTreeSet<DiskId>,
-    /// What a test wrote to blocks of disks, by where they begin; others are zeros.
+    /// Boots of memory disks.
+    boots: BTreeMap<DiskId, u64>,
+    /// What a test wrote to blocks of disks, by position; others are zeros.
     blocks: BTreeMap<(DiskId, u64), u64>,
+    /// What was ever written to disks.
+    ever: BTreeSet<(DiskId, u64)>,
 }
 
 #[derive(Debug)]
@@ -77,7 +83,7 @@ impl FakeDisks {
         Box::pin(std::future::ready(()))
     }
 
-    /// Whoever asked has died.
+    /// The server that asked has died.
     pub(super) fn forget_asked(&self) {
         self.0.lock().unwrap().asked.clear();
     }
@@ -92,7 +98,7 @@ impl FakeDisks {
         self.0.lock().unwrap().away.remove(&disk);
     }
 
-    /// Writes blocks under a capability. `false` if the disk does not take it, or is away.
+    /// Writes blocks under a capability. `false` if the disk does not accept it, or is away.
     pub(crate) fn write(&self, name: CapabilityName, bytes: &Range<u64>, what: u64) -> bool {
         let mut out = self.0.lock().unwrap();
         let Some((disk, mode, ranges)) = out.good.get(&name).cloned() else { return false };
@@ -101,6 +107,7 @@ impl FakeDisks {
         if is_taken {
             let blocks = bytes.clone().step_by(BLOCK_BYTES as usize);
             out.blocks.extend(blocks.map(|at| ((disk, at), what)));
+            out.ever.insert((disk, what));
         }
         is_taken
     }
@@ -117,30 +124,46 @@ impl FakeDisks {
         ranges.is_some_and(|(_, _, ranges)| ranges.iter().any(|range| range.contains(&at)))
     }
 
+    /// A memory disk starts, again or for the first time: it is empty, and accepts no capability
+    /// from before.
+    pub(crate) fn restart(&self, disk: DiskId) {
+        let mut out = self.0.lock().unwrap();
+        *out.boots.entry(disk).or_default() += 1;
+        out.blocks.retain(|(of, _), _| *of != disk);
+        out.good.retain(|_, (of, ..)| *of != disk);
+    }
+
     /// Clears blocks.
     pub(crate) fn clear_now(&self, disk: DiskId, bytes: &Range<u64>) {
         let mut out = self.0.lock().unwrap();
         out.blocks.retain(|(of, at), _| *of != disk || !bytes.contains(at));
     }
 
-    /// What a block of a disk has.
+    /// The content of a block of a disk.
     pub(crate) fn block(&self, disk: DiskId, at: u64) -> u64 {
         self.0.lock().unwrap().blocks.get(&(disk, at)).copied().unwrap_or(0)
     }
 
-    /// Copies a block as a task does. `false` if a disk is away or does not take a capability.
+    /// What was ever written to a disk.
+    pub(crate) fn ever_written(&self, disk: DiskId) -> BTreeSet<u64> {
+        let out = self.0.lock().unwrap();
+        out.ever.iter().filter(|(on, _)| *on == disk).map(|(_, what)| *what).collect()
+    }
+
+    /// Copies a block to a place as a task does. `false` if a disk is away or does not accept a
+    /// capability.
     pub(crate) fn copy_block(
         &self,
         (from, read): (DiskId, CapabilityName),
         (to, write): (DiskId, CapabilityName),
-        at: u64,
+        (at, target): (u64, u64),
     ) -> bool {
         let what = self.block(from, at);
         let is_readable = {
             let out = self.0.lock().unwrap();
             out.good.contains_key(&read) && !out.away.contains(&from)
         };
-        is_readable && self.is_there(to) && self.write(write, &(at..at + BLOCK_BYTES), what)
+        is_readable && self.is_there(to) && self.write(write, &(target..target + BLOCK_BYTES), what)
     }
 
     /// The bytes that some capability covers.
@@ -152,7 +175,14 @@ impl FakeDisks {
 
 impl Disks for FakeDisks {
     fn list(&self) -> Vec<DiskInfo> {
-        Vec::new()
+        let out = self.0.lock().unwrap();
+        let info = |(disk, epoch): (&DiskId, &u64)| DiskInfo {
+            disk: *disk,
+            address: Opaque::default(),
+            epoch: *epoch,
+            is_memory: true,
+        };
+        out.boots.iter().map(info).collect()
     }
 
     fn is_there(&self, disk: DiskId) -> bool {
@@ -167,7 +197,8 @@ impl Disks for FakeDisks {
         let name = CapabilityName { group: GroupId(1), id: CapabilityId(out.next) };
         out.good.insert(name, (disk, mode, bytes.to_vec()));
         let capability = [disk.0, out.next].map(u32::to_be_bytes).concat().into();
-        Some(Minted { name, capability, secret: [0; 32], lasts: CAPABILITY_LASTS })
+        let boot = out.boots.get(&disk).copied().unwrap_or(0);
+        Some(Minted { name, capability, secret: [0; 32], lasts: CAPABILITY_LASTS, boot })
     }
 
     fn revoke(&self, capabilities: Vec<(DiskId, CapabilityName)>) -> Acknowledged {
@@ -187,8 +218,20 @@ impl Disks for FakeDisks {
         Box::pin(std::future::ready(false))
     }
 
-    fn copy(&self, _: (DiskId, Minted), _: (DiskId, Minted), _: Range<u64>) -> Copied {
-        unreachable!("a test does what tasks are")
+    /// Copies when it is polled.
+    fn copy(
+        &self,
+        from: (DiskId, Minted),
+        to: (DiskId, Minted),
+        bytes: Range<u64>,
+        target: u64,
+    ) -> Copied {
+        let disks = FakeDisks(Arc::clone(&self.0));
+        Box::pin(async move {
+            let (from, to) = ((from.0, from.1.name), (to.0, to.1.name));
+            let mut each = (bytes.start..bytes.end).step_by(BLOCK_BYTES as usize);
+            each.all(|at| disks.copy_block(from, to, (at, target + (at - bytes.start))))
+        })
     }
 
     fn void_all(&self) -> Acknowledged {

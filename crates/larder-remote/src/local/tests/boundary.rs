@@ -1,9 +1,10 @@
-//! What an export keeps in: whatever handle is presented, and whatever is moved on the server.
+//! What an export must not reveal: whatever handle is presented, and whatever is moved on the
+//! server.
 
 use super::*;
 
-/// The handle that leads to what is at `target` if the kernel's part of `handle`, which is that of
-/// what is at `own`, is all that counts.
+/// The handle that would lead to `target` if only the kernel's part of `handle` counted, which is
+/// that of `own`.
 fn forged(handle: &Handle, own: &Path, target: &Path) -> Handle {
     let kernel =
         |path: &Path| larder_io::handle::handle_of(fs::File::open(path).unwrap()).unwrap().0.bytes;

@@ -1,4 +1,4 @@
-//! What stands in the table after calls whose answers came, did not come, or refused.
+//! The state of the table after calls that were answered, not answered, or refused.
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ fn held(locks: &Locks) -> Vec<(Range<u64>, LockMode)> {
     locks.lock().get(&FILE).map(|file| file.held.iter().collect()).unwrap_or_default()
 }
 
-/// What is sent, but for a mode's spelling.
+/// The changes to send, in the types of `larder-vfs`.
 fn begin(turn: &Turn<'_>, changes: &[LockChange]) -> Vec<LockChange> {
     let sent = turn.begin(changes).unwrap();
     let told = |change: &words::LockChange| LockChange {
@@ -48,7 +48,7 @@ async fn what_is_locked_stands_here_until_it_is_unlocked() {
 }
 
 #[tokio::test]
-async fn what_nobody_knows_is_told_again() {
+async fn an_unknown_outcome_is_sent_again() {
     let locks = Locks::default();
     let reset = change(0..LOCK_END, None);
     let turn = locks.turn(FILE).await;
@@ -64,7 +64,7 @@ async fn what_nobody_knows_is_told_again() {
     let turn = locks.turn(FILE).await;
     let again = known.map(|(range, mode)| change(range, Some(mode)));
     assert_eq!(begin(&turn, &[]), [&[reset.clone()][..], &again].concat());
-    // The session ends while that is on its way.
+    // The session ends while the call is in flight.
     locks.doubt_all();
     turn.end(Outcome::Done);
     assert!(turn.is_doubtful());
@@ -72,7 +72,7 @@ async fn what_nobody_knows_is_told_again() {
     turn.end(Outcome::Refused);
     turn.lose();
     assert!(!turn.is_doubtful() && held(&locks).is_empty());
-    // An unlock of which nobody knows.
+    // An unlock whose outcome is unknown.
     begin(&turn, &[change(0..10, Some(Shared))]);
     turn.end(Outcome::Done);
     begin(&turn, std::slice::from_ref(&reset));
@@ -87,9 +87,9 @@ async fn what_nobody_knows_is_told_again() {
     assert!(locks.lock().is_empty());
 }
 
-/// Who is refused at his first lock leaves nothing behind, and nobody has to be told.
+/// A holder whose first lock is refused leaves nothing behind, and the server need not be told.
 #[tokio::test]
-async fn who_has_nothing_is_not_in_the_table() {
+async fn a_holder_of_nothing_is_not_in_the_table() {
     let locks = Locks::default();
     let turn = locks.turn(FILE).await;
     begin(&turn, &[change(0..1, Some(Shared))]);

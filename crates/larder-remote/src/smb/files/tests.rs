@@ -52,9 +52,9 @@ fn a_break_that_overtakes_the_grant_wins() {
     assert!(one.granted(asked, known(5), Granted::Whole).is_none());
 }
 
-/// Another file may have the name; our own changes are proven by it all the same.
+/// Another file may have the name; our own changes are still proven by it.
 #[test]
-fn a_lease_for_bytes_alone_lets_nobody_pass_unasked() {
+fn a_lease_for_bytes_alone_lets_no_lookup_pass_unasked() {
     let files = Files::new(Arc::new(RealClock));
     let one = files.enter(&file(1));
     let whole = one.granted(one.moment(), known(5), Granted::Whole).unwrap();
@@ -87,7 +87,7 @@ fn own_changes_tell_what_was_before() {
     assert_eq!(size(&one), None, "not while it changes");
     assert_eq!(change.done(Some(info(6))), Some(info(5)));
     assert_eq!(size(&one), Some(6));
-    // Nobody knows what came of a change that was given up, or that told nothing.
+    // The outcome of a change that was given up, or whose reply described nothing, is unknown.
     drop(files.changing(&file(1)));
     assert_eq!(size(&one), None);
     one.saw(one.moment(), info(7));
@@ -125,9 +125,10 @@ fn a_change_across_a_break_does_not_follow() {
     assert_eq!(change.done(Some(info(6))), None);
 }
 
-/// What was found alone, in which state, when it was looked at, and whether that proves changes.
+/// A client that is alone with a file: the state in which it was found, when, and whether that
+/// proves changes.
 #[test]
-fn who_is_alone_with_a_file_changes_it_alone_if_nobody_did_before() {
+fn a_client_alone_with_a_file_changes_it_alone_if_no_other_did_before() {
     let later = Info { written: 2, ..info(5) };
     for (seen, happens, is_proven) in [
         (info(5), None, true),
@@ -150,7 +151,7 @@ fn who_is_alone_with_a_file_changes_it_alone_if_nobody_did_before() {
         assert_eq!(lease.holds() && !lease.ends_late(), is_proven, "{seen:?}");
         let before = files.changing(&file(1)).done(Some(info(6)));
         assert_eq!(before.is_some(), is_proven, "{seen:?}");
-        // Somebody else comes: the lease goes on, and proves no more.
+        // Another client opens the file: the lease continues, and proves no more changes.
         let holds = lease.holds();
         one.share();
         assert!(lease.holds() == holds && lease.ends_late());

@@ -27,7 +27,7 @@ async fn tested(native: &Native, file: &Handle, mode: LockMode) -> Option<LockMo
     native.test_lock(&Cred::root(), file, ALL, mode).await.unwrap()
 }
 
-/// Looks until it holds, or the test has taken too long.
+/// Polls until the condition is true, or the test has taken too long.
 async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     let until = Instant::now() + Duration::from_secs(60);
     while !holds().await {
@@ -36,7 +36,7 @@ async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     }
 }
 
-/// An orderly end gives locks up at once, a mount that is gone when its session's time is over.
+/// An orderly end releases locks at once, a mount that is gone when its session expires.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn locks_end_with_the_session_that_has_them() {
     let volume = Volume::with_options(Setup::Secure, SHORT);
@@ -73,10 +73,10 @@ fn calls(native: &Native, name: &str) -> u64 {
     stats.procedures.iter().find(|one| one.name == name).map_or(0, |one| one.calls)
 }
 
-/// First come, first served; who waits asks nothing meanwhile, and a dead holder's time is waited
-/// for like everybody's.
+/// First come, first served; a waiter sends no requests while it waits, and a dead holder's session
+/// expires like any other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_waits_is_called_when_it_is_his_turn() {
+async fn a_waiter_is_called_when_its_turn_comes() {
     let volume = Volume::with_options(Setup::Secure, SHORT);
     let (one, two) = (Arc::new(mount(&volume).await), Arc::new(mount(&volume).await));
     let file = make(&one, "file").await;
@@ -109,9 +109,9 @@ async fn who_waits_is_called_when_it_is_his_turn() {
     assert_eq!((calls(&one, "FORGO_LOCK"), calls(&two, "FORGO_LOCK")), (0, 0));
 }
 
-/// Whoever gives up while he waits, or when it is his turn, keeps nobody waiting.
+/// A waiter that gives up, while it waits or when its turn comes, blocks no others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_gives_up_stands_in_nobodys_way() {
+async fn a_waiter_that_gives_up_blocks_no_other() {
     let volume = Volume::new(Setup::Secure);
     let (one, two, three) = (mount(&volume).await, mount(&volume).await, mount(&volume).await);
     let file = make(&one, "file").await;
@@ -138,7 +138,8 @@ async fn who_gives_up_stands_in_nobodys_way() {
     lock(&one, &file, ALL, Some(Exclusive)).await.unwrap();
 }
 
-/// Nobody gets what somebody had before the server was started anew, however early he comes.
+/// No client gets a lock that another client had before the server was restarted, however early it
+/// asks.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn locks_are_claimed_after_the_metadata_server_was_started_anew() {
     let mut volume = Volume::with_options(Setup::Secure, SHORT);
@@ -149,7 +150,7 @@ async fn locks_are_claimed_after_the_metadata_server_was_started_anew() {
     lock(&two, &file, 30..40, Some(Exclusive)).await.unwrap();
     let (waiting, of) = (Arc::clone(&two), file.clone());
     let waiter = tokio::spawn(async move {
-        // Who waited over the restart asks again.
+        // A client that waited during the restart asks again.
         let mut kept = None;
         while lock(&waiting, &of, 0..5, Some(Exclusive)).await == Err(Error::Locked) {
             kept = Some(waits(&waiting, &of, Exclusive).await);
@@ -191,7 +192,7 @@ impl Watcher for Loss {
 
 /// A mount that does not call for too long: by its clock no time passes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_lost_his_locks_with_his_session_is_told() {
+async fn a_client_that_lost_its_locks_with_its_session_is_told() {
     let volume = Volume::with_options(Setup::Secure, SHORT);
     let two = mount(&volume).await;
     let (kept, lost) = (make(&two, "kept").await, make(&two, "lost").await);
@@ -211,7 +212,7 @@ async fn who_lost_his_locks_with_his_session_is_told() {
     one.statfs(&Cred::root(), &kept).await.unwrap();
     let told = tokio::time::timeout(Duration::from_secs(60), loss.0.notified()).await;
     told.expect("who lost his locks is told");
-    // What nobody else wanted is taken again.
+    // A lock that no other client wanted is taken again.
     lock(&one, &kept, 20..21, Some(Exclusive)).await.unwrap();
     assert_eq!(lock(&two, &kept, 5..6, Some(Shared)).await, Err(Error::Locked));
     assert_eq!(lock(&one, &lost, 5..6, Some(Exclusive)).await, Err(Error::Locked));

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// So many files that each of three connections has some, but for one in ten thousand times.
+/// Enough files for each of three connections to have some, except once in ten thousand runs.
 const FILES: usize = 24;
 
 fn three(options: &mut MountOptions) {
@@ -38,7 +38,7 @@ fn offered(setup: &Setup) -> Vec<u64> {
     setup.smb.stats().connections.iter().map(|one| one.offered).collect()
 }
 
-/// Leases that the server took back so far: each was acknowledged.
+/// Leases that the server has withdrawn so far: each was acknowledged.
 fn breaks(setup: &Setup) -> u64 {
     let stats = setup.smb.stats();
     stats.procedures.iter().find(|one| one.name == "OPLOCK_BREAK").map_or(0, |one| one.calls)
@@ -68,7 +68,8 @@ async fn a_mount_does_with_the_connections_that_it_gets() {
     let start = Instant::now();
     let setup = Setup::mounted(server, dir, &four).await;
     assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
-    // Samba counts before it lets somebody in, so two who come at once may both get the last place.
+    // Samba counts before it admits a connection, so two at the same time may both get the last
+    // slot.
     let connections = setup.smb.stats().connections.len();
     assert!((2..4).contains(&connections), "{connections}");
     eventually("no others are left", || setup.server.connections() == connections).await;
@@ -77,8 +78,8 @@ async fn a_mount_does_with_the_connections_that_it_gets() {
     }
 }
 
-/// Writes and reads a file again and again, as the client does: what was not committed under the
-/// same verifier is sent again. Answers how often.
+/// Writes and reads a file repeatedly, as the client does: what was not committed under the same
+/// verifier is sent again. Returns how often.
 async fn work(setup: &Setup, name: &str, file: &Handle, enough: &AtomicBool) -> usize {
     for round in 1.. {
         let last = enough.load(Ordering::SeqCst);
@@ -161,7 +162,7 @@ async fn a_lost_connection_ends_the_leases_of_its_files_only() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_somebody_else_writes_is_told_on_every_connection() {
+async fn what_another_client_writes_is_reported_on_every_connection() {
     let mut setup = Setup::new(|_| (), three).await;
     let (_watcher, mut told) = watch(&setup, true);
     for (name, file) in files(&setup, b"ours").await {
@@ -178,7 +179,7 @@ async fn what_somebody_else_writes_is_told_on_every_connection() {
     assert_eq!(breaks(&setup), FILES as u64);
 }
 
-/// The request of a directory goes by another connection than that of a file in it.
+/// The request for a directory uses another connection than that for a file in it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn own_requests_by_other_connections_wait_for_no_lease() {
     let setup = Setup::new(|_| (), three).await;
@@ -194,8 +195,8 @@ async fn own_requests_by_other_connections_wait_for_no_lease() {
         setup.smb.readdir(cred, root, Default::default(), 65536).await.unwrap();
         assert!(lease.holds(), "{name}");
         assert!(setup.access(file).await.lease.is_some_and(|again| again.is(lease)));
-        // The server takes the open of the first change, by the other connection, for another
-        // client's. Nobody waits for that.
+        // The server takes the open of the first change, on the other connection, for another
+        // client's. No caller waits for that.
         let cut = SetAttr { size: Some(2), ..SetAttr::default() };
         let made = setup.smb.make(cred, root, os, New::File, cut).await.unwrap();
         assert_eq!((&made.found.handle, made.found.attr.size), (file, 2));
@@ -209,7 +210,7 @@ async fn own_requests_by_other_connections_wait_for_no_lease() {
         setup.smb.rename(cred, from, to).await.unwrap();
         assert!(!lease.holds(), "what is renamed is closed first");
         setup.access(file).await.lease.expect("a lease");
-        // Another one takes its name, and then its place.
+        // Another file takes its name, and then its path.
         setup.file(name, b"other").await;
         setup.smb.rename(cred, from, to).await.unwrap();
         let other = setup.find(&moved).await.unwrap();
@@ -221,7 +222,7 @@ async fn own_requests_by_other_connections_wait_for_no_lease() {
 }
 
 /// What was open below a directory is closed on other connections than that of the rename, and
-/// late; the server renames none with something open in it, as Windows.
+/// late; the server, like Windows, does not rename a directory with open files.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn directories_are_renamed_and_removed_with_all_that_was_open_in_them() {
     let (setup, proxy) =

@@ -1,4 +1,4 @@
-//! A client that takes a lease on whatever it touches, before it does anything with it.
+//! A client that takes a lease on everything before it uses it.
 
 use bytes::Bytes;
 use larder_remote::smb::Smb;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 pub(super) struct Eager(pub(super) Arc<Smb>);
 
-/// Takes a lease on each of these, if there is one to be had, and then does the call.
+/// Takes a lease on each of these, if one is available, and then makes the call.
 macro_rules! leased {
     ($self:ident, [$($file:expr),*], $call:expr) => {
         Box::pin(async move {

@@ -1,4 +1,4 @@
-//! What goes wrong: at the mount, and after it.
+//! Failures: at the mount, and after it.
 
 use super::proxy::{Proxy, behind_a_proxy};
 use super::setup::{GIVE_BACK_MAX, Setup, eventually, mount, options, pattern, serve};
@@ -11,10 +11,10 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
 
-/// Mounts, which has to fail within 10 s with one line that says this.
+/// Attempts a mount, which must fail within 10 s with one line that contains this.
 pub(super) async fn refused(options: &MountOptions, wanted: &str) -> MountError {
-    // Of two limits that a stalled machine notices at once, the mount's own, which is lower,
-    // counts.
+    // If a stalled machine notices two limits at the same time, the lower one, which is the mount's
+    // own, counts.
     let mounted = tokio::time::timeout(Duration::from_secs(10), Smb::mount(options)).await;
     let error = mounted.unwrap_or_else(|_| panic!("{wanted}: not within 10 s")).expect_err(wanted);
     let line = error.to_string();
@@ -41,7 +41,7 @@ async fn a_mount_that_cannot_be_says_why() {
     refused(&bad, "has no folder \"no/such\"").await;
     let bad = MountOptions { port: 446, ..good.clone() };
     refused(&bad, "nothing answers at").await;
-    // Too long a name for a question to a name server, which might be slow.
+    // Too long for a query to a name server, which might be slow.
     let bad = MountOptions { host: "x".repeat(64), ..good.clone() };
     refused(&bad, "nothing answers at").await;
     let guest = MountOptions { credentials: Credentials::default(), ..good };
@@ -102,8 +102,8 @@ async fn a_cut_connection_ends_leases_and_is_replaced() {
     assert!(setup.access(&file).await.lease.is_some());
 }
 
-/// The server forgets the use of the share, as it does with a session that has expired: the
-/// connection is there, and every request on it is refused.
+/// The server closes the share, as it does with a session that has expired: the connection works,
+/// and every request on it is refused.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_share_that_the_server_closes_is_connected_to_anew() {
     let mut setup = Setup::new(|_| (), |_| ()).await;
@@ -150,7 +150,8 @@ async fn connections_that_are_cut_all_the_time_lose_nothing() {
     for round in 0..4 {
         let cutting = async {
             let mut ticks = tokio::time::interval(Duration::from_millis(150));
-            // Fewer than may be lost over one call, which on a slow machine meets all of them.
+            // Fewer losses than one call tolerates, since on a slow machine one call may meet all
+            // of them.
             for _ in 0..4 {
                 ticks.tick().await;
                 proxy.cuts.send_modify(|cuts| *cuts += 1);
@@ -192,7 +193,7 @@ async fn a_killed_server_is_waited_for() {
 async fn a_silent_server_ends_soft_calls_and_not_hard_ones() {
     let mut setup = Setup::new(|_| (), |_| ()).await;
     setup.file("file", b"x").await;
-    // What is durable may have waited for the disk; the rest is answered sooner than this.
+    // A durable write may have waited for the disk; everything else is answered sooner than this.
     let quick = MountOptions { timeout: Duration::from_secs(2), ..options(&setup.server) };
     let hard = MountOptions { recovery: Recovery::Hard, ..quick.clone() };
     let hard = mount(&hard).await;
@@ -262,7 +263,7 @@ async fn changes_of_names_whose_answer_was_lost_are_found_out() {
         async move { smb.remove(&cred, &root, "link".as_ref(), Removal::File).await.map(drop) };
     assert_eq!(unanswered(&proxy, removing, || !path("link").exists()).await, Ok(()));
 
-    // Whose these are, nobody can tell: nothing is claimed.
+    // It cannot be determined who made these: nothing is claimed.
     for (name, new) in [("dir", New::Directory), ("lock", New::FileExclusive)] {
         let (smb, cred, root) = parts();
         let making = async move {
@@ -308,7 +309,7 @@ async fn a_server_that_is_killed_over_reads_and_writes_loses_nothing() {
     assert!(std::fs::read(setup.dir.path().join("new")).unwrap() == data);
 }
 
-/// A write that its caller gives up leaves nothing open that would keep a removed file's name.
+/// A write that its caller gives up leaves no file open, which would keep a removed file's name.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_write_that_is_given_up_leaves_nothing_open() {
     let mut setup = Setup::new(|_| (), |options| options.leases = false).await;
@@ -338,7 +339,7 @@ async fn the_session_of_a_lost_connection_is_ended_at_the_server() {
     let lease = setup.access(&file).await.lease.expect("a lease");
     proxy.cuts.send_modify(|cuts| *cuts += 1);
     eventually("the lease ends", || !lease.holds()).await;
-    // Else the server would wait for the lost connection to give its lease back.
+    // Otherwise the server would wait for the lost connection to return its lease.
     let start = Instant::now();
     setup.write(&file, 0, b"FIRST", Stability::FileSync).await.unwrap();
     assert_eq!(setup.read(&file, 0, 9).await, "FIRST");

@@ -1,4 +1,5 @@
-//! Files that are open here are kept open at the server: they are found again, and stay themselves.
+//! Files that are open here are kept open at the server: they are found again, and keep their
+//! identity.
 
 use super::setup::{Setup, eventually, mount, options};
 use bytes::Bytes;
@@ -28,9 +29,10 @@ impl Setup {
     }
 }
 
-/// (whether it has a lease, whether somebody else renames by the server, or past it)
+/// (whether it has a lease, whether another client renames through the server, or a process
+/// directly on its disk)
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_open_file_is_found_under_the_name_that_somebody_else_gave_it() {
+async fn an_open_file_is_found_under_the_name_that_another_client_gave_it() {
     for leases in [true, false] {
         let setup = Setup::new(|_| (), |options| options.leases = leases).await;
         let (cred, root) = (&setup.cred, &setup.root);
@@ -58,7 +60,8 @@ async fn an_open_file_is_found_under_the_name_that_somebody_else_gave_it() {
     }
 }
 
-/// The number of a file that is open here is given to no other, so that one is not taken for it.
+/// The number of a file that is open here is given to no other file, which would be mistaken for
+/// it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_handle_of_an_open_file_is_given_to_no_other() {
     let setup = Setup::new(|_| (), |options| options.leases = false).await;
@@ -78,10 +81,10 @@ async fn the_handle_of_an_open_file_is_given_to_no_other() {
     }
 }
 
-/// Who removes a file that somebody else has open frees its name; what is left goes with the last
-/// close.
+/// Removing a file that another client has open frees its name; what is left is removed with the
+/// last close.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_name_is_free_when_its_removal_returns_though_somebody_uses_the_file() {
+async fn a_name_is_free_when_its_removal_returns_though_the_file_is_in_use() {
     for leases in [true, false] {
         let setup = Setup::new(|_| (), |options| options.leases = leases).await;
         let (cred, root) = (&setup.cred, &setup.root);
@@ -100,7 +103,7 @@ async fn a_name_is_free_when_its_removal_returns_though_somebody_uses_the_file()
     }
 }
 
-/// What is renamed or removed here stays open, if it is, and is not in its own way.
+/// A file that is renamed or removed here stays open, and its open does not block that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn own_changes_of_names_keep_a_file_open() {
     for leases in [true, false] {
@@ -120,7 +123,7 @@ async fn own_changes_of_names_keep_a_file_open() {
         other.rename(cred, name("link"), name("elsewhere")).await.unwrap();
         setup.write(&file, 0, b"two", Stability::FileSync).await.unwrap();
         assert_eq!(std::fs::read(setup.dir.path().join("elsewhere")).unwrap(), b"two");
-        // Another file takes its place.
+        // Another file takes its path.
         setup.file("third", b"three").await;
         setup.find("elsewhere").await;
         setup.smb.rename(cred, name("third"), name("elsewhere")).await.unwrap();
@@ -129,7 +132,7 @@ async fn own_changes_of_names_keep_a_file_open() {
     }
 }
 
-/// Where there is a lease its open is the one that is kept, also when the lease has ended.
+/// If there is a lease its open is the one that is kept, even after the lease has ended.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn under_a_lease_a_file_is_kept_open_without_a_request() {
     let setup = Setup::new(|_| (), |_| ()).await;
@@ -151,8 +154,8 @@ async fn under_a_lease_a_file_is_kept_open_without_a_request() {
     eventually("the name is gone", || setup.names().is_empty()).await;
 }
 
-/// A file with several names is found by one that is left, whatever became of the one that it was
-/// open by.
+/// A file with several names is found by a remaining one, even if the name by which it was opened
+/// is gone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_file_that_lost_the_name_it_is_open_by_is_found_by_another() {
     for is_kept in [true, false] {

@@ -55,7 +55,7 @@ async fn a_password_or_a_ticket_cache_lets_in() {
         assert_eq!(setup.smb.version(), Some(version), "{name}");
         setup.data_survives(name, 500_001).await;
     }
-    // Whoever has a ticket for the server needs no KDC.
+    // A client that has a ticket for the server needs no KDC.
     setup.server.kvno().unwrap();
     setup.server.kill_kdc().unwrap();
     setup.smb = mount(&by_ticket).await;
@@ -100,7 +100,7 @@ async fn a_login_by_kerberos_that_cannot_be_says_why() {
     refused(&good, "does not answer by TCP: Connection refused").await;
 }
 
-/// The KDC gives a ticket to anybody, and it is of use to who knows the password only.
+/// The KDC issues a ticket to any client, but only a client that knows the password can use it.
 #[tokio::test]
 async fn a_wrong_password_is_noticed_where_the_kdc_asks_for_no_proof() {
     let kdc = KdcOptions { asks_for_proof: false, ..KdcOptions::default() };
@@ -169,7 +169,7 @@ async fn reread(smb: &Smb, file: &Handle, wanted: &[u8], goes_on: &AtomicBool) -
     rounds
 }
 
-/// Writes a file again and again. What was committed is at the server, at once.
+/// Writes a file repeatedly. What was committed is at the server, at once.
 async fn rewrite(smb: &Smb, file: &Handle, at_server: &Path, goes_on: &AtomicBool) -> u32 {
     let mut rounds = 0;
     while goes_on.load(Ordering::SeqCst) {

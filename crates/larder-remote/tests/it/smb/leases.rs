@@ -1,4 +1,4 @@
-//! Leases: what they save, and that they are given back in time.
+//! Leases: which requests they save, and that they are returned in time.
 
 use super::setup::{Setup, eventually, mount, options, pattern};
 use larder_remote::smb::{MountOptions, Smb};
@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 /// From this version on Samba has leases on directories.
 const LEASES_DIRECTORIES: (u32, u32) = (4, 22);
 
-/// Passes on what it is told, and does not let the server go on before it may.
+/// Passes notifications on to the test, and lets the server continue only when the test allows it.
 pub(super) struct Told {
     files: mpsc::UnboundedSender<Handle>,
     may_go_on: tokio::sync::Semaphore,
@@ -40,7 +40,7 @@ pub(super) fn watch(setup: &Setup, at_once: bool) -> (Arc<Told>, mpsc::Unbounded
     (watcher, told)
 }
 
-/// Somebody else puts a file of this content there.
+/// Another client puts a file with this content there.
 pub(super) async fn smbclient_puts(server: Samba, name: &str, content: &[u8]) -> Samba {
     let local = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(local.path(), content).unwrap();
@@ -58,15 +58,15 @@ pub(super) async fn next(told: &mut mpsc::UnboundedReceiver<Handle>) -> Handle {
     next.await.expect("nothing was told").unwrap()
 }
 
-/// What is told within a second.
+/// The notification that arrives within a second.
 async fn soon(told: &mut mpsc::UnboundedReceiver<Handle>) -> Option<Handle> {
     let next = tokio::time::timeout(Duration::from_secs(1), told.recv()).await;
     next.ok().map(Option::unwrap)
 }
 
-/// Changes a directory until that is told, and answers of which it is. Samba tells what the kernel
-/// tells it, and has that watch only a moment after it has answered, so the first changes may be
-/// missed.
+/// Changes a directory until that is notified, and returns the notified directory. Samba reports
+/// what the kernel reports to it, and begins to watch only a moment after it has answered, so the
+/// first changes may be missed.
 async fn told_of(
     told: &mut mpsc::UnboundedReceiver<Handle>,
     mut change: impl FnMut(u32),
@@ -102,7 +102,7 @@ async fn under_a_lease_nothing_is_asked() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_somebody_else_writes_is_told_and_read_after() {
+async fn what_another_client_writes_is_reported_and_then_read() {
     let mut setup = Setup::new(|_| (), |_| ()).await;
     let (watcher, mut told) = watch(&setup, false);
     let file = setup.file("file", &pattern(100_000)).await;
@@ -114,7 +114,8 @@ async fn what_somebody_else_writes_is_told_and_read_after() {
     let putting = tokio::spawn(async move { smbclient_puts(server, "file", &content).await });
     assert_eq!(next(&mut told).await, file);
     assert!(!lease.holds(), "it ends before it is told");
-    // They do not wait until we have given up what depends on it: that we do for ourselves.
+    // The server does not wait until we have given up what depends on the lease: that is for our
+    // own sake.
     watcher.may_go_on.add_permits(1);
     setup.server = putting.await.unwrap();
     assert!(setup.smb.read(&setup.cred, &file, None, 0, 200_000).await.unwrap().data == theirs);
@@ -141,7 +142,7 @@ async fn own_changes_do_not_end_the_lease_and_tell_what_was_before() {
     assert!(change.follows(&held.validator()));
     assert_eq!(setup.read(&file, 0, 100).await, "ONEt");
     assert!(lease.holds());
-    // A burst: nothing is known in between, and the lease goes on.
+    // A burst: nothing is known in between, and the lease continues.
     setup.write(&file, 4, b"abc", Stability::Unstable).await.unwrap();
     setup.write(&file, 7, b"def", Stability::Unstable).await.unwrap();
     let committed = setup.smb.commit(&setup.cred, &file, None, 0..0).await.unwrap();
@@ -166,17 +167,18 @@ async fn two_mounts_see_what_each_other_writes() {
     assert_eq!(next(&mut told).await, file);
     assert!(!lease.holds());
     assert_eq!(setup.read(&file, 0, 100).await, "second");
-    // Both may hold one to read.
+    // Both may have a read lease.
     let ours = leased_in_time(&setup.smb, &setup.cred, &file).await;
     let theirs = leased_in_time(&other, &setup.cred, &file).await;
     assert!(ours.holds() && theirs.holds());
 }
 
-/// A lease that ends when the server says so proves that a change of ours was the only one if
-/// nobody else has the file open. With somebody who has, it ends with our change: Samba throws the
-/// word of his own away if the open by which we made ours is closed when it comes.
+/// A lease that ends when the server says so proves that a change of ours was the only one, if no
+/// other client has the file open. If another client has, it ends with our change: Samba drops its
+/// message about the other client's change if the open through which we made ours is closed when
+/// the message arrives.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lease_proves_changes_of_ours_where_nobody_else_has_the_file_open() {
+async fn a_lease_proves_our_changes_where_no_other_client_has_the_file_open() {
     let setup = Setup::new(|_| (), |_| ()).await;
     let other = mount(&options(&setup.server)).await;
     let file = setup.file("file", b"first").await;
@@ -199,7 +201,7 @@ async fn a_lease_proves_changes_of_ours_where_nobody_else_has_the_file_open() {
     assert_eq!(setup.read(&file, 0, 9).await, "FIrst");
 }
 
-/// The lease on a file that somebody else was writing a moment ago.
+/// The lease on a file that another client was writing a moment ago.
 async fn leased_in_time(smb: &Smb, cred: &Cred, file: &Handle) -> Lease {
     let mut ticks = tokio::time::interval(Duration::from_millis(20));
     loop {
@@ -210,10 +212,10 @@ async fn leased_in_time(smb: &Smb, cred: &Cred, file: &Handle) -> Lease {
     }
 }
 
-/// Samba 4.17 takes no lease back for a removal: the file stays, without its name being free, until
-/// the last one closes it. So nobody keeps one for long.
+/// Samba 4.17 withdraws no lease for a removal: the file exists, and its name is not free, until
+/// the last client closes it. So no client keeps a lease for long.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_file_that_somebody_else_removes_goes_soon() {
+async fn a_file_that_another_client_removes_goes_soon() {
     let short = |options: &mut MountOptions| options.lease_max = Duration::from_millis(300);
     let setup = Setup::new(|_| (), short).await;
     let file = setup.file("file", b"x").await;
@@ -225,10 +227,10 @@ async fn a_file_that_somebody_else_removes_goes_soon() {
     setup.file("file", b"a new one").await;
 }
 
-/// Who keeps a file open under a lease closes it when somebody else removes it, who waits for that:
-/// then its name is free. In many rounds, since what they do crosses.
+/// A client that keeps a file open under a lease closes it when another client removes it, which
+/// waits for that: then its name is free. In many rounds, since their messages cross.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_name_is_free_when_its_removal_returns_though_somebody_kept_the_file_open() {
+async fn a_name_is_free_when_its_removal_returns_though_the_file_was_kept_open() {
     let setup = Setup::new(|_| (), |_| ()).await;
     let other = mount(&options(&setup.server)).await;
     let path = setup.dir.path().join("file");
@@ -251,7 +253,7 @@ async fn a_change_in_a_directory_is_told() {
     let dir = setup.make("dir", larder_vfs::New::Directory).await.unwrap();
     let looks = setup.calls("QUERY_INFO");
     let lease = setup.access(&dir).await.lease.expect("a lease or a watch");
-    // What is watched is looked at again when it is.
+    // The attributes of a watched directory are requested again when it changes.
     let leased = setup.calls("QUERY_INFO") == looks + 1;
     assert_eq!(leased, Samba::version().unwrap() >= LEASES_DIRECTORIES);
     let requests = setup.requests();
@@ -279,8 +281,8 @@ async fn a_change_in_a_directory_is_told() {
     assert!(!again.holds());
 }
 
-/// Who holds a watch does not keep a directory alive, and is told when it goes. Samba may miss
-/// that, too.
+/// A watch does not keep a directory alive, and its holder is notified when it is removed. Samba
+/// may miss that, too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_watched_directory_can_go() {
     if Samba::version().unwrap() >= LEASES_DIRECTORIES {
@@ -296,7 +298,7 @@ async fn a_watched_directory_can_go() {
         setup.access(&dir).await.lease.expect("a watch");
         watched.push(dir);
         std::fs::remove_dir_all(setup.dir.path().join("dir")).unwrap();
-        // It may be told late, of one of those before.
+        // The notification may arrive late, and concern one of those before.
         if let Some(gone) = soon(&mut told).await {
             assert!(watched.contains(&gone), "{gone:?} is none of {watched:?}");
             return;
@@ -386,10 +388,10 @@ async fn many_directories_are_leased_or_watched_and_not_all_are_watched() {
     assert!(setup.read(&file, 0, 3_000_000).await == pattern(3_000_000), "credits are left");
 }
 
-/// An open that waits for somebody else's lease waits until he has answered, and he answers before
-/// he does anything that may need the file: here, before his watcher ever returns.
+/// An open that waits for another client's lease waits until that client has answered, and it
+/// answers before it does anything that may need the file: here, before its watcher ever returns.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_who_write_do_not_wait_for_each_others_leases() {
+async fn two_writers_do_not_wait_for_each_others_leases() {
     let setup = Setup::new(|_| (), |_| ()).await;
     let other = Arc::new(mount(&options(&setup.server)).await);
     let (_watcher, mut told) = watch(&setup, false);

@@ -10,7 +10,7 @@ async fn a_handle_has_no_place_until_its_name_is_looked_up() {
     let name = "file".as_ref();
     let made = setup.smb.make(&setup.cred, &dir, name, New::File, Default::default()).await;
     let file = made.unwrap().found.handle;
-    // A mount of later has the handles, as from a cache, but knows no places.
+    // A later mount has the handles, as from a cache, but knows no paths.
     let later = mount(&options(&setup.server)).await;
     let cred = &setup.cred;
     assert_eq!(later.getattr(cred, &file).await, Err(Error::Stale));
@@ -43,7 +43,7 @@ async fn a_listing_teaches_places() {
 }
 
 #[tokio::test]
-async fn what_somebody_renamed_is_stale_until_it_is_found() {
+async fn what_another_client_renamed_is_stale_until_it_is_found() {
     let setup = Setup::new(|_| (), |options| options.leases = false).await;
     let file = setup.file("file", b"x").await;
     std::fs::rename(setup.dir.path().join("file"), setup.dir.path().join("moved")).unwrap();
@@ -74,7 +74,7 @@ async fn a_file_that_the_server_did_not_make_keeps_its_handle() {
     let path = setup.dir.path().join("local");
     std::fs::write(&path, "one").unwrap();
     let file = setup.find("local").await.unwrap();
-    // Samba makes the creation time of such a file up, from times that change.
+    // Samba makes up the creation time of such a file, from times that change.
     for content in ["two", "three", "four"] {
         std::fs::read(&path).unwrap();
         std::fs::write(&path, content).unwrap();

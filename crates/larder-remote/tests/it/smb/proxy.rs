@@ -11,20 +11,20 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::{Instant, interval_at};
 
-/// Passes bytes on to the server, until it is told to cut.
+/// Forwards bytes to the server, until the test cuts it.
 pub(super) struct Proxy {
     port: u16,
     pub(super) cuts: watch::Sender<u32>,
     /// So many connections, those that came first, are never cut.
     pub(super) spared: Arc<AtomicUsize>,
     pub(super) refuses: Arc<AtomicBool>,
-    /// The next request that changes a name gets through, but nothing comes back any more.
+    /// The next request that changes a name gets through, but no replies come back any more.
     pub(super) swallows: Arc<AtomicBool>,
-    /// Each CLOSE that is a message of its own, and what follows it on its connection, comes late.
+    /// Each CLOSE that is a message of its own, and what follows it on its connection, is delayed.
     pub(super) holds_closes: Arc<AtomicBool>,
 }
 
-/// How late.
+/// By this much.
 const HELD: Duration = Duration::from_millis(30);
 
 /// Whether a message makes, renames, links or removes something.
@@ -36,7 +36,7 @@ fn changes_a_name(message: &[u8]) -> bool {
             Some(u32::from_le_bytes(bytes.try_into().unwrap()))
         };
         let (command, next) = (number(12).map(|word| word & 0xffff), number(20));
-        // CREATE of what must not exist, SET_INFO.
+        // CREATE of an object that must not exist, SET_INFO.
         let creates = command == Some(5) && number(100) == Some(2);
         if creates || command == Some(17) {
             return true;
@@ -48,7 +48,7 @@ fn changes_a_name(message: &[u8]) -> bool {
     }
 }
 
-/// Carries messages of the client, and bytes of the server, until one of them ends.
+/// Forwards messages of the client, and bytes of the server, until one side ends.
 async fn carry(
     ours: &mut TcpStream,
     theirs: &mut TcpStream,
@@ -68,7 +68,7 @@ async fn carry(
             }
             let is_close = message.get(16..18) == Some(&[6, 0]);
             if is_close && holds_closes.load(Ordering::SeqCst) {
-                // A slow way to the server: what is to be seen is what overtakes it.
+                // A slow path to the server: the test shows what may overtake it.
                 interval_at(Instant::now() + HELD, HELD).tick().await;
             }
             to_them.write_all(&message).await?;

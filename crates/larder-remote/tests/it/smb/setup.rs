@@ -1,4 +1,4 @@
-//! A Samba, what it shares, and a client that has mounted it.
+//! A Samba server, its share, and a client that has mounted it.
 
 use bytes::Bytes;
 use larder_remote::smb::{Credentials, MountOptions, Password, Smb};
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// Less than a server waits for somebody who does not give a lease back, which is half a minute.
+/// Less than the half minute for which a server waits for a client that does not return a lease.
 pub(super) const GIVE_BACK_MAX: Duration = Duration::from_secs(20);
 
 pub(super) struct Setup {
@@ -33,7 +33,7 @@ pub(super) fn options(server: &Samba) -> MountOptions {
     let mut options = MountOptions::new(&server.host().to_string(), Samba::SHARE, login);
     // As the suite makes its files.
     options.file_mode = 0o644;
-    // However busy the machine is, no lease is too old but where a test wants it.
+    // However busy the machine is, leases expire only where a test wants it.
     options.lease_max = Duration::from_secs(600);
     options
 }
@@ -98,7 +98,7 @@ impl Setup {
         self.smb.access(&self.cred, file, Access::READ).await.unwrap()
     }
 
-    /// Requests of this command that were answered so far.
+    /// Requests with this command that were answered so far.
     pub(super) fn calls(&self, command: &str) -> u64 {
         let stats = self.smb.stats().procedures;
         stats.iter().find(|one| one.name == command).map_or(0, |one| one.calls)
@@ -137,7 +137,7 @@ impl Setup {
     }
 }
 
-/// Waits for something that nobody tells.
+/// Waits for a condition that no notification announces.
 pub(super) async fn eventually(what: &str, holds: impl Fn() -> bool) {
     let mut ticks = tokio::time::interval(Duration::from_millis(10));
     for _ in 0..6000 {

@@ -1,7 +1,7 @@
 //! Servers that demand signing or encryption, older versions, guests.
 //!
-//! What differs lies below the messages, so a few calls of each kind and data both ways show it;
-//! the suite runs where every message looks different.
+//! The differences are below the messages, so a few calls of each kind, with data in both
+//! directions, cover them; the whole suite runs where every message differs.
 
 use super::setup::{Setup, mount, options, pattern, serve};
 use larder_remote::smb::{Credentials, MountOptions, Version};
@@ -64,7 +64,7 @@ async fn version_2_1() {
     check(|_| (), |options| options.version_max = Version::V2_1, Version::V2_1).await;
 }
 
-/// Leases are broken by messages that are neither signed nor encrypted, also on such connections.
+/// Lease breaks are neither signed nor encrypted, even on such connections.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn leases_are_broken_on_encrypted_connections() {
     let setup = Setup::new(|samba| samba.encryption = true, |_| ()).await;

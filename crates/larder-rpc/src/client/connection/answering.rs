@@ -35,7 +35,8 @@ impl Slots {
 }
 
 impl Connection {
-    /// The server calls, on the socket of this epoch. Says whether it may.
+    /// Accepts a call of the server on the socket of this epoch. Returns `false` if the call is too
+    /// long, or if too many are in flight.
     pub(super) fn called(
         self: &Arc<Connection>,
         callbacks: &Callbacks,
@@ -61,8 +62,8 @@ impl Connection {
         true
     }
 
-    /// Sends a reply, unless the socket that its call came by is gone. Its place among those in
-    /// flight is free once it is sent.
+    /// Sends a reply, unless the socket that the call came by is gone. Its slot among the calls in
+    /// flight is freed once it is sent.
     fn send_reply(&self, epoch: u64, message: Segments, slot: OwnedSemaphorePermit) {
         let mut state = self.lock();
         let (true, Some(socket)) = (state.epoch == epoch, state.socket.clone()) else { return };

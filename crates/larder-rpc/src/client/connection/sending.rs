@@ -24,7 +24,7 @@ pub(super) struct Outgoing {
 #[derive(Debug)]
 pub(super) enum What {
     Call(Arc<Call>),
-    /// To a call of the server, with its place among those in flight.
+    /// The reply to a call of the server, with that call's slot.
     Reply {
         message: Segments,
         _slot: OwnedSemaphorePermit,
@@ -58,11 +58,12 @@ pub(super) enum Sender {
     Nobody,
     /// A caller with a message to send, on its own thread.
     Caller,
-    /// The writer task. It may be woken for nothing: what wakes it outlives a socket.
+    /// The writer task. It may be woken for nothing, since a wake-up may be left from an earlier
+    /// socket.
     Writer,
 }
 
-/// What is left for a sender to do.
+/// What remains to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sent {
     /// Nothing, and it stops sending.
@@ -94,7 +95,7 @@ impl Connection {
         }
     }
 
-    /// Sends what is to be sent, if it is for `sender` to do that. Does not block.
+    /// Sends what is queued, if `sender` is the one that sends now. Does not block.
     fn send_outgoing(&self, socket: &Socket, epoch: u64, sender: Sender) -> Sent {
         let mut batch = VecDeque::new();
         let mut full = false;
@@ -137,7 +138,7 @@ impl Connection {
         unreachable!("the loop returns after ROUNDS_MAX")
     }
 
-    /// Sends from the front of the batch. Says whether all of it is gone.
+    /// Sends from the front of the batch. Returns whether all of it was sent.
     fn send_batch(&self, socket: &Socket, batch: &mut VecDeque<Outgoing>) -> io::Result<bool> {
         while !batch.is_empty() {
             let mut pieces = [IoSlice::new(&[]); PIECES_MAX];
@@ -196,7 +197,8 @@ impl Connection {
 }
 
 impl Connection {
-    /// Sends what is to be sent, message by message. Callers leave all of it to this: it may wait.
+    /// Sends what is queued, message by message. Callers leave all sending under TLS to this task,
+    /// which may wait.
     async fn write_tls(&self, tls: &TlsSocket, socket: &Socket, epoch: u64) {
         loop {
             self.to_send.notified().await;
@@ -233,7 +235,7 @@ impl Connection {
     }
 }
 
-/// Collects the pieces of the batch that come next. Says how many they are and their length.
+/// Collects the next pieces of the batch. Returns their number and their length in bytes.
 fn gather<'a>(
     batch: &'a VecDeque<Outgoing>,
     pieces: &mut [IoSlice<'a>; PIECES_MAX],

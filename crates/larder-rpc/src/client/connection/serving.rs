@@ -28,10 +28,10 @@ const STAGING_BYTES: usize = 4096;
 const DATAGRAM_ERROR_PAUSE: Duration = Duration::from_millis(10);
 
 impl Connection {
-    /// Keeps the connection up and takes in replies, until the client is shut down.
+    /// Keeps the connection up and receives replies, until the client is shut down.
     pub(super) async fn run(self: Arc<Connection>, mut first: Option<Socket>) {
         let mut source_port = None;
-        // A server that takes connections and drops them is not asked in a tight loop.
+        // Reconnect with growing pauses to a server that accepts connections and drops them.
         let mut backoff = retry_pauses();
         loop {
             let socket = match first.take() {
@@ -55,7 +55,7 @@ impl Connection {
         }
     }
 
-    /// Serves one socket until it breaks. Says whether a reply came, or nothing on shutdown.
+    /// Serves one socket until it breaks. Returns whether a reply came, or `None` on shutdown.
     async fn serve(self: &Arc<Connection>, socket: Arc<Socket>) -> Option<bool> {
         let epoch = self.attach(&socket);
         let writer = tokio::spawn({
@@ -75,7 +75,7 @@ impl Connection {
         })
     }
 
-    /// Connects, however often it takes.
+    /// Connects, and retries until that succeeds.
     async fn reconnect(&self, source_port: Option<u16>, backoff: &mut Backoff) -> Socket {
         let config = &self.shared.config;
         let limit = config.limit().min(RECONNECT_MAX);
@@ -133,7 +133,8 @@ impl Connection {
         epoch
     }
 
-    /// Says so if the system gives less room to replies than it takes to keep a link busy.
+    /// Logs a warning if the system's receive buffer is too small for the replies that keep a link
+    /// busy.
     fn tell_small_buffer(&self, socket: &Socket) {
         let wanted = 2 * DATAGRAM_BUFFER_BYTES;
         if let (Some(bytes), Some(calls)) = (socket.receive_buffer_bytes(), socket.calls_max())
@@ -144,7 +145,7 @@ impl Connection {
         }
     }
 
-    /// Forgets a broken socket; pending calls stay. Says whether a reply came over it.
+    /// Forgets a broken socket; pending calls stay. Returns whether a reply came over it.
     fn detach(&self, socket: &Socket) -> bool {
         socket.shut_down();
         self.connected.store(false, Relaxed);
@@ -158,7 +159,7 @@ impl Connection {
         state.heard >= state.attached
     }
 
-    /// Takes in replies until the connection breaks.
+    /// Receives replies until the connection breaks.
     async fn receive(self: &Arc<Connection>, socket: &Socket, epoch: u64) -> io::Error {
         match self.shared.config.transport {
             Transport::Tcp => match self.receive_stream(socket, epoch).await {
@@ -209,7 +210,7 @@ impl Connection {
             let mut buffer = buffers.take(DATAGRAM_BYTES_MAX);
             match socket.receive(&mut [IoSliceMut::new(buffer.as_mut())]).await {
                 Ok(length) => self.deliver(buffers.freeze(buffer, length), self.shared.now()),
-                // The network says that a datagram did not arrive: that may change.
+                // ICMP reported that a datagram did not arrive: this may be temporary.
                 Err(error) => {
                     self.note_datagram_error(&error);
                     self.shared.config.clock.sleep(DATAGRAM_ERROR_PAUSE).await;
@@ -234,11 +235,11 @@ impl Connection {
             Ok(ReplyHeader { outcome, .. }) => Ok(Arrived { body, outcome, at, bytes }),
             Err(cause) => Err(RpcError::Garbled(cause)),
         };
-        // A caller that has gone away just now does not want it.
+        // The caller may have gone in the meantime.
         let _ = pending.reply.send(arrived);
     }
 
-    /// The call with this number is answered: it no longer waits, and its duration is known.
+    /// The call with this xid is answered: it no longer waits, and its duration is counted.
     fn answered(&self, xid: Xid, at: Instant) -> Option<Pending> {
         let mut state = self.change(at);
         state.heard = at;

@@ -1,10 +1,11 @@
-//! Who sends: one at a time.
+//! Sending: one thread at a time.
 
 use super::Sender;
 use crate::client::tests::pair;
 
-/// The writer task may be woken by what was meant for the one before it, on a socket that is gone.
-/// A caller who is just sending then goes on alone, or messages would be cut by each other.
+/// The writer task may be woken for a message that its predecessor sent on a socket that is gone.
+/// If a caller is sending then, the caller must stay the only sender, or messages would be
+/// interleaved.
 #[tokio::test]
 async fn a_writer_that_is_woken_for_nothing_sends_nothing() {
     let (client, _peer, _listener) = pair(|_| ()).await;
@@ -12,7 +13,7 @@ async fn a_writer_that_is_woken_for_nothing_sends_nothing() {
     while connection.lock().socket.is_none() {
         tokio::task::yield_now().await;
     }
-    // A caller has taken what was to be sent, and is sending it.
+    // A caller has taken the queued messages and is sending them.
     connection.lock().sender = Sender::Caller;
     connection.to_send.notify_one();
     for _ in 0..1000 {

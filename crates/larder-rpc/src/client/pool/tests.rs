@@ -1,4 +1,4 @@
-//! What comes back, and how much of it.
+//! Which buffers return to the pool, and with which size.
 
 use super::*;
 

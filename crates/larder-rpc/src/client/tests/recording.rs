@@ -5,7 +5,7 @@ use crate::series::{RECORDINGS_MAX, SLICE_WIDTHS, Series, Slice};
 
 const WIDTH: Duration = Duration::from_millis(1);
 
-/// Sums of what a recording told.
+/// Sums over all slices of a recording.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Sums {
     offered: u64,
@@ -84,7 +84,7 @@ async fn a_server_that_drops_calls_is_seen_as_it_happens() {
     assert_eq!((waits.in_flight, waits.window), (2, 2));
     let losses: Vec<_> = slices.iter().filter(|slice| slice.timeouts > 0).collect();
     assert!(losses.iter().all(|slice| slice.window == 1), "halved: {losses:?}");
-    // Nothing is sent again before its time: after 150 ms, and then twice that.
+    // No retransmission comes before its time: 150 ms, and then twice that.
     assert!(losses[0].number >= begin + 149, "{losses:?}");
     assert!(losses.iter().any(|slice| slice.number >= begin + 449), "{losses:?}");
     let again = slices.iter().filter(|slice| slice.retransmits > 0);
@@ -98,7 +98,7 @@ async fn a_server_that_drops_calls_is_seen_as_it_happens() {
     let connection = stats.connections[0];
     assert_eq!((sums.offered, sums.completed), (5, 0));
     assert_eq!((sums.timeouts, sums.retransmits), (connection.timeouts, connection.retransmits));
-    // Two calls, each sent at first and then at each timeout.
+    // Two calls, each sent once and again after each timeout.
     assert_eq!(sums.timeouts, sums.retransmits);
 }
 

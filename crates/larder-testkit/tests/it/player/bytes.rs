@@ -105,7 +105,7 @@ impl Player {
             .timed(life, move |client| client.read(&root(), ino, Some(id), PLACES[place], 8))
             .await;
         let Outcome::Done(bytes) = read else { return None };
-        // What is missing nobody wrote.
+        // Bytes past the end of the file were never written.
         let value = <[u8; 8]>::try_from(&bytes[..]).map_or(u64::MAX, u64::from_be_bytes);
         let read = data::Read {
             place: (FILE, u32::try_from(place).unwrap()),
@@ -120,8 +120,8 @@ impl Player {
         Some(read)
     }
 
-    /// What the client had before `made` of the file is public at `now`: all of it, or what was
-    /// written by the open file.
+    /// From `now` on, what the client wrote to the file before `made` is public: all of it, or what
+    /// was written through the open file.
     fn publish(&self, life: &Life, made: u64, is_all: bool) {
         let (now, own) = (self.history.tick(), &self.open.as_ref().unwrap().written);
         self.history.note(|record| {
@@ -136,7 +136,7 @@ impl Player {
 
     async fn sync(&self, life: &Life) {
         let ino = self.open.as_ref().unwrap().ino;
-        let (span, synced) = self.timed(life, move |client| client.fsync(&root(), ino)).await;
+        let (span, synced) = self.timed(life, move |client| client.fsync(&root(), ino, None)).await;
         if matches!(synced, Outcome::Done(_)) {
             self.publish(life, span.made, true);
         } else {
@@ -144,7 +144,7 @@ impl Player {
         }
     }
 
-    /// A call has told that something could not be sent: it may have been given up.
+    /// A call has reported that data could not be sent: the client may have given it up.
     fn doubt(&self, life: &Life) {
         self.history.note(|record| {
             let own = record.writes.iter_mut().filter(|write| write.client == life.number);
@@ -192,7 +192,8 @@ impl Player {
         let open = self.open.as_mut().unwrap();
         let (ino, id) = (open.ino, open.id);
         open.locked[places.clone()].fill(None);
-        // What others of the mount have locked as well is not unlocked at the server yet.
+        // While other processes of the mount hold the lock as well, the client does not unlock at
+        // the server.
         let is_sent = open.exclusive[places.start];
         let (owner, range) = (self.lock_owner(), PLACES[places.start]..PLACES[places.start] + 8);
         let unlock = self.timed(life, move |client| client.unlock(ino, id, owner, range));

@@ -11,7 +11,7 @@ use tokio::sync::RwLock;
 use super::{DIRS, Dir, FILES, Player, mode, root};
 use crate::world::{Life, Outcome};
 
-/// So many calls about names are made in one history, beside those at its end.
+/// The most calls about names in one history, not counting those at its end.
 const NAME_CALLS_MAX: usize = 100;
 
 impl Player {
@@ -58,7 +58,7 @@ impl Player {
         }
     }
 
-    /// The directory of the history, or one in it.
+    /// The directory of the history, or one of the directories in it.
     async fn some_dir(&mut self, life: &Life) -> Option<Dir> {
         let top = self.root.unwrap();
         match self.random.below(4) {
@@ -67,12 +67,12 @@ impl Player {
         }
     }
 
-    /// The lock that its kernel has on a directory. Clients of an export have none.
+    /// The lock that the client's kernel has on a directory. Clients of an export have none.
     fn dir(&self, life: &Life, dir: Ino) -> Arc<RwLock<()>> {
         if self.history.is_of_export { Arc::default() } else { life.dir(dir) }
     }
 
-    /// What a call about names came to, or what makes no sense of it.
+    /// The outcome of a call about names; an impossible answer is recorded.
     fn judged<T>(&self, what: &str, outcome: Outcome<T>) -> Option<Result<T, Refusal>> {
         let refusal = match outcome {
             Outcome::Done(done) => return Some(Ok(done)),
@@ -120,7 +120,7 @@ impl Player {
         }
     }
 
-    /// All entries of a directory, and their numbers.
+    /// All entries of a directory, with their numbers.
     async fn listed(&self, life: &Life, dir: Ino) -> Option<Vec<(OsString, Node)>> {
         let (mut seen, mut offset) = (Vec::new(), 0);
         loop {

@@ -31,7 +31,8 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let rivals = chosen(&args.rivals)?;
     args.plan.run(&mut |session, suite, mut record| {
-        let mut stand = session.stand(suite)?;
+        // Rivals bring servers of their own, which have the machine's disk.
+        let mut stand = session.stand(suite, None)?;
         record.link = Some(stand.link().clone());
         record.method.extend(METHOD.map(str::to_owned));
         let mut targets = ours(&mut stand, suite, &mut record)?;

@@ -28,10 +28,10 @@ pub(crate) struct Args {
     out: Option<PathBuf>,
 }
 
-/// Writes a report and prints where it is.
+/// Writes a report and prints its path.
 ///
 /// # Errors
-/// If a run cannot be read or is none, or the report cannot be written.
+/// If a run cannot be read or is not one, or the report cannot be written.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let mut files = Vec::new();
     for path in &args.runs {

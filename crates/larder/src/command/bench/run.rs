@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use larder_bench::link::Shape;
@@ -12,12 +12,13 @@ use larder_bench::machine;
 use larder_bench::record::{self, FORMAT, Run};
 use larder_bench::runner::{self, Limits};
 use larder_bench::stand::Server::Own;
-use larder_bench::stand::{Contestant, Door, Stand, Wants, contestants};
+use larder_bench::stand::{Contestant, Door, Stand, Wants, contestants, locals};
 use larder_bench::suite::{self, Suite};
 use larder_bench::target::{Target, mount_of};
 
 use super::super::print;
 use super::{Size, interruption, report};
+use crate::clock::Since;
 
 /// Rounds that are made even if every result is known before: three give an interval, five a
 /// meaningful one.
@@ -107,7 +108,7 @@ impl From<Server> for Door {
 /// Runs the suites.
 ///
 /// # Errors
-/// What kept it from measuring.
+/// What prevented the measurement.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let larder = larder()?;
     let given: Result<Vec<Target>> =
@@ -117,7 +118,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         if !given.is_empty() {
             return session.measure(suite, &given, record);
         }
-        let mut stand = session.stand(suite)?;
+        let mut stand = session.stand(suite, suite.disk_latency)?;
         record.link = Some(stand.link().clone());
         let targets = ours(&mut stand, suite, &mut record)?;
         session.measure(suite, &targets, record)
@@ -129,17 +130,17 @@ fn larder() -> Result<PathBuf> {
     std::env::current_exe().context("cannot find our own program")
 }
 
-/// The targets of a suite: our mounts, and the local disk unless the servers are confined or slow.
+/// The targets of a suite: our mounts, and file systems of this machine unless the servers are
+/// confined or slow.
 /// A target that needs a third-party server which is not installed is recorded as absent.
 ///
 /// # Errors
 /// If one cannot be mounted.
 pub(super) fn ours(stand: &mut Stand, suite: &Suite, record: &mut Run) -> Result<Vec<Target>> {
     let mut targets = Vec::new();
-    let contestants = contestants(suite.name);
+    let contestants = contestants(suite.name, stand.door());
     // Beside slow servers the local disk's speed means nothing.
-    let beside_local =
-        suite.confinement.is_none() && !contestants.iter().any(Contestant::is_slowed);
+    let has_locals = suite.confinement.is_none() && !contestants.iter().any(Contestant::is_slowed);
     for contestant in contestants {
         let tests = suite.tests.iter().filter(|test| contestant.tests.includes(test));
         let Some(copies) = tests.map(|test| test.copies).max() else { continue };
@@ -155,8 +156,11 @@ pub(super) fn ours(stand: &mut Stand, suite: &Suite, record: &mut Run) -> Result
     if let Some(reason) = stand.unconfined() {
         record.absent.push(format!("a small server, the machine's is used: {reason}"));
     }
-    if beside_local {
-        targets.push(stand.local());
+    for local in locals(suite.name).iter().filter(|_| has_locals) {
+        match stand.beside(*local) {
+            Ok(target) => targets.push(target),
+            Err(reason) => record.absent.push(format!("{}: {reason:#}", local.name())),
+        }
     }
     Ok(targets)
 }
@@ -164,7 +168,7 @@ pub(super) fn ours(stand: &mut Stand, suite: &Suite, record: &mut Run) -> Result
 /// Runs the commands again that made the run in `dir`.
 ///
 /// # Errors
-/// If it is no run, or a command cannot be read or fails.
+/// If it is not a run, or a command cannot be read or fails.
 fn repeat(dir: &Path, out: Option<&Path>) -> Result<ExitCode> {
     let mut commands: Vec<String> = Vec::new();
     for file in report::records(dir)? {
@@ -182,7 +186,7 @@ fn repeat(dir: &Path, out: Option<&Path>) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A run while it goes on.
+/// A run in progress.
 pub(super) struct Session<'a> {
     plan: &'a Plan,
     /// The link that was asked for, if not the published one.
@@ -195,10 +199,10 @@ pub(super) struct Session<'a> {
 type RunSuite<'a> = dyn FnMut(&Session, &Suite, Run) -> Result<()> + 'a;
 
 impl Plan {
-    /// Goes through the suites.
+    /// Runs the suites one after the other.
     ///
     /// # Errors
-    /// What kept it from measuring.
+    /// What prevented the measurement.
     pub(super) fn run(&self, run_suite: &mut RunSuite) -> Result<ExitCode> {
         if let Some(dir) = &self.repeat {
             return repeat(dir, self.out.as_deref());
@@ -242,14 +246,16 @@ impl Plan {
 }
 
 impl Session<'_> {
-    /// A stand behind the link that was asked for, else behind that of the published run.
+    /// A stand behind the requested link, else behind that of the published run. Each operation of
+    /// its server's disk takes `disk_latency`, or the machine's own time.
     ///
     /// # Errors
     /// If it cannot be made.
-    pub(super) fn stand(&self, suite: &Suite) -> Result<Stand> {
+    pub(super) fn stand(&self, suite: &Suite, disk_latency: Option<Duration>) -> Result<Stand> {
         let published = suite.link_bits_per_s.map(Shape::of_rate);
         let shape = self.link.or(published).unwrap_or_default();
-        let wants = Wants { confinement: suite.confinement, own_namespaces: suite.own_mounts };
+        let (confinement, own_namespaces) = (suite.confinement, suite.own_mounts);
+        let wants = Wants { confinement, disk_latency, own_namespaces };
         Stand::new(&larder()?, self.plan.server.into(), shape, wants)
     }
 
@@ -281,7 +287,7 @@ impl Session<'_> {
             relative_width: self.plan.width / 100.0,
             time: Duration::from_secs(self.plan.minutes.saturating_mul(60)),
         };
-        let started = Instant::now();
+        let started = Since::now();
         let name = self.file_name(suite.name);
         let mut keep = |tests: &[record::Test]| {
             record.tests = tests.to_vec();

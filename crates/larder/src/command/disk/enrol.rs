@@ -29,7 +29,7 @@ the disk, and uses it as soon as it runs. The disk's key is kept beside the volu
 mode 0600, for the disk: carry it there in a way that cannot be overheard. Start the disk before or after this command.\n\nA volume \
 with copies uses disks in sets of as many as it has copies, limited by the room of the smallest disk of a set. Replace a lost or \
 stolen disk by a new one with --replace; the new disk is brought up to date while work goes on. When the command returns, no \
-capability on the old disk is valid any more, and its key is of no use; without a metadata server that takes up to 30 s more.\n\nExample:\n  larder disk enrol /etc/larder/disk2.key --engine embedded:/srv/meta --address 192.0.2.2:2051 --size 1T\n  larder disk --store /srv/disk2 --size 1T --key /etc/larder/disk2.key --listen 192.0.2.2:2051"
+capability on the old disk is valid any more, and its key is of no use; without a metadata server that takes up to 30 s more.\n\nExample:\n  larder disk enrol /etc/larder/disk2.key --engine embedded:/srv/meta --address 192.0.2.2:2051 --size 1T\n  larder disk --store /srv/disk2 --size 1T --key /etc/larder/disk2.key --listen 192.0.2.2:2051\n  larder disk enrol /etc/larder/memory3.key --memory --engine embedded:/srv/meta --address 192.0.2.3:2051 --size 8G\n  larder disk --store memory --size 8G --key /etc/larder/memory3.key --listen 192.0.2.3:2051"
 )]
 pub(super) struct Args {
     /// Where the key for the disk is written; it must not exist
@@ -47,11 +47,20 @@ pub(super) struct Args {
     /// one had from the others, and the volume forgets the lost one
     #[arg(long, value_name = "NUMBER")]
     replace: Option<u32>,
+    /// The disk is a memory disk: it is served with `--store memory`, and what is on it is lost
+    /// with its process. Ordinary files are never placed there
+    #[arg(long, conflicts_with = "replace")]
+    memory: bool,
+    /// The memory disk has the same bytes as this memory disk: what is volatile in as many copies
+    /// is lost only if all disks beside each other go. Put each on a machine of its own
+    #[arg(long, value_name = "NUMBER", requires = "memory")]
+    beside: Option<u32>,
 }
 
 /// Adds the disk, by the metadata server if one serves the volume.
 pub(super) fn run(args: &Args) -> Result<()> {
-    let wanted = Wanted { address: args.address, size_bytes: args.size, replace: args.replace };
+    let Args { address, size: size_bytes, replace, memory: is_memory, beside, .. } = *args;
+    let wanted = Wanted { address, size_bytes, replace, is_memory, beside };
     let runtime = RuntimeDir::open()?;
     let (number, volume) = match servers::of_engine(&runtime, &args.kept.shown()?)? {
         Some(socket) => args.ask(&socket, wanted)?,
@@ -80,17 +89,14 @@ impl Args {
         Ok((disk, volume))
     }
 
-    /// Adds the disk to a volume that nobody serves.
+    /// Adds the disk to a volume that no server serves.
     fn add(&self, wanted: &Wanted) -> Result<(u32, String)> {
         let engine = self.kept.open(TERM)?;
         let keys = self.kept.keys()?;
         let prepared = prepare(wanted, &*engine, &keys)?;
         secret::write_new(&self.file, &prepared.key.to_text())
             .with_context(|| format!("cannot make {}", self.file.display()))?;
-        let added = match prepared.old {
-            Some(old) => volume::replace_disk(&*engine, old, &prepared.new),
-            None => volume::add_disk(&*engine, &prepared.new),
-        };
+        let added = volume::enrol(&*engine, &prepared.new, prepared.place);
         if added.is_err() {
             // Of no use by itself; that of the volume is, to the next try.
             let _ = std::fs::remove_file(&self.file);

@@ -71,7 +71,7 @@ impl Sink for Rows<'_> {
 }
 
 impl Rows<'_> {
-    /// The header is written with the first batch: a reader who sees it knows that the recording
+    /// The header is written with the first batch: a reader that sees it knows that the recording
     /// runs.
     fn write(&mut self, rows: &str) -> std::io::Result<()> {
         if let Some(file) = &mut self.file {

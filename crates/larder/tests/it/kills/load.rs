@@ -1,8 +1,8 @@
-//! Files that are written, synced, cut, renamed and removed by one process in a directory of its
-//! own, and what may have become of them.
+//! Files that are written, synced, truncated, renamed and removed by one process in a directory of
+//! its own, and their permitted states.
 //!
-//! Each 16 bytes of a file say whose they are: the worker, the file, the version and the block.
-//! What was acknowledged is the only thing that may be seen; of a call that was not, any part.
+//! Each 16 bytes of a file identify their origin: the worker, the file, the version and the block.
+//! Only what was acknowledged may be visible; of a call that was not answered, any part.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
@@ -32,7 +32,7 @@ impl Random {
     }
 }
 
-/// What a file may hold.
+/// The possible contents of a file.
 #[derive(Clone, Debug)]
 struct Content {
     /// Its size, in blocks.
@@ -47,14 +47,14 @@ impl Content {
         Content { sizes, blocks: blocks.into_iter().map(|one| BTreeSet::from([one])).collect() }
     }
 
-    /// What is known of it, if all is.
+    /// Its content, if it is fully known.
     fn known(&self) -> Option<Vec<u32>> {
         let size = self.sizes.first().filter(|_| self.sizes.len() == 1)?;
         let blocks = self.blocks.iter().take(*size);
         blocks.map(|one| one.first().copied().filter(|_| one.len() == 1)).collect()
     }
 
-    /// It is on its way to be that.
+    /// A change to this content is in progress.
     fn begin(&mut self, next: &[u32]) {
         let before = self.sizes.last().copied().unwrap_or(0);
         self.sizes.extend(before.min(next.len())..=before.max(next.len()));
@@ -69,7 +69,7 @@ impl Content {
     }
 }
 
-/// One who works in a directory.
+/// A process that works in a directory.
 pub(crate) struct Worker {
     number: u32,
     dir: PathBuf,
@@ -90,7 +90,7 @@ impl Worker {
         Worker { number, dir, random, next_version: 1, next_file: 1, files, names, errors }
     }
 
-    /// Does one thing. Answers whether more can be done: not when the mount is dead.
+    /// Takes one step. Returns whether more are possible: not when the mount is dead.
     pub(crate) fn step(&mut self) -> bool {
         let name = NAMES[self.random.below(NAMES.len())];
         let Some(there) = self.known(name) else { return true };
@@ -115,7 +115,7 @@ impl Worker {
         !done.is_err_and(|error| is_dead(&error))
     }
 
-    /// What a name stands for, if that is certain and all is known of it.
+    /// What a name stands for, if that is certain and its content is fully known.
     fn known(&self, name: &str) -> Option<Option<u32>> {
         let may = &self.names[name];
         let one = may.first().filter(|_| may.len() == 1)?;
@@ -141,7 +141,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Makes a file what it is to be, by a way of its own, durably; `is_new`: it is empty before.
+    /// Gives a file its new content, in one of several ways, durably; `is_new`: it is empty before.
     fn become_(
         &mut self,
         name: &str,
@@ -202,7 +202,7 @@ impl Worker {
         let version = self.version();
         let mut next = self.files[&file].known().unwrap();
         if next.len() < BLOCKS_MAX {
-            // Sometimes behind a hole.
+            // Sometimes after a hole.
             let hole = self.random.below(BLOCKS_MAX - next.len());
             next.resize(next.len() + hole, 0);
             next.push(version);
@@ -221,7 +221,7 @@ impl Worker {
         })
     }
 
-    /// Cut to nothing and written anew in one open.
+    /// Truncated to nothing and rewritten in one open.
     fn replace(&mut self, name: &str, file: u32) -> io::Result<()> {
         let version = self.version();
         let next = vec![version; self.random.below(BLOCKS_MAX)];
@@ -252,7 +252,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Looks whether all is as it may be, here and for others, and takes it for certain.
+    /// Checks that everything is in a permitted state, here and for others, and takes that state as
+    /// certain.
     pub(crate) fn verify(&mut self, elsewhere: &Path) -> Result<(), String> {
         let mut certain = BTreeMap::new();
         for name in NAMES {
@@ -282,7 +283,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Which file it is: as its bytes have it, or the only one that it can be.
+    /// Which file it is: according to its bytes, or the only one that it can be.
     fn identify(&self, name: &str, bytes: &[u8]) -> Result<Option<u32>, String> {
         let mut units = bytes.chunks_exact(16).filter(|unit| unit.iter().any(|byte| *byte != 0));
         if let Some(unit) = units.next() {
@@ -359,7 +360,7 @@ fn read(path: &Path) -> Result<Option<Vec<u8>>, String> {
     }
 }
 
-/// Each thing that must not be seen is told.
+/// Each forbidden state is reported.
 #[test]
 fn what_may_not_be_seen_after_a_kill_is_told() {
     let dir = tempfile::tempdir().unwrap();
@@ -393,7 +394,7 @@ fn what_may_not_be_seen_after_a_kill_is_told() {
         &|| File::options().append(true).open(path("a")).unwrap().set_len(5000).unwrap(),
         "5000 bytes",
     );
-    // Of what was not answered some part may be there, and nothing else.
+    // Some part of an unanswered call may be visible, and nothing else.
     let mut worker = first();
     let next = vec![9; 1];
     let lost = worker.become_("a", 1, next.clone(), false, |_, _, _| Err(io::Error::other("lost")));

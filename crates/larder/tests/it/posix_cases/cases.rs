@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// A case: what it is called, what it needs of a server, and what is done.
+/// A case: its name, what it needs of a server, and its steps.
 pub(super) struct Case {
     pub(super) name: &'static str,
     pub(super) needs: Vec<&'static str>,
@@ -20,7 +20,7 @@ pub(super) struct Step {
     text: &'static str,
 }
 
-/// What a call is to answer.
+/// The expected result of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Expected {
     /// No error.
@@ -52,8 +52,7 @@ pub(super) fn is_errno(said: &str) -> bool {
 /// If it is not as it should be.
 pub(super) fn parse(text: &'static str) -> Vec<Case> {
     let mut cases: Vec<Case> = Vec::new();
-    // How often the steps that are indented further are repeated, and from which of the case's they
-    // begin.
+    // How often the further indented steps are repeated, and the first of them.
     let mut repeat: Option<(usize, usize)> = None;
     for (index, line) in text.lines().enumerate() {
         let (indent, words) = (line.len() - line.trim_start().len(), line.trim());
@@ -106,7 +105,7 @@ fn expected(what: &str) -> Expected {
     }
 }
 
-/// A word as the actor takes it: `x*255` is so many letters.
+/// A word as the actor gets it: `x*255` is this many letters.
 fn repeated(word: &str) -> String {
     let times = word.split_once('*').and_then(|(one, times)| Some((one, times.parse().ok()?)));
     times.map_or_else(|| word.to_owned(), |(one, times)| one.repeat(times))

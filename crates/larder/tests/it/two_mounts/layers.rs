@@ -1,7 +1,7 @@
-//! Which writes the bytes of a file may be of.
+//! Which writes the bytes of a file may come from.
 //!
-//! Every write has a number, and its bytes follow from the number and their place. So a byte that
-//! was read tells whose it is, but for one chance in 256.
+//! Every write has a number, and its bytes follow from the number and their offset. So a byte that
+//! was read identifies its write, except for one chance in 256.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -9,10 +9,10 @@ use std::ops::Range;
 /// Number of a write.
 pub(crate) type WriteId = u32;
 
-/// What nobody wrote, and reads as zero.
+/// The number for bytes that were never written, and read as zero.
 pub(crate) const HOLE: WriteId = 0;
 
-/// The byte of a write at a place of the file.
+/// The byte of a write at an offset of the file.
 fn byte(id: WriteId, at: u64) -> u8 {
     if id == HOLE {
         return 0;
@@ -26,7 +26,7 @@ pub(crate) fn content(id: WriteId, range: Range<u64>) -> Vec<u8> {
     range.map(|at| byte(id, at)).collect()
 }
 
-/// Candidates of each byte, for all places there are. None: there is no such byte in any version.
+/// Candidates of each byte, by range. None: no version has such a byte.
 #[derive(Clone, Debug)]
 pub(crate) struct Layers(BTreeMap<u64, Vec<WriteId>>);
 
@@ -97,8 +97,8 @@ impl Layers {
         self.0.values().all(Vec::is_empty)
     }
 
-    /// Whether each byte that was read at `at` is one of its candidates; else tells of the first
-    /// that is not.
+    /// Whether each byte that was read at `at` is one of its candidates; otherwise describes the
+    /// first that is not.
     pub(crate) fn explain(&self, at: u64, read: &[u8]) -> Result<(), String> {
         let end = at + read.len() as u64;
         let mut reached = at;

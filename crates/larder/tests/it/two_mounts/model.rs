@@ -1,12 +1,12 @@
-//! What a mount of two may answer, pure. There is one truth, the server's; what a mount may still
-//! believe of it is a set.
+//! The answers that each of two mounts may give, pure. There is one truth, the server's; what a
+//! mount may still believe of it is a set.
 //!
-//! Data. What a mount has written is its own at once, and the server's at its close or fsync at the
-//! latest, at any time before at the earliest. An open shows what the other one has closed: nothing
-//! older. Who had the file open while the other one wrote is shown the old or the new, byte by
-//! byte. What both had unsent is at last what one of them wrote, byte by byte.
+//! Data. A mount sees its own writes at once; the server gets them at any time before the mount's
+//! close or fsync has ended. An open shows everything that the other mount has closed. A mount that
+//! had the file open while the other one wrote sees old or new bytes, byte by byte. If both had
+//! unsent bytes, each byte is in the end one that one of them wrote.
 //!
-//! Names. A change of the other one's is seen when `names_age` is over, and until then it may be.
+//! Names. A change by the other mount is seen when `names_age` is over, and may be seen before.
 //! Sizes: the same with `size_age`, unless the file was opened.
 
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use super::layers::{HOLE, Layers, WriteId};
 
-/// What is compared, and sent, at once of a file that the kernel writes itself.
+/// The unit in which a file that the kernel writes itself is compared, and sent.
 const CHUNK: u64 = 16 << 10;
 
 /// One of the two mounts.
@@ -38,7 +38,7 @@ pub(crate) struct Ages {
     pub(crate) sizes: Duration,
 }
 
-/// A size that a mount may tell, until so long after it was over.
+/// A size that a mount may report, until this long after it was replaced.
 #[derive(Clone, Copy, Debug)]
 struct Told {
     size: Size,
@@ -48,7 +48,7 @@ struct Told {
 /// What a mount has written to a file and not closed.
 #[derive(Clone, Debug)]
 struct Unsent {
-    /// The last write first, then what the other one has closed since.
+    /// The last write first, then what the other mount has closed since.
     layers: Layers,
     end: u64,
 }
@@ -58,18 +58,19 @@ struct Unsent {
 pub(crate) struct Object {
     /// Names at the server.
     pub(crate) names: u32,
-    /// Removed by this one while he had it open: at the server it goes by a hidden name.
+    /// Removed by this mount while it had the file open: at the server the file has a hidden name.
     pub(crate) hidden_by: Option<Who>,
-    /// What this one has written to it was in vain: it was removed. What he is shown of it from
-    /// then on does not matter.
+    /// What this mount has written to it was in vain: it was removed. What the mount is shown of it
+    /// from then on does not matter.
     pub(crate) written_in_vain: [bool; 2],
-    /// Who has removed names of it that the other one may not know of, or by a name that he took
-    /// for another's.
+    /// The mount that has removed names of it without the other one's knowledge, or by a name that
+    /// it mistook for another file's.
     unlinked_by: [bool; 2],
-    /// Who has given it further names, and who has removed one and did not know of all of them.
+    /// The mount that has given it further names, and the one that has removed one without knowing
+    /// all of them.
     linked_by: [bool; 2],
     lost_track: [bool; 2],
-    /// Size without what is unsent.
+    /// Size without unsent bytes.
     settled: u64,
     /// Size that it may have since whole chunks were sent.
     slack: u64,
@@ -97,7 +98,7 @@ impl Object {
         }
     }
 
-    /// The size, as it may be at the server, and as `who` may be shown it by an open.
+    /// The size, as it may be at the server, and as an open may show it to `who`.
     fn size(&self, who: Option<Who>) -> Size {
         let own = who.map_or(0, |who| self.unsent[who].end);
         let ends = self.unsent.iter().map(|unsent| unsent.end);
@@ -117,7 +118,7 @@ pub(crate) struct Open {
     pub(crate) writes: bool,
     /// The other one has changed the file since.
     pub(crate) is_overtaken: bool,
-    /// What may be read by it, and where it may end.
+    /// What may be read through it, and where it may end.
     layers: Layers,
     sizes: Vec<Size>,
 }
@@ -156,14 +157,14 @@ impl fmt::Debug for Path {
     }
 }
 
-/// What a read may give.
+/// The possible results of a read.
 pub(crate) struct View {
     layers: Layers,
     sizes: Vec<Size>,
 }
 
 impl View {
-    /// Whether it explains what a read of up to `len` bytes at `at` gave.
+    /// Whether it explains the result of a read of up to `len` bytes at `at`.
     pub(crate) fn explain(&self, at: u64, len: u64, read: &[u8]) -> Result<(), String> {
         let got = read.len() as u64;
         let may_end = |(low, high): &Size| {
@@ -200,7 +201,7 @@ pub(crate) struct Model {
     pub(crate) ages: Ages,
     /// The kernel reads files itself, and may write those that are open for writing.
     pub(crate) kernel_writes: bool,
-    /// Who changes a file has the other one asked for what he has unsent.
+    /// Before a mount changes a file, the other one is made to send its unsent bytes.
     recalls: bool,
     pub(crate) now: Duration,
     objects: Vec<Object>,
@@ -238,13 +239,13 @@ impl Model {
         &self.opens[&open]
     }
 
-    /// Whether somebody, or `who`, has it open.
+    /// Whether a mount, or `who`, has it open.
     pub(crate) fn is_open(&self, id: Id, who: Option<Who>) -> bool {
         self.opens.values().any(|open| open.id == id && who.is_none_or(|who| open.who == who))
     }
 
-    /// Whether `who` may find an open file gone: the other one has removed a name of it, the last
-    /// one perhaps.
+    /// Whether `who` may find an open file gone: the other mount has removed a name of it, perhaps
+    /// the last one.
     pub(crate) fn may_be_stale(&self, who: Who, id: Id) -> bool {
         let object = &self.objects[id];
         object.names == 0 && object.unlinked_by[1 - who]
@@ -276,7 +277,7 @@ impl Model {
         path.dir.map_or(Some(ROOT), |dir| self.binding((ROOT, dir)))
     }
 
-    /// What a path may stand for in the eyes of a mount; the truth is among it.
+    /// What a path may stand for from a mount's point of view, including the truth.
     pub(crate) fn views(&self, who: Who, path: Path) -> Vec<Option<Id>> {
         let parents = path.dir.map_or(vec![Some(ROOT)], |dir| self.bindings(who, (ROOT, dir)));
         let below =
@@ -288,12 +289,12 @@ impl Model {
         views
     }
 
-    /// What a directory's name may stand for in the eyes of a mount.
+    /// What a directory's name may stand for from a mount's point of view.
     pub(crate) fn directory_views(&self, who: Who, dir: Option<&'static str>) -> Vec<Option<Id>> {
         dir.map_or(vec![Some(ROOT)], |dir| self.bindings(who, (ROOT, dir)))
     }
 
-    /// `who` gives a name another meaning. He may still take it for one of `stale`, since he took
+    /// `who` gives a name another meaning. It may still take it for one of `stale`, since it took
     /// that for its new one.
     fn bind(&mut self, who: Who, at: (Id, &'static str), child: Option<Id>, stale: &[Option<Id>]) {
         let now = self.now;
@@ -356,7 +357,7 @@ impl Model {
         self.bind(who, self.place(to), Some(id), &stale);
     }
 
-    /// Whether a removed file was open: it goes by a hidden name until a moment after its close.
+    /// Whether a removed file was open: it has a hidden name until a moment after its close.
     pub(crate) fn hides(&self) -> bool {
         self.objects.iter().any(|object| object.hidden_by.is_some())
     }
@@ -367,7 +368,7 @@ impl Model {
         in_it.filter(|at| self.binding(**at).is_some()).map(|(_, name)| *name).collect()
     }
 
-    /// Whether a name may be there, and may not, in a directory in the eyes of a mount.
+    /// Whether a name may be present, or absent, in a directory from a mount's point of view.
     pub(crate) fn may_be_listed(&self, who: Who, dir: Id, name: &'static str) -> [bool; 2] {
         let views = self.bindings(who, (dir, name));
         [views.iter().any(Option::is_some), views.iter().any(Option::is_none)]
@@ -381,7 +382,7 @@ impl Model {
         View { layers: object.server.clone(), sizes: vec![object.size(None)] }
     }
 
-    /// Whether `who` is writing the file: then he goes on with what he has, without the server.
+    /// Whether `who` is writing the file: then it continues with its own state, without the server.
     fn is_written(&self, who: Who, id: Id) -> bool {
         let writes = |open: &Open| open.id == id && open.who == who && open.writes;
         let is_open = self.opens.values().any(writes);
@@ -409,13 +410,13 @@ impl Model {
         View { layers, sizes }
     }
 
-    /// What may be read by an open file.
+    /// What may be read through an open file.
     pub(crate) fn view(&self, open: u32) -> View {
         let Open { layers, sizes, .. } = self.opens[&open].clone();
         View { layers, sizes }
     }
 
-    /// What a mount may tell of a file's size without an open.
+    /// What a mount may report of a file's size without an open.
     pub(crate) fn told(&self, who: Who, id: Id) -> View {
         let object = &self.objects[id];
         let is_young = |over: Duration| self.now.saturating_sub(over) < self.ages.sizes;
@@ -437,7 +438,8 @@ impl Model {
         self.last_open
     }
 
-    /// The sizes have changed: to `own` for the one who did it, from what it was for each.
+    /// The sizes have changed: to `own` for the mount that changed it, from the earlier size for
+    /// each.
     fn resize(&mut self, who: Who, id: Id, own: impl Fn(Size) -> Size) {
         let (now, other) = (self.now, 1 - who);
         let object = &mut self.objects[id];
@@ -494,7 +496,7 @@ impl Model {
         let object = &mut self.objects[id];
         let Unsent { layers, end } = object.unsent[who].clone();
         for (range, sent) in layers.pieces() {
-            // Over what the other one has sent before; who has the file open is shown it.
+            // Over what the other mount has sent before; mounts that have the file open see it.
             for open in self.opens.values_mut().filter(|open| open.id == id && open.who != who) {
                 open.layers.add(range.clone(), &sent);
             }
@@ -519,7 +521,7 @@ impl Model {
         self.resize(who, id, |size| size);
     }
 
-    /// Of what the kernel wrote whole chunks are sent, with what their writer has of the rest.
+    /// Of a file that the kernel wrote, whole chunks are sent, with its writer's view of the rest.
     fn send_whole_chunks(&mut self, who: Who, id: Id) {
         let object = &mut self.objects[id];
         let is_own = |open: &&Open| self.kernel_writes && open.id == id && open.who == who;
@@ -547,7 +549,7 @@ impl Model {
         }
     }
 
-    /// What size the server has, if that was not certain.
+    /// Which size the server has, if that was not certain.
     pub(crate) fn settle(&mut self, id: Id, size: u64) {
         let object = &mut self.objects[id];
         if (object.settled..=object.slack).contains(&size) {
@@ -556,7 +558,7 @@ impl Model {
         object.slack = 0;
     }
 
-    /// `who` cuts a file, or makes it longer, at the server too.
+    /// `who` truncates or extends a file, at the server too.
     pub(crate) fn truncate(&mut self, who: Who, id: Id, size: u64) {
         self.flush(who, id);
         let object = &mut self.objects[id];
@@ -581,7 +583,7 @@ impl Model {
         self.objects[id].written_in_vain[who] = true;
     }
 
-    /// Whether what `who` read may change under him: the other one may send something.
+    /// Whether what `who` read may change at any moment: the other mount may send something.
     pub(crate) fn may_be_overtaken(&self, open: u32) -> bool {
         let open = &self.opens[&open];
         open.is_overtaken || self.objects[open.id].is_unsent(1 - open.who)

@@ -1,4 +1,4 @@
-//! Does the steps on two mounts, and holds each answer against the model.
+//! Does the steps on two mounts, and checks each answer with the model.
 
 mod names;
 
@@ -16,7 +16,7 @@ use super::model::{Id, Model, Path, Who};
 use super::script::{DIRS, FILES, Flags, Operation, SLOTS, Step};
 use crate::rounds::{LATE_MAX, Mapper};
 
-/// What an answer is that the model does not allow.
+/// An answer that the model does not allow.
 type Wrong = Result<(), String>;
 
 /// How the two mounts differ from those of the default.
@@ -24,11 +24,11 @@ type Wrong = Result<(), String>;
 pub(crate) struct Kind {
     /// Every write is at the server when it returns.
     pub(crate) writes_at_once: bool,
-    /// The server tells of changes, and its word may be late.
+    /// The server notifies of changes, and may do so late.
     pub(crate) leases: bool,
-    /// Open files of one client can stand in the way of another one's changes of names.
+    /// Open files of one client can prevent another one's changes of names.
     pub(crate) opens_hinder: bool,
-    /// An open file is there, whoever removes its names.
+    /// An open file exists, whichever client removes its names.
     pub(crate) opens_keep: bool,
 }
 
@@ -45,13 +45,13 @@ pub(crate) struct Play {
     mapper: Mapper,
     /// Calls so far.
     pub(crate) acts: Cell<u64>,
-    /// Looks for which the server's word came late; reads that ended with ESTALE since the file
-    /// had changed.
+    /// Lookups for which the server's notification came late; reads that ended with ESTALE because
+    /// the file had changed.
     pub(crate) late: u64,
     pub(crate) stale: u64,
 }
 
-/// The bytes of an open file from a place on, until it ends or there are so many.
+/// The bytes of an open file from an offset on, to its end or up to this number.
 fn read(file: &File, at: u64, len: u64) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; usize::try_from(len).unwrap()];
     let mut got = 0;
@@ -97,8 +97,8 @@ impl Play {
         }
     }
 
-    /// Does something as a process of its own would: what one process has just looked up it need
-    /// not ask about again.
+    /// Does something as a separate process would: a process need not ask again about what it has
+    /// just looked up.
     fn alone<T: Send>(&self, act: impl FnOnce() -> T + Send) -> T {
         self.acts.set(self.acts.get() + 1);
         std::thread::scope(|scope| scope.spawn(act).join().unwrap())
@@ -112,8 +112,8 @@ impl Play {
         self.server.join(relative(path))
     }
 
-    /// What a step is about to do: to which file, if it is about a descriptor or a name. `None`:
-    /// nothing.
+    /// What a step is about to do, and to which file, if it is about a descriptor or a name.
+    /// `None`: nothing.
     pub(crate) fn describe(&self, step: &Step) -> Option<String> {
         let about = match (step.what.slot(), step.what) {
             (Some(slot), _) => format!("file {}", self.slot(step.who, slot)?.3),
@@ -158,7 +158,7 @@ impl Play {
         }
     }
 
-    /// Whether the server has nothing but what the model says, of all files.
+    /// Whether the server has exactly what the model says, for all files.
     pub(crate) fn compare_all(&mut self) -> Wrong {
         (1..self.model.count()).try_for_each(|id| self.compare_with_server(id))
     }
@@ -171,7 +171,7 @@ impl Play {
         Ok(())
     }
 
-    /// What is in a slot.
+    /// The open file in a slot.
     fn slot(&self, who: Who, slot: usize) -> Option<(u32, &File, Flags, Id)> {
         let (open, file, flags) = self.slots[who][slot].as_ref()?;
         Some((*open, file, *flags, self.model.open(*open).id))
@@ -208,8 +208,8 @@ impl Play {
         }
     }
 
-    /// Whether a mount can only take a name for what it is. What becomes of changes by names that
-    /// are out of date is not tried: they may meet another file.
+    /// Whether a mount can only take a name for what it is. Changes by outdated names are not
+    /// tested: they may affect another file.
     fn is_clear(&self, who: Who, path: Path) -> bool {
         self.model.views(who, path).len() == 1
     }
@@ -260,7 +260,7 @@ impl Play {
         looked.map_err(|text| format!("just opened, file {id}: {text}"))
     }
 
-    /// Where word of a change may be late, waits until it has come.
+    /// Where the notification of a change may be late, waits until it has come.
     fn await_word(&mut self, who: Who, path: Path) -> Wrong {
         let views = self.model.views(who, path);
         let [Some(id)] = views[..] else { return Ok(()) };
@@ -321,7 +321,8 @@ impl Play {
         may_go && is(error, libc::ESTALE) && self.model.may_be_stale(who, id)
     }
 
-    /// What is closed or synced is at the server, as far as it has a name that is ours to know.
+    /// Data that was closed or synced is at the server, as far as the file has a name that the test
+    /// knows.
     fn compare_with_server(&mut self, id: Id) -> Wrong {
         let dirs = [None].into_iter().chain(DIRS.map(Some));
         let paths = dirs.flat_map(|dir| FILES.map(|name| Path { dir, name }));
@@ -336,8 +337,8 @@ impl Play {
         same.map_err(|text| format!("at the server, file {id}: {text}"))
     }
 
-    /// Who still had something unsent may just be sending it, since a lease of his was taken back:
-    /// the reader is told that the file has changed, once for each of them.
+    /// A mount with unsent bytes may just be sending them, since a lease was recalled: the reader
+    /// is told that the file has changed, once for each of them.
     fn read_at_server(&self, id: Id, path: Path) -> io::Result<Vec<u8>> {
         let object = self.model.object(id);
         let mut sending = (0..2).filter(|who| object.is_unsent(*who));
@@ -393,7 +394,7 @@ impl Play {
         self.compare_with_server(id)
     }
 
-    /// Where the end was not known for certain, what was appended is looked for at the server.
+    /// Where the end was not certain, the appended bytes are looked for at the server.
     fn append(&mut self, who: Who, slot: usize, len: u64) -> Wrong {
         let write = self.model.next_write();
         let Some((_, file, flags, id)) = self.slot(who, slot) else { return Ok(()) };
@@ -402,7 +403,7 @@ impl Play {
             return Ok(());
         }
         let ends = self.model.told(who, id).ends();
-        // The file may end anywhere as far as this mount is concerned, but not twice.
+        // From this mount's point of view the file may end anywhere, but only at one place.
         let [end] = ends[..] else { return Ok(()) };
         let bytes = content(write, end..end + len);
         if let Err(error) = self.alone(|| file.write_all_at(&bytes, 0)) {
@@ -435,9 +436,9 @@ impl Play {
         }
     }
 
-    /// To touch what is behind the end of a mapping kills who does it. The kernel shows the local
-    /// file of those who read a file by way of it to all of this mount who map the file,
-    /// whatever version that is.
+    /// Accessing a mapping beyond the end kills the process. If a process of this mount reads a
+    /// file by passthrough, the kernel shows the local file to all processes that map the file,
+    /// whatever version it is.
     fn map(&mut self, who: Who, path: Path) -> Wrong {
         let [Some(id)] = self.model.views(who, path)[..] else { return Ok(()) };
         if self.model.kernel_writes && self.model.is_open(id, Some(who)) {

@@ -1,5 +1,5 @@
-//! What the two mounts are asked to do: a list that follows from a seed alone, so that its start
-//! can be done again.
+//! The operations of the two mounts: a list that follows from a seed alone, so that its beginning
+//! can be repeated.
 
 use std::fmt;
 
@@ -23,11 +23,10 @@ pub(crate) struct Flags {
     pub(crate) exclusive: bool,
 }
 
-/// One thing that a mount is asked to do. A slot that is not open, or is open already, makes
-/// nothing of it.
+/// One operation of a mount. With a slot that is not open, or is open already, it does nothing.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Operation {
-    /// Looks at all of it at once, if `look`.
+    /// Reads all of it at once, if `look`.
     Open {
         slot: usize,
         path: Path,
@@ -146,7 +145,7 @@ fn path(random: &mut Random) -> Path {
     Path { dir, name: one_of(random, &FILES) }
 }
 
-/// Places and lengths about pages, chunks and requests, so that edges meet.
+/// Offsets and lengths near pages, chunks and requests, so that edges are tested.
 fn place(random: &mut Random) -> u64 {
     let around = [0, 0, 4096, 16_384, 20_000, 65_536, 140_000];
     let at = one_of(random, &around) + random.below(3);

@@ -83,7 +83,7 @@ impl Play {
         }
     }
 
-    /// Whether an open file of the other one stands in the way.
+    /// Whether an open file of the other client prevents it.
     fn hinders(&self, error: &io::Error, who: Who, ids: &[Option<Id>]) -> bool {
         let is_open = |id: &Id| self.model.is_open(*id, Some(1 - who));
         let refused = [libc::EACCES, libc::EBUSY, libc::ETXTBSY, libc::EPERM];
@@ -91,8 +91,7 @@ impl Play {
         self.kind.opens_hinder && is_refused && ids.iter().flatten().any(is_open)
     }
 
-    /// What the other one of a share has open keeps its name there until he closes it: that is not
-    /// tried.
+    /// A name of a share stays while the other client has the file open: that is not tested.
     fn is_held_open(&self, who: Who, path: Path) -> bool {
         let is_open = |id| self.model.is_open(id, Some(1 - who));
         self.kind.opens_hinder && self.model.truth(path).is_some_and(is_open)
@@ -145,7 +144,7 @@ impl Play {
         }
         let (views, truth) = (self.model.views(who, path), self.model.truth(path));
         let full = truth.is_some_and(|dir| !self.model.listing(dir).is_empty());
-        // A hidden name goes after the last close has returned.
+        // A hidden name is removed after the last close has returned.
         let hides = self.model.hides();
         let at = self.at(who, path);
         match self.alone(|| fs::remove_dir(at)) {

@@ -1,0 +1,93 @@
+//! The cached names of the server, for the code that answers in the server's place while that is
+//! out of reach ([`larder_vfs::Held`]): the names and listings of a directory's present epoch, with
+//! what has changed here since.
+
+use std::ffi::OsStr;
+
+use larder_vfs::{Attr, Error, Found, Future, Handle, Held, Ino, Listed};
+
+use crate::core::Core;
+use crate::journal::{Page, PageEntry, Record};
+use crate::node::Node;
+
+impl Core {
+    /// Whether all names of a directory are known, and this is none of them.
+    pub(super) fn is_unlisted(&self, dir: &Node, name: &OsStr) -> bool {
+        self.held_pages(dir).is_some_and(|pages| {
+            !pages.iter().flat_map(|page| &page.entries).any(|entry| entry.name == name)
+        })
+    }
+
+    /// The whole listing of a directory as the server last gave it, if it is cached.
+    fn held_pages(&self, dir: &Node) -> Option<Vec<Page>> {
+        let head = {
+            let state = dir.state();
+            state.known().listing.filter(|head| head.epoch == state.known().epoch)?
+        };
+        if !head.complete {
+            return None;
+        }
+        let page = |number| Page::decode(&self.cache.listing(dir.no(), number)?);
+        (0..head.pages).map(page).collect()
+    }
+
+    pub(crate) fn held_node(&self, file: &Handle) -> Option<std::sync::Arc<Node>> {
+        let no = self.cache.number_of(file.as_bytes())?;
+        self.table.get(Ino(no.0))
+    }
+
+    /// An entry of a listing as it is now; `None` if it no longer exists. Its attributes are the
+    /// server's, and the caller treats them as such.
+    fn held_entry(&self, dir: &Node, entry: PageEntry) -> Option<Listed> {
+        let child = match self.name(dir, &entry.name) {
+            Some(name) => Some(name.child?),
+            None => entry.child,
+        };
+        let node = child.and_then(|ino| self.table.get(ino));
+        let about = node.and_then(|node| Some((node.handle().ok()?, node.state().known().attr)));
+        let (handle, attr) = about.unzip();
+        Some(Listed {
+            fileid: attr.map_or(entry.fileid, |attr: Attr| attr.fileid),
+            name: entry.name,
+            position: entry.position,
+            attr,
+            tells_links: true,
+            handle,
+        })
+    }
+}
+
+impl Held for Core {
+    fn held(&self, file: &Handle) -> Option<Attr> {
+        Some(self.held_node(file)?.state().known().attr)
+    }
+
+    fn held_name(&self, dir: &Handle, name: &OsStr) -> Option<Option<Found>> {
+        let dir = self.held_node(dir)?;
+        let Some(held) = self.name(&dir, name) else {
+            return self.is_unlisted(&dir, name).then_some(None);
+        };
+        let Some(child) = held.child else { return Some(None) };
+        let child = self.table.get(child)?;
+        let found = Found { handle: child.handle().ok()?, attr: child.state().known().attr };
+        Some(Some(found))
+    }
+
+    fn bring<'a>(&'a self, file: &'a Handle) -> Future<'a, ()> {
+        Box::pin(async move {
+            let Some(node) = self.held_node(file) else { return Ok(()) };
+            match self.upload(&node, self.deadline()).await {
+                // If the file now belongs to another client, our bytes are set aside, and nothing
+                // is left to send.
+                Err(Error::Changed) => Ok(()),
+                sent => sent,
+            }
+        })
+    }
+
+    fn held_entries(&self, dir: &Handle) -> Option<Vec<Listed>> {
+        let dir = self.held_node(dir)?;
+        let entries = self.held_pages(&dir)?.into_iter().flat_map(|page| page.entries);
+        Some(entries.filter_map(|entry| self.held_entry(&dir, entry)).collect())
+    }
+}

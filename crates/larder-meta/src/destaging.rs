@@ -1,0 +1,48 @@
+//! Tells the committer when bytes on memory disks are due on other disks ([`crate::destage`]).
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use larder_io::Clock;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::committer::Event;
+use crate::resilvering::tell;
+
+/// Runs until the committer has ended. `first` is when the first bytes are due, as the committer
+/// publishes it.
+pub(crate) async fn drive(
+    clock: Arc<dyn Clock>,
+    mut first: watch::Receiver<Option<Instant>>,
+    queue: mpsc::WeakSender<Event>,
+) {
+    loop {
+        let due = *first.borrow_and_update();
+        match due {
+            Some(due) if due <= clock.instant() => {
+                let (waiter, done) = oneshot::channel();
+                if !tell(&queue, Event::Due(waiter)).await {
+                    return;
+                }
+                // If the committer is gone, the next round ends.
+                let _ = done.await;
+            }
+            due => {
+                let passed = async {
+                    match due {
+                        Some(due) => clock.sleep_until(due).await,
+                        None => std::future::pending().await,
+                    }
+                };
+                tokio::select! {
+                    changed = first.changed() => {
+                        if changed.is_err() {
+                            return;
+                        }
+                    }
+                    () = passed => {}
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! Begins and ends moves of bytes from memory disks to other disks ([`crate::destage`]).
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use larder_wire::meta::Status;
+use larder_wire::meta::words::{DiskId, FileId, Medium, Mode, SessionId};
+
+use super::Live;
+use crate::data::blocks::Room;
+use crate::data::memory;
+use crate::data::moving::{self, Found, Leg, Move};
+use crate::disks::{Minted, Moved};
+use crate::issued::Purpose;
+use crate::store::records::{NEVER_MS, Orphan};
+use crate::store::txn::Revoked;
+use crate::store::{Txn, key};
+
+/// The session under which capabilities of moves are issued. Ids of real sessions are random.
+const MOVER: SessionId = SessionId(*b"\0\0\0\0\0\0\0\0larder-m");
+
+/// A copy to be made from a memory disk to another disk.
+struct Copy {
+    leg: Leg,
+    from: (DiskId, Minted),
+    to: (DiskId, Minted),
+}
+
+/// A move that has begun, and the copies that it takes.
+pub(crate) struct Copying {
+    pub(crate) file: FileId,
+    copies: Vec<Copy>,
+}
+
+impl Live {
+    /// A file's bytes are due then, as its record says.
+    pub(crate) fn is_due(&mut self, set: DiskId, file: FileId, due_ms: u64) {
+        self.destage.note(set, file, due_ms);
+    }
+
+    /// When the next bytes are due.
+    pub(crate) fn first_due(&self) -> Option<Instant> {
+        self.destage.first_due()
+    }
+
+    /// The next file that may have bytes that are due by now.
+    pub(crate) fn next_due(&mut self, now: Instant) -> Option<(DiskId, FileId, u64)> {
+        self.destage.next(now)
+    }
+
+    /// Begins to move a file's bytes, if they are due. They may be copied once the transaction is
+    /// durable.
+    pub(crate) fn begin_move(
+        &mut self,
+        txn: &mut Txn<'_>,
+        (set, file, now_ms): (DiskId, FileId, u64),
+        now: Instant,
+    ) -> Result<Option<Copying>, Status> {
+        let due_ms = memory::due_ms(txn, set, file)?;
+        if due_ms > now_ms {
+            if due_ms != NEVER_MS {
+                self.destage.note(set, file, due_ms);
+            }
+            return Ok(None);
+        }
+        if txn.get::<Orphan>(&key::orphan(file))?.is_some() {
+            // The file has no name, and is removed with its last open.
+            return Ok(None);
+        }
+        let is_there = &|disk| self.disks.is_there(disk);
+        let room = Room { sets: &self.sets, is_there, medium: Medium::Disk };
+        match moving::begin(txn, (set, file), &mut self.cursors, room)? {
+            Found::Move(found) => match self.mint_copies(&found, now) {
+                Some(copies) => {
+                    self.destage.begun(found, due_ms);
+                    Ok(Some(Copying { file, copies }))
+                }
+                None => {
+                    found.give_up(txn);
+                    txn.revoke(Revoked::Session(MOVER, file));
+                    self.destage.put_off(set, file, now);
+                    Ok(None)
+                }
+            },
+            Found::Away => {
+                self.destage.put_off(set, file, now);
+                Ok(None)
+            }
+            found @ (Found::Lost | Found::None) => {
+                memory::is_not_due(txn, (set, file), found == Found::Lost);
+                Ok(None)
+            }
+        }
+    }
+
+    /// There is no room for a file's bytes, or its records cannot be read.
+    pub(crate) fn cannot_move(&mut self, set: DiskId, file: FileId, now: Instant) {
+        self.destage.put_off(set, file, now);
+        if !self.destage.is_short(now) {
+            tracing::warn!("bytes in memory are due on other disks, and those have no room");
+        }
+        self.destage.rest(now);
+    }
+
+    /// Makes the capabilities of a move. `None` if one cannot be made now.
+    fn mint_copies(&mut self, found: &Move, now: Instant) -> Option<Vec<Copy>> {
+        let file = found.file();
+        let mut mint = |mode, disk: DiskId, bytes: &[_]| {
+            let purpose = Purpose { session: MOVER, file, mode };
+            self.mint(purpose, disk, bytes, now).map(|minted| (disk, minted))
+        };
+        let reads = found.reads();
+        let reads = reads.iter().map(|(disk, bytes)| mint(Mode::Read, *disk, bytes));
+        let reads = reads.collect::<Option<Vec<_>>>()?;
+        let writes = found.writes();
+        let writes = writes.iter().map(|(disk, bytes)| mint(Mode::Write, *disk, bytes));
+        let writes = writes.collect::<Option<Vec<_>>>()?;
+        let of = |all: &[(DiskId, Minted)], disk: DiskId| {
+            all.iter().find(|(one, _)| *one == disk).cloned()
+        };
+        let copy = |(leg, disk): (&Leg, DiskId)| {
+            Some(Copy { leg: *leg, from: of(&reads, leg.from)?, to: of(&writes, disk)? })
+        };
+        found.copies().map(copy).collect()
+    }
+
+    /// Has the disks copy the bytes of a move. Resolves to the disks that failed.
+    pub(crate) fn copy(&self, Copying { copies, .. }: Copying) -> Moved {
+        let disks = std::sync::Arc::clone(&self.disks);
+        Box::pin(async move {
+            let mut failed = BTreeSet::new();
+            for Copy { leg, from, to } in copies {
+                let disk = to.0;
+                if !failed.contains(&disk) && !disks.copy(from, to, leg.source(), leg.target).await
+                {
+                    failed.insert(disk);
+                }
+            }
+            failed
+        })
+    }
+
+    /// The copies of a move were made, except on the disks in `failed`. Its capabilities end.
+    pub(crate) fn end_move(
+        &mut self,
+        txn: &mut Txn<'_>,
+        file: FileId,
+        failed: &BTreeSet<DiskId>,
+        now: Instant,
+    ) -> Result<(), Status> {
+        let Some(found) = self.destage.moving(file) else { return Ok(()) };
+        let capabilities = found.reads().len() + found.writes().len();
+        let has_lasted = self.issued.count(MOVER, file) == capabilities;
+        txn.revoke(Revoked::Session(MOVER, file));
+        if has_lasted {
+            found.end(txn, failed, &self.sets)?;
+        } else {
+            found.give_up(txn);
+        }
+        let set = found.set();
+        let has_more = !memory::on_set(txn, set, file)?.is_empty();
+        let due_ms = memory::due_ms(txn, set, file)?;
+        if !has_more && due_ms != NEVER_MS {
+            memory::is_not_due(txn, (set, file), false);
+        }
+        let is_done = failed.is_empty() && has_lasted;
+        self.destage.ended(file, is_done, now);
+        if !is_done {
+            tracing::debug!(file = file.0, ?failed, "bytes in memory were not moved");
+        }
+        // If the file was changed meanwhile, the rest of it is moved at once.
+        if has_lasted && !failed.is_empty() {
+            self.destage.put_off(set, file, now);
+        } else if has_more && due_ms != NEVER_MS {
+            self.destage.note(set, file, due_ms);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,263 @@
+//! Attributes of what the server has, set here while it is out of reach, and set there later.
+//!
+//! A size is answered only if it is 0: then no byte of the file at the server counts any more, and
+//! what is written afterwards is sent after the file is truncated there. The record says on top of
+//! which version the attributes were set. If the server later has another one, another client has
+//! changed the file: it stays as it is, and what was set here is given up, which is logged. The
+//! request itself is guarded by the time of the last change that we know.
+
+use larder_vfs::{
+    Attr, Change, Cred, Deadline, Error, Handle, Kind, Result, SetAttr, SetTime, Time,
+};
+
+use crate::object::{Altered, Maker, ObjectNo, as_before, has_rights, is_unanswered};
+use crate::shared::Shared;
+
+/// The server may refuse these, or drop them.
+const SET_IDS: u32 = 0o6000;
+
+impl Shared {
+    /// Sets attributes of an object that the server has, while the server is out of reach.
+    pub(crate) fn alter_here(
+        &self,
+        cred: &Cred,
+        (file, handle): (&Handle, Handle),
+        set: &SetAttr,
+    ) -> Option<Result<Change>> {
+        let before = self.held()?.held(file)?;
+        let mut state = self.state();
+        let state = &mut *state;
+        let may = may_set(cred, &before, set)? && self.is_same_user(state, cred);
+        if !may || !self.has_room_in(state) {
+            return None;
+        }
+        let now = state.time(&*self.clock).max(crate::object::after(before.ctime));
+        let at = |time: Option<SetTime>| {
+            time.map(|time| match time {
+                SetTime::To(time) => SetTime::To(time),
+                SetTime::ServerNow => SetTime::To(now),
+            })
+        };
+        let known = state.journal().altered(&handle).map(|(_, altered)| altered.clone());
+        if known.as_ref().is_some_and(|altered| altered.is_attempted && !altered.is_done) {
+            return None;
+        }
+        let earlier = known.as_ref().filter(|altered| !altered.is_done);
+        let earlier_set = earlier.map_or_else(SetAttr::default, |altered| altered.set);
+        let is_cut = set.size.is_some();
+        let mtime = at(set.mtime).or(set.size.map(|_| SetTime::To(now)));
+        let set = SetAttr {
+            mode: set.mode.or(earlier_set.mode),
+            uid: set.uid.or(earlier_set.uid),
+            gid: set.gid.or(earlier_set.gid),
+            size: set.size.or(earlier_set.size),
+            atime: at(set.atime).or(earlier_set.atime),
+            mtime: mtime.or(earlier_set.mtime),
+            ..SetAttr::default()
+        };
+        let shown_mtime = match mtime {
+            Some(SetTime::To(time)) => time,
+            _ => before.mtime,
+        };
+        let (below, of_data) = match &known {
+            Some(known) => (known.below, Some(known.data_change)),
+            None => (before.validator(), before.data_change),
+        };
+        let altered = Altered {
+            handle,
+            below,
+            set,
+            mtime: shown_mtime,
+            ctime: now,
+            // Change times of a file only grow: no earlier version had this one.
+            data_change: of_data.filter(|_| !is_cut).unwrap_or(nanoseconds(now)),
+            setter: Maker::of(cred),
+            is_attempted: false,
+            is_done: false,
+        };
+        let mut after = before;
+        Altered { below: before.validator(), ..altered.clone() }.apply(&mut after);
+        let no = state.journal_mut().alter(altered);
+        if state.due(no).is_none() {
+            state.set_due(no, self.clock.instant(), None);
+        }
+        self.record(state);
+        self.more.notify_one();
+        Some(Ok(Change { before: Some(as_before(&before)), after: Some(after) }))
+    }
+
+    /// Files of the server's that were emptied here and that no other client has changed since,
+    /// with their attributes as applications see them.
+    pub(crate) fn emptied(&self) -> Vec<(Handle, Attr)> {
+        let Some(held) = self.held.get().and_then(std::sync::Weak::upgrade) else {
+            return Vec::new();
+        };
+        let emptied: Vec<Altered> = {
+            let state = self.state();
+            let altered = state.journal().all_altered();
+            altered.filter(|altered| altered.set.size.is_some()).cloned().collect()
+        };
+        let shown = |altered: Altered| {
+            let file = self.known_as(&altered.handle);
+            let attr = altered.over(held.held(&file)?)?;
+            Some((file, attr))
+        };
+        emptied.into_iter().filter_map(shown).collect()
+    }
+
+    /// The change of a file's attributes that the server has been asked for and not answered yet,
+    /// if the file has another version there than before that.
+    pub(crate) fn asked_meanwhile(&self, file: &Handle, attr: &Attr) -> Option<ObjectNo> {
+        let version = self.show_unaltered(file, *attr).validator();
+        let state = self.state();
+        let (no, altered) = state.journal().altered(state.journal().server_handle(file)?)?;
+        let is_asked = altered.is_attempted && !altered.is_done && attr.kind != Kind::Directory;
+        (is_asked && !altered.below.same(&version)).then_some(no)
+    }
+
+    /// Sets at the server what was set here.
+    pub(crate) async fn settle_altered(
+        &self,
+        no: ObjectNo,
+        deadline: Option<Deadline>,
+    ) -> Result<()> {
+        let altered = self.state().journal().get_altered(no).cloned();
+        let Some(altered) = altered.filter(|altered| !altered.is_done) else { return Ok(()) };
+        let set = self.alter_at_server(no, &altered, deadline).await;
+        set.map_err(|error| self.altered_late(no, error))
+    }
+
+    async fn alter_at_server(
+        &self,
+        no: ObjectNo,
+        altered: &Altered,
+        deadline: Option<Deadline>,
+    ) -> Result<()> {
+        let cred = altered.setter.cred().until(deadline);
+        let attr = match self.remote.getattr(&cred, &altered.handle).await {
+            Ok(attr) => attr,
+            Err(Error::Stale | Error::NotFound) => {
+                self.give_up_altered(no).await;
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        };
+        let there = self.show_unaltered(&altered.handle, attr);
+        let is_directory = attr.kind == Kind::Directory;
+        let is_below = is_directory || altered.below.same(&there.validator());
+        let has_it = altered.is_attempted && has_all(&attr, &altered.set);
+        let after = match (is_below, has_it) {
+            (_, true) => attr,
+            (false, false) => {
+                self.give_up_altered(no).await;
+                return Ok(());
+            }
+            (true, false) => {
+                self.mark_altered(no).await?;
+                let set = altered.set;
+                let guard = Some(attr.ctime);
+                let change = self.remote.setattr(&cred, &altered.handle, set, guard).await?;
+                match change.after {
+                    Some(after) => after,
+                    None => self.remote.getattr(&cred, &altered.handle).await?,
+                }
+            }
+        };
+        let below = self.show_unaltered(&altered.handle, after).validator();
+        {
+            let mut state = self.state();
+            let done = Altered { below, is_done: true, is_attempted: false, ..altered.clone() };
+            state.journal_mut().put_altered(no, Some(done).filter(|_| !is_directory));
+            state.waits_no_more(no);
+            self.record(&mut state);
+        }
+        self.settled.notify_waiters();
+        self.follow_taken(&altered.handle, Some(self.show_unaltered(&altered.handle, after)));
+        Ok(())
+    }
+
+    /// From now on the server may have been asked; this survives a crash of the machine.
+    async fn mark_altered(&self, no: ObjectNo) -> Result<()> {
+        {
+            let mut state = self.state();
+            if let Some(altered) = state.journal().get_altered(no).cloned() {
+                let altered = Altered { is_attempted: true, ..altered };
+                state.journal_mut().put_altered(no, Some(altered));
+            }
+            self.record(&mut state);
+        }
+        self.keep().await
+    }
+
+    /// Another client has changed the file: its change counts.
+    async fn give_up_altered(&self, no: ObjectNo) {
+        let handle = {
+            let mut state = self.state();
+            let Some(altered) = state.journal().get_altered(no).cloned() else { return };
+            tracing::error!(set = ?altered.set,
+                "somebody else has changed a file whose attributes were set here: they are given up");
+            state.journal_mut().put_altered(no, None);
+            state.waits_no_more(no);
+            self.record(&mut state);
+            altered.handle
+        };
+        self.settled.notify_waiters();
+        let handle = self.known_as(&handle);
+        if let Some(watcher) = self.watcher.get().and_then(std::sync::Weak::upgrade) {
+            watcher.distrust(&handle).await;
+        }
+    }
+
+    fn altered_late(&self, no: ObjectNo, error: Error) -> Error {
+        let mut state = self.state();
+        let Some(altered) = state.journal().get_altered(no).cloned() else {
+            return Error::TimedOut;
+        };
+        if state.failure(no) != Some(error) {
+            tracing::warn!(%error, "attributes that were set here are not set at the server");
+        }
+        let altered = Altered { is_attempted: is_unanswered(error), ..altered };
+        state.journal_mut().put_altered(no, Some(altered));
+        state.fail(no, error);
+        self.record(&mut state);
+        Error::TimedOut
+    }
+}
+
+/// Whether a user may set that, as far as this machine can determine; `None`: it cannot.
+fn may_set(cred: &Cred, attr: &Attr, set: &SetAttr) -> Option<bool> {
+    let is_owner = cred.uid == 0 || cred.uid == attr.uid;
+    let is_plain = attr.kind != Kind::Symlink
+        && set.size.is_none_or(|size| size == 0 && attr.kind == Kind::File)
+        && (cred.uid == 0 || set.mode.unwrap_or(attr.mode) & SET_IDS == 0)
+        && (cred.uid == 0 || (set.uid.is_none() && set.gid.is_none()));
+    if !is_plain {
+        return None;
+    }
+    let to = |time: Option<SetTime>| matches!(time, Some(SetTime::To(_)));
+    let is_writing = set.mode.is_none()
+        && set.uid.is_none()
+        && set.gid.is_none()
+        && !to(set.atime)
+        && !to(set.mtime);
+    Some(is_owner || (is_writing && has_rights(attr, cred, 2)))
+}
+
+/// A time as one number.
+fn nanoseconds(time: Time) -> u64 {
+    time.sec.cast_unsigned().wrapping_mul(1_000_000_000).wrapping_add(u64::from(time.nsec))
+}
+
+/// Whether a file has all that was to be set.
+fn has_all(attr: &Attr, set: &SetAttr) -> bool {
+    let is = |time: Option<SetTime>, has| match time {
+        Some(SetTime::To(time)) => time == has,
+        Some(SetTime::ServerNow) => false,
+        None => true,
+    };
+    set.mode.is_none_or(|mode| mode == attr.mode)
+        && set.uid.is_none_or(|uid| uid == attr.uid)
+        && set.gid.is_none_or(|gid| gid == attr.gid)
+        && set.size.is_none_or(|size| size == attr.size)
+        && is(set.mtime, attr.mtime)
+}

@@ -1,0 +1,26 @@
+//! When this machine may answer for changes of names.
+
+use larder_vfs::Remote;
+
+/// Which permission this machine has to answer. Each of these suffices.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Licence {
+    /// The mount's user has declared that no other client changes names in the export
+    /// (`-o exclusive`).
+    pub sole: bool,
+    /// The mount's user permits it while the server is out of reach (`-o offline`). Changes that
+    /// other clients make during that time are found when the server is back.
+    pub offline: bool,
+}
+
+impl Licence {
+    /// Whether names may be changed here because the server is out of reach.
+    pub(crate) fn is_away(self, remote: &dyn Remote) -> bool {
+        self.offline && !remote.reachable()
+    }
+
+    /// Whether names may be changed here now.
+    pub(crate) fn holds(self, remote: &dyn Remote) -> bool {
+        self.sole || self.is_away(remote)
+    }
+}

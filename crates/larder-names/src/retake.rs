@@ -1,0 +1,599 @@
+//! Removing and renaming at the server the names that were taken away here.
+//!
+//! An object that was moved is renamed, once its directory is there and its bytes are; an object
+//! that was removed is removed, once nothing is left in it. What blocks it is done first: taking
+//! away a name before another object comes to it. A file in the place of one that is removed
+//! replaces it in one step, so the server has one of both at any time; for this, an object that was
+//! made here is first made under a temporary name. Such a name also resolves cycles.
+//!
+//! Each is right only while the server still has the object under its earlier name, and, for a file
+//! that is removed, with its earlier bytes. So the server is asked before; NFSv3 cannot do both in
+//! one step. If another client has changed it, its content stays as it is: an object that was to be
+//! removed stays, and an object that was to be moved to a name that another client has made gets
+//! `NAME.conflict-HOST-TIME`. The journal reports that until the name is changed here.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Instant;
+
+use larder_vfs::{Change, Cred, Deadline, Error, Found, Handle, Kind, Removal, Result, Validator};
+use tokio::task::JoinSet;
+
+use crate::object::{Body, Dir, ObjectNo, Place, Taken, is_unanswered};
+use crate::replay::{CONFLICTS_MAX, DIRECTORIES_MAX};
+use crate::shared::Shared;
+
+/// A recursion that waits.
+type Settling<'a> = Pin<Box<dyn Future<Output = Result<()>> + Send + 'a>>;
+
+/// How deep one change may depend on others.
+const DEPTH_MAX: usize = 4096;
+
+impl Shared {
+    /// Makes one change at the server, after everything on which it depends. `under_way` are the
+    /// changes that wait for it.
+    pub(crate) fn settle_change<'a>(
+        &'a self,
+        no: ObjectNo,
+        deadline: Option<Deadline>,
+        under_way: &'a mut Vec<ObjectNo>,
+    ) -> Settling<'a> {
+        Box::pin(async move {
+            if under_way.len() > DEPTH_MAX {
+                return Err(Error::TimedOut);
+            }
+            if self.state().journal().get_altered(no).is_some() {
+                return self.settle_altered(no, deadline).await;
+            }
+            if self.state().journal().taken().get(no).is_some() {
+                return self.settle_taken(no, deadline, under_way).await;
+            }
+            while let Some(next) = self.first_above(no) {
+                self.settle_made(next, deadline, under_way).await?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Makes an object at the server whose directory is there, when its name is free.
+    async fn settle_made(
+        &self,
+        no: ObjectNo,
+        deadline: Option<Deadline>,
+        under_way: &mut Vec<ObjectNo>,
+    ) -> Result<()> {
+        let in_the_way = {
+            let state = self.state();
+            let Some((place, waiting)) = state.journal().waiting(no) else { return Ok(()) };
+            let taken = state.journal().taken();
+            let other = taken.from(&place.dir, &place.name);
+            let is_file = waiting.body == Body::File;
+            other.map(|other| (other, is_file && taken.get(other).is_some_and(is_removed_file)))
+        };
+        let mut own = None;
+        match in_the_way {
+            Some((_, true)) => own = Some(self.own_name(no)),
+            Some((other, false)) => self.settle_change(other, deadline, under_way).await?,
+            None => {}
+        }
+        self.mark_attempted(&[no]).await?;
+        let is_replacing = own.is_some();
+        let made = self.make_as(no, own, deadline).await;
+        made.map_err(|error| self.told_late(no, error))?;
+        if is_replacing && let Some(moved) = self.moved_of(no) {
+            self.settle_change(moved, deadline, under_way).await?;
+        }
+        Ok(())
+    }
+
+    /// Where something is at the server for the moment.
+    fn own_name(&self, no: ObjectNo) -> OsString {
+        let state = self.state();
+        let handle = state.journal().handle(no);
+        let id: String =
+            handle.as_bytes()[8..12].iter().map(|byte| format!("{byte:02x}")).collect();
+        format!(".larder-{id}-{}", no.0).into()
+    }
+
+    /// The move that gives an object of the server its name.
+    fn moved_of(&self, no: ObjectNo) -> Option<ObjectNo> {
+        let state = self.state();
+        let place = &state.journal().get(no)?.place;
+        state.journal().taken().from(&place.dir, &place.name)
+    }
+
+    async fn settle_taken(
+        &self,
+        no: ObjectNo,
+        deadline: Option<Deadline>,
+        under_way: &mut Vec<ObjectNo>,
+    ) -> Result<()> {
+        let Some(taken) = self.waiting_taken(no) else { return Ok(()) };
+        if under_way.contains(&no) {
+            return self.give_way(no, &taken, deadline).await;
+        }
+        under_way.push(no);
+        let settled = match &taken.place {
+            Some(to) => self.settle_moved(no, to, deadline, under_way).await,
+            None => self.settle_removed(no, &taken, deadline, under_way).await,
+        };
+        under_way.pop();
+        settled
+    }
+
+    fn waiting_taken(&self, no: ObjectNo) -> Option<Taken> {
+        let state = self.state();
+        state.journal().taken().get(no).filter(|taken| taken.waits()).cloned()
+    }
+
+    async fn settle_moved(
+        &self,
+        no: ObjectNo,
+        to: &Place,
+        deadline: Option<Deadline>,
+        under_way: &mut Vec<ObjectNo>,
+    ) -> Result<()> {
+        if let Dir::Made(dir) = to.dir {
+            self.settle_change(dir, deadline, under_way).await?;
+        }
+        let (other, is_file) = {
+            let state = self.state();
+            let taken = state.journal().taken();
+            let is_file = taken.get(no).is_some_and(|taken| taken.kind != Kind::Directory);
+            (taken.from(&to.dir, &to.name), is_file)
+        };
+        let other = other.filter(|other| *other != no);
+        let replaced = other.and_then(|other| Some((other, self.waiting_taken(other)?)));
+        let replaced = match replaced {
+            Some((other, taken)) if is_file && is_removed_file(&taken) => Some((other, taken)),
+            Some((other, _)) => {
+                self.settle_change(other, deadline, under_way).await?;
+                None
+            }
+            None => None,
+        };
+        // Perhaps it had to be renamed temporarily in the meantime.
+        let Some(taken) = self.waiting_taken(no) else { return Ok(()) };
+        self.send_bytes(&taken).await?;
+        self.mark_taken(&[no]).await?;
+        let moved = self.move_at_server(no, &taken, to, replaced, deadline).await;
+        moved.map_err(|error| self.taken_late(no, error))
+    }
+
+    async fn settle_removed(
+        &self,
+        no: ObjectNo,
+        taken: &Taken,
+        deadline: Option<Deadline>,
+        under_way: &mut Vec<ObjectNo>,
+    ) -> Result<()> {
+        loop {
+            let inner = {
+                let state = self.state();
+                let dir = state.journal().dir(&taken.handle);
+                state.journal().taken().origins_in(&dir).map(|(_, inner)| inner).next()
+            };
+            let Some(inner) = inner else { break };
+            self.settle_change(inner, deadline, under_way).await?;
+        }
+        if !taken.is_last {
+            self.send_bytes(taken).await?;
+        }
+        self.mark_taken(&[no]).await?;
+        let removed = self.remove_at_server(no, taken, deadline).await;
+        removed.map_err(|error| self.taken_late(no, error))
+    }
+
+    /// The bytes of a file, and attributes set on it, are at the server before it replaces another
+    /// one: both depend on its version, which a rename may change.
+    async fn send_bytes(&self, taken: &Taken) -> Result<()> {
+        if let Some(no) = self.altered_of(&taken.handle) {
+            self.settle_altered(no, None).await?;
+        }
+        if taken.kind != Kind::File {
+            return Ok(());
+        }
+        let held = self.held.get().and_then(std::sync::Weak::upgrade);
+        let Some(held) = held else { return Ok(()) };
+        held.bring(&self.known_as(&taken.handle)).await.map_err(|_| Error::TimedOut)
+    }
+
+    /// Changes that wait for each other: the object of this one gets a temporary name.
+    async fn give_way(
+        &self,
+        no: ObjectNo,
+        taken: &Taken,
+        deadline: Option<Deadline>,
+    ) -> Result<()> {
+        self.send_bytes(taken).await?;
+        let own = Place { dir: taken.origin.dir.clone(), name: self.own_name(no) };
+        self.mark_taken(&[no]).await?;
+        let moved = self.rename_at_server(taken, (&taken.origin, &own), deadline).await;
+        let changes = match moved {
+            Ok(changes) => changes,
+            Err(error) => return Err(self.taken_late(no, error)),
+        };
+        let mut state = self.state();
+        if let Some(known) = state.known_mut(&own.dir) {
+            known.replayed(&changes.1, |names| {
+                names.remove(&taken.origin.name);
+                names.insert(own.name.clone());
+            });
+        }
+        state.journal_mut().renamed(&taken.origin, &own);
+        let left = Taken { origin: own, is_attempted: false, ..taken.clone() };
+        state.journal_mut().put_taken(no, Some(left));
+        self.record(&mut state);
+        Ok(())
+    }
+
+    /// Asks for a rename between two places.
+    async fn rename_at_server(
+        &self,
+        taken: &Taken,
+        (from, to): (&Place, &Place),
+        deadline: Option<Deadline>,
+    ) -> Result<(Change, Change)> {
+        let cred = taken.taker.cred().until(deadline);
+        let (from_dir, to_dir) = (self.server_dir(&from.dir)?, self.server_dir(&to.dir)?);
+        self.remote.rename(&cred, (&from_dir, &from.name), (&to_dir, &to.name)).await
+    }
+
+    fn server_dir(&self, dir: &Dir) -> Result<Handle> {
+        match dir {
+            Dir::Server(handle) => Ok(handle.clone()),
+            Dir::Made(no) => {
+                let state = self.state();
+                Ok(state.journal().named(*no).ok_or(Error::Stale)?.handle.clone())
+            }
+        }
+    }
+
+    /// The object that the server has under a name.
+    async fn at_place(&self, cred: &Cred, place: &Place) -> Result<Option<Found>> {
+        let dir = self.server_dir(&place.dir)?;
+        match self.remote.lookup(cred, &dir, &place.name).await {
+            Ok(answer) => Ok(answer.found),
+            Err(Error::NotFound) => Ok(None),
+            // The directory is gone, and with it the name.
+            Err(Error::Stale | Error::NotDirectory) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn move_at_server(
+        &self,
+        no: ObjectNo,
+        taken: &Taken,
+        to: &Place,
+        replaced: Option<(ObjectNo, Taken)>,
+        deadline: Option<Deadline>,
+    ) -> Result<()> {
+        let cred = taken.taker.cred().until(deadline);
+        let is_it = |found: &Option<Found>| {
+            found.as_ref().is_some_and(|found| found.handle == taken.handle)
+        };
+        let there = self.at_place(&cred, to).await?;
+        if !is_it(&self.at_place(&cred, &taken.origin).await?) {
+            // An earlier attempt has moved it, or another client changed it.
+            let is_moved = is_it(&there);
+            let given = if is_moved { to.clone() } else { taken.origin.clone() };
+            let replaced = replaced.filter(|_| is_moved).map(|(other, _)| other);
+            self.note_moved(no, taken, &given, replaced, None, !is_moved);
+            self.distrust_places([&taken.origin, to]).await;
+            return Ok(());
+        }
+        let (mut given, mut conflicts, mut found) = (to.clone(), 0, there);
+        loop {
+            let is_free = match (&found, &replaced) {
+                (None, _) => true,
+                (Some(found), Some((_, other))) if conflicts == 0 => self.is_as_taken(found, other),
+                (Some(_), _) => is_it(&found),
+            };
+            if is_free {
+                break;
+            }
+            conflicts += 1;
+            if conflicts > CONFLICTS_MAX {
+                return Err(Error::Exists);
+            }
+            given.name = self.name_of_conflict(&to.name, conflicts);
+            found = self.at_place(&cred, &given).await?;
+        }
+        let changes = self.rename_at_server(taken, (&taken.origin, &given), deadline).await?;
+        let replaced = replaced.filter(|_| conflicts == 0).map(|(other, _)| other);
+        self.note_moved(no, taken, &given, replaced, Some(changes), conflicts > 0);
+        self.follow_version(&cred, taken).await;
+        if conflicts > 0 {
+            self.distrust_places([&given]).await;
+        }
+        Ok(())
+    }
+
+    /// A rename changes times that identify versions of objects made here: for holders of cached
+    /// data nothing has changed.
+    async fn follow_version(&self, cred: &Cred, taken: &Taken) {
+        let Some(no) = self.state().journal().of_server(&taken.handle) else { return };
+        let Ok(attr) = self.remote.getattr(cred, &taken.handle).await else { return };
+        let mut state = self.state();
+        state.journal_mut().follow_version(no, attr.validator());
+        self.record(&mut state);
+    }
+
+    /// Whether the server still has the object whose name was taken, with the same bytes.
+    fn is_as_taken(&self, found: &Found, taken: &Taken) -> bool {
+        if found.handle != taken.handle {
+            return false;
+        }
+        let now = self.show_unaltered(&found.handle, found.attr).validator();
+        let same =
+            |now: &Validator, then: &Validator| (now.size, now.mtime) == (then.size, then.mtime);
+        // If no other client changes names, only the name counts, as when a name is removed at the
+        // server at once.
+        self.licence.sole || taken.kind != Kind::File || same(&now, &taken.version)
+    }
+
+    fn note_moved(
+        &self,
+        no: ObjectNo,
+        taken: &Taken,
+        given: &Place,
+        replaced: Option<ObjectNo>,
+        changes: Option<(Change, Change)>,
+        is_conflict: bool,
+    ) {
+        let mut state = self.state();
+        let state = &mut *state;
+        let unseen = Change::default();
+        let (from_change, to_change) = changes.unwrap_or((unseen, unseen));
+        let is_same_dir = taken.origin.dir == given.dir;
+        if let Some(known) = state.known_mut(&taken.origin.dir).filter(|_| !is_same_dir) {
+            known.replayed(&from_change, |names| {
+                names.remove(&taken.origin.name);
+            });
+        }
+        if let Some(known) = state.known_mut(&given.dir) {
+            known.replayed(&to_change, |names| {
+                if is_same_dir {
+                    names.remove(&taken.origin.name);
+                }
+                names.insert(given.name.clone());
+            });
+        }
+        if let Some(other) = replaced {
+            state.journal_mut().put_taken(other, None);
+            state.waits_no_more(other);
+        }
+        state.journal_mut().renamed(&taken.origin, given);
+        let wanted = taken.place.as_ref().map(|place| place.name.clone()).filter(|_| is_conflict);
+        if is_conflict {
+            tracing::error!(name = ?taken.origin.name, kept = ?given.name,
+                "somebody else has changed what was renamed here: both are kept");
+        }
+        let told = wanted.map(|wanted| Taken {
+            origin: given.clone(),
+            place: Some(given.clone()),
+            wanted: Some(wanted),
+            is_attempted: false,
+            ..taken.clone()
+        });
+        state.journal_mut().put_taken(no, told);
+        state.waits_no_more(no);
+        self.record(state);
+    }
+
+    async fn remove_at_server(
+        &self,
+        no: ObjectNo,
+        taken: &Taken,
+        deadline: Option<Deadline>,
+    ) -> Result<()> {
+        let cred = taken.taker.cred().until(deadline);
+        let change = match self.at_place(&cred, &taken.origin).await? {
+            // An earlier attempt has removed it, or another client has.
+            None => Change::default(),
+            Some(found) if self.is_as_taken(&found, taken) => {
+                let dir = self.server_dir(&taken.origin.dir)?;
+                let what = match taken.kind {
+                    Kind::Directory => Removal::Directory,
+                    _ => Removal::File,
+                };
+                match self.remote.remove(&cred, &dir, &taken.origin.name, what).await {
+                    Ok(change) => change,
+                    Err(Error::NotFound) => Change::default(),
+                    // Another client has made something in it.
+                    Err(Error::NotEmpty) => return self.leave(no, taken).await,
+                    Err(error) => return Err(error),
+                }
+            }
+            Some(_) => return self.leave(no, taken).await,
+        };
+        let mut state = self.state();
+        if let Some(known) = state.known_mut(&taken.origin.dir) {
+            known.replayed(&change, |names| {
+                names.remove(&taken.origin.name);
+            });
+        }
+        state.journal_mut().removed(&taken.origin);
+        state.journal_mut().put_taken(no, None);
+        state.waits_no_more(no);
+        self.record(&mut state);
+        Ok(())
+    }
+
+    /// Another client has changed an object that was to be removed.
+    async fn leave(&self, no: ObjectNo, taken: &Taken) -> Result<()> {
+        tracing::error!(name = ?taken.origin.name,
+            "somebody else has changed what was removed here: it stays");
+        {
+            let mut state = self.state();
+            let told = Taken {
+                place: Some(taken.origin.clone()),
+                wanted: Some(taken.origin.name.clone()),
+                is_attempted: false,
+                ..taken.clone()
+            };
+            state.journal_mut().put_taken(no, Some(told));
+            state.waits_no_more(no);
+            self.record(&mut state);
+        }
+        self.distrust_places([&taken.origin]).await;
+        Ok(())
+    }
+
+    async fn distrust_places<const COUNT: usize>(&self, places: [&Place; COUNT]) {
+        for place in places {
+            self.distrust(&place.dir).await;
+        }
+    }
+
+    /// From now on the server may have made these changes; this survives a crash of the machine.
+    async fn mark_taken(&self, all: &[ObjectNo]) -> Result<()> {
+        {
+            let mut state = self.state();
+            for no in all {
+                let taken = state.journal().taken().get(*no).filter(|taken| !taken.is_attempted);
+                if let Some(taken) = taken.cloned() {
+                    let taken = Taken { is_attempted: true, ..taken };
+                    state.journal_mut().put_taken(*no, Some(taken));
+                }
+            }
+            self.record(&mut state);
+        }
+        self.keep().await
+    }
+
+    /// Records why a name was not taken away; returns the error for its waiting callers.
+    fn taken_late(&self, no: ObjectNo, error: Error) -> Error {
+        let mut state = self.state();
+        let Some(taken) = state.journal().taken().get(no).cloned() else { return Error::TimedOut };
+        if state.failure(no) != Some(error) {
+            tracing::warn!(name = ?taken.origin.name, %error,
+                "a name that was taken away here is not at the server");
+        }
+        let taken = Taken { is_attempted: is_unanswered(error), ..taken };
+        state.journal_mut().put_taken(no, Some(taken));
+        state.fail(no, error);
+        self.record(&mut state);
+        Error::TimedOut
+    }
+
+    /// Moves, and the making of objects in the place of ones that were taken away.
+    pub(crate) fn in_the_way(&self, until: Option<Instant>) -> Vec<ObjectNo> {
+        let state = self.state();
+        let journal = state.journal();
+        let is_one = |no: ObjectNo| match journal.taken().get(no) {
+            Some(taken) => taken.place.is_some(),
+            None if journal.get_altered(no).is_some() => true,
+            None => journal
+                .waiting(no)
+                .is_some_and(|(place, _)| journal.taken().from(&place.dir, &place.name).is_some()),
+        };
+        let mut all: Vec<ObjectNo> = state
+            .all_due()
+            .filter(|(no, due)| until.is_none_or(|until| *due <= until) && is_one(*no))
+            .map(|(no, _)| no)
+            .collect();
+        all.sort_unstable();
+        all
+    }
+
+    /// The changes of a file that the server does not have: its making, and names taken away.
+    pub(crate) fn changes_of(&self, file: &Handle) -> Vec<ObjectNo> {
+        let state = self.state();
+        let journal = state.journal();
+        let made = journal.number_in(file);
+        if let Some(no) = made.filter(|no| journal.waiting(*no).is_some()) {
+            return vec![no];
+        }
+        let named = made.and_then(|no| journal.named(no));
+        let server = named.map_or(file, |named| &named.handle);
+        let altered = journal.altered(server).filter(|(_, one)| !one.is_done).map(|(no, _)| no);
+        altered.into_iter().chain(journal.taken().of(server).map(|(no, _)| no)).collect()
+    }
+
+    /// The names that are due to be taken away.
+    pub(crate) fn taken_due(&self, until: Option<Instant>) -> Vec<ObjectNo> {
+        let state = self.state();
+        let taken = state.journal().taken();
+        let is_due = |no| state.due(no).is_none_or(|due| until.is_none_or(|until| due <= until));
+        taken.waiting().map(|(no, _)| no).filter(|no| is_due(*no)).collect()
+    }
+
+    /// Makes these changes, one after the other, each after everything on which it depends.
+    pub(crate) async fn settle_some(
+        &self,
+        all: Vec<ObjectNo>,
+        refused: &mut BTreeMap<ObjectNo, Error>,
+    ) -> Result<()> {
+        for no in all {
+            if self.settle_change(no, None, &mut Vec::new()).await.is_ok() {
+                continue;
+            }
+            let failure = self.state().failure(no).unwrap_or(Error::TimedOut);
+            refused.insert(no, failure);
+            // Nobody is there: the others would wait as long.
+            if matches!(failure, Error::TimedOut | Error::Shutdown) {
+                self.keep().await?;
+                return Err(failure);
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes objects that are not directories, in several directories at the same time.
+    pub(crate) async fn remove_files(
+        self: &Arc<Self>,
+        until: Option<Instant>,
+        refused: &mut BTreeMap<ObjectNo, Error>,
+    ) -> Result<()> {
+        let mut groups: BTreeMap<Dir, Vec<ObjectNo>> = BTreeMap::new();
+        for no in self.taken_due(until) {
+            let is_one = |taken: &Taken| is_removed_file(taken) && taken.is_last;
+            let taken = self.waiting_taken(no).filter(is_one);
+            if let Some(taken) = taken.filter(|_| !refused.contains_key(&no)) {
+                groups.entry(taken.origin.dir).or_default().push(no);
+            }
+        }
+        let all: Vec<ObjectNo> = groups.values().flatten().copied().collect();
+        if all.is_empty() {
+            return Ok(());
+        }
+        self.mark_taken(&all).await?;
+        let mut groups = groups.into_values();
+        let mut removing = JoinSet::new();
+        loop {
+            while removing.len() < DIRECTORIES_MAX
+                && let Some(group) = groups.next()
+            {
+                let shared = self.clone();
+                removing.spawn(async move { shared.remove_group(group).await });
+            }
+            let Some(ended) = removing.join_next().await else { return Ok(()) };
+            refused.extend(ended.unwrap_or_default());
+        }
+    }
+
+    async fn remove_group(&self, group: Vec<ObjectNo>) -> Vec<(ObjectNo, Error)> {
+        let mut refused = Vec::new();
+        for no in group {
+            let Some(taken) = self.waiting_taken(no) else { continue };
+            if let Err(error) = self.remove_at_server(no, &taken, None).await {
+                self.taken_late(no, error);
+                refused.push((no, error));
+                if matches!(error, Error::TimedOut | Error::Shutdown) {
+                    break;
+                }
+            }
+        }
+        refused
+    }
+}
+
+/// Whether the object is to be removed and can be replaced by a file in one step.
+fn is_removed_file(taken: &Taken) -> bool {
+    taken.place.is_none() && taken.kind != Kind::Directory
+}

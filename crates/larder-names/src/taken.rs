@@ -1,0 +1,131 @@
+//! Names of the server that were taken away here, with the queries on them: a table, without I/O.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ffi::{OsStr, OsString};
+
+use larder_vfs::Handle;
+
+use crate::object::{Dir, ObjectNo, Place, Taken};
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct TakenNames {
+    all: BTreeMap<ObjectNo, Taken>,
+    /// Waiting changes: by their earlier place, and by the present place of moved objects.
+    origins: HashMap<Dir, BTreeMap<OsString, ObjectNo>>,
+    places: HashMap<Dir, BTreeMap<OsString, ObjectNo>>,
+    /// Waiting changes: by the server's handle of the object.
+    handles: HashMap<Handle, BTreeSet<ObjectNo>>,
+    /// Changes that no longer wait and only report something.
+    told: BTreeSet<ObjectNo>,
+}
+
+type Names = HashMap<Dir, BTreeMap<OsString, ObjectNo>>;
+
+fn add(names: &mut Names, place: &Place, no: ObjectNo) {
+    let other = names.entry(place.dir.clone()).or_default().insert(place.name.clone(), no);
+    assert_eq!(other, None, "a name is taken once, and a place is one's own");
+}
+
+fn drop_from(names: &mut Names, place: &Place) {
+    let Some(in_dir) = names.get_mut(&place.dir) else { return };
+    in_dir.remove(&place.name);
+    if in_dir.is_empty() {
+        names.remove(&place.dir);
+    }
+}
+
+impl TakenNames {
+    /// Stores a taken name under a number, replacing what had that number.
+    pub(crate) fn put(&mut self, no: ObjectNo, taken: Option<Taken>) {
+        if let Some(before) = self.all.remove(&no) {
+            if before.waits() {
+                drop_from(&mut self.origins, &before.origin);
+                if let Some(all) = self.handles.get_mut(&before.handle) {
+                    all.remove(&no);
+                    if all.is_empty() {
+                        self.handles.remove(&before.handle);
+                    }
+                }
+                before.place.iter().for_each(|place| drop_from(&mut self.places, place));
+            }
+            self.told.remove(&no);
+        }
+        let Some(taken) = taken else { return };
+        if taken.waits() {
+            add(&mut self.origins, &taken.origin, no);
+            self.handles.entry(taken.handle.clone()).or_default().insert(no);
+            taken.place.iter().for_each(|place| add(&mut self.places, place, no));
+        } else {
+            self.told.insert(no);
+        }
+        self.all.insert(no, taken);
+    }
+
+    pub(crate) fn get(&self, no: ObjectNo) -> Option<&Taken> {
+        self.all.get(&no)
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.all.len()
+    }
+
+    /// How many names of the object with this handle at the server were removed.
+    pub(crate) fn removed(&self, handle: &Handle) -> u32 {
+        let removed = self.of(handle).filter(|(_, taken)| taken.place.is_none());
+        u32::try_from(removed.count()).expect("they are few")
+    }
+
+    /// Whether the object with this handle at the server has lost its last name here.
+    pub(crate) fn is_gone(&self, handle: &Handle) -> bool {
+        self.of(handle).any(|(_, taken)| taken.place.is_none() && taken.is_last)
+    }
+
+    /// Names that were taken from the object with this handle at the server.
+    pub(crate) fn of(&self, handle: &Handle) -> impl Iterator<Item = (ObjectNo, &Taken)> {
+        let all = self.handles.get(handle).into_iter().flatten();
+        all.map(|no| (*no, &self.all[no]))
+    }
+
+    /// Waiting changes, in the order in which they were made.
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = (ObjectNo, &Taken)> {
+        self.all.iter().filter(|(_, taken)| taken.waits()).map(|(no, taken)| (*no, taken))
+    }
+
+    /// Changes that only report something.
+    pub(crate) fn told(&self) -> impl Iterator<Item = ObjectNo> {
+        self.told.iter().copied()
+    }
+
+    /// The change that reports something about this name.
+    pub(crate) fn told_at(&self, place: &Place) -> Option<ObjectNo> {
+        self.told.iter().copied().find(|no| self.all[no].place.as_ref() == Some(place))
+    }
+
+    /// The change that took this name of the server away.
+    pub(crate) fn from(&self, dir: &Dir, name: &OsStr) -> Option<ObjectNo> {
+        self.origins.get(dir)?.get(name).copied()
+    }
+
+    /// The change that moved an object to this name.
+    pub(crate) fn at(&self, dir: &Dir, name: &OsStr) -> Option<ObjectNo> {
+        self.places.get(dir)?.get(name).copied()
+    }
+
+    /// Names that were taken in a directory.
+    pub(crate) fn origins_in(&self, dir: &Dir) -> impl Iterator<Item = (&OsStr, ObjectNo)> {
+        let names = self.origins.get(dir).into_iter().flatten();
+        names.map(|(name, no)| (name.as_os_str(), *no))
+    }
+
+    /// The objects that were moved into a directory, or within it.
+    pub(crate) fn in_dir(&self, dir: &Dir) -> impl Iterator<Item = (&OsStr, ObjectNo)> {
+        let names = self.places.get(dir).into_iter().flatten();
+        names.map(|(name, no)| (name.as_os_str(), *no))
+    }
+
+    /// Whether a name was taken in a directory, or something is moved there.
+    pub(crate) fn is_in(&self, dir: &Dir) -> bool {
+        self.origins.contains_key(dir) || self.places.contains_key(dir)
+    }
+}

@@ -1,0 +1,370 @@
+//! Random histories while the server is out of reach, compared with the same ones on a server that
+//! is not: the answers are the same, and in the end the server has the same tree. Answers are lost
+//! and machines crash when it is back.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Weak;
+use std::task::{Context, Poll, Waker};
+
+use larder_vfs::{Attr, Change, Error, Held, Listed, SetTime, Time, Trouble};
+
+use super::*;
+use crate::overlay::There;
+use crate::shared::Target;
+
+const NAMES: [&str; 4] = ["a", "b", "c", "d"];
+
+/// What a client would have cached of the server, through another connection. The journal knows
+/// what has changed here since.
+struct Snapshot(MemRemote);
+
+fn ready<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(value) => value,
+        Poll::Pending => panic!("the model answers at once"),
+    }
+}
+
+impl Held for Snapshot {
+    fn held(&self, file: &Handle) -> Option<Attr> {
+        ready(self.0.getattr(&Cred::root(), file)).ok()
+    }
+
+    fn held_name(&self, dir: &Handle, name: &OsStr) -> Option<Option<Found>> {
+        Some(ready(self.0.lookup(&Cred::root(), dir, name)).ok()?.found)
+    }
+
+    fn bring<'a>(&'a self, _file: &'a Handle) -> larder_vfs::Future<'a, ()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn held_entries(&self, dir: &Handle) -> Option<Vec<Listed>> {
+        let listing = ready(self.0.readdir(&Cred::root(), dir, Cookie::default(), 1 << 20)).ok()?;
+        listing.eof.then_some(listing.entries)
+    }
+}
+
+/// Handles of the server for objects that were made here, which only the server knows.
+struct Through {
+    names: Weak<Names>,
+    held: Snapshot,
+}
+
+impl Through {
+    fn server(&self, handle: &Handle) -> Option<Handle> {
+        match self.names.upgrade()?.shared().target(handle).ok()? {
+            Target::Server(handle) => Some(handle),
+            Target::Waiting(_) => None,
+        }
+    }
+}
+
+impl Held for Through {
+    fn held(&self, file: &Handle) -> Option<Attr> {
+        let names = self.names.upgrade()?;
+        let attr = self.held.held(&self.server(file)?)?;
+        Some(names.shared().show(file, attr))
+    }
+
+    fn held_name(&self, dir: &Handle, name: &OsStr) -> Option<Option<Found>> {
+        let names = self.names.upgrade()?;
+        let found = self.held.held_name(&self.server(dir)?, name)?;
+        Some(found.map(|found| names.shared().show_found(found)))
+    }
+
+    fn bring<'a>(&'a self, file: &'a Handle) -> larder_vfs::Future<'a, ()> {
+        self.held.bring(file)
+    }
+
+    fn held_entries(&self, dir: &Handle) -> Option<Vec<Listed>> {
+        self.held.held_entries(&self.server(dir)?)
+    }
+}
+
+/// A machine that may work without its server, and a server on which the same is done at once.
+struct Pair {
+    rig: Rig,
+    held: Arc<Through>,
+    top: Handle,
+    reference: MemRemote,
+    random: Random,
+    count: i64,
+}
+
+fn offline(rig: &Rig) -> (Arc<Names>, Arc<Through>) {
+    let licence = Licence { offline: true, ..Licence::default() };
+    let (server, cache, clock) = (rig.server.clone(), rig.cache.clone(), rig.clock.clone());
+    let names = Arc::new(Names::idle(server, cache, clock, "here", licence));
+    let held = Snapshot(rig.server.another_client());
+    let held = Arc::new(Through { names: Arc::downgrade(&names), held });
+    let weak: Weak<Through> = Arc::downgrade(&held);
+    names.deferring().unwrap().held_by(weak);
+    (names, held)
+}
+
+impl Pair {
+    async fn new(seed: u64) -> Pair {
+        let mut rig = Rig::on(SimDisk::new()).await;
+        let (names, held) = offline(&rig);
+        rig.names = names;
+        let (reference, top) = (MemRemote::new(), rig.top().await);
+        Pair { rig, held, top, reference, random: Random(seed), count: 0 }
+    }
+
+    /// The object with a name here: its handle and kind.
+    async fn find(&self, dir: &Handle, name: &str) -> Option<(Handle, Kind)> {
+        let shared = self.rig.names.shared();
+        let there = shared.what_is_at(&user(), dir, name.as_ref()).await??;
+        let state = shared.state();
+        let kind = state.kind_of(&there)?;
+        let handle = match there {
+            There::Waiting(no) => state.journal().handle(no),
+            There::Moved(no) => state.journal().taken().get(no)?.handle.clone(),
+            There::Server(found) => found.handle,
+        };
+        drop(state);
+        Some((shared.known_as(&handle), kind))
+    }
+
+    async fn find_there(&self, dir: &Handle, name: &str) -> Option<Handle> {
+        let found = self.reference.lookup(&user(), dir, name.as_ref()).await.unwrap().found;
+        found.map(|found| found.handle)
+    }
+
+    /// A directory, on both.
+    async fn dir(&mut self) -> (Handle, Handle) {
+        let mut here = self.top.clone();
+        let mut there = self.reference.root().await.unwrap().handle;
+        while self.random.below(3) > 0 {
+            let name = NAMES[self.random.below(4) as usize];
+            match self.find(&here, name).await {
+                Some((handle, Kind::Directory)) => {
+                    here = handle;
+                    there = self.find_there(&there, name).await.expect("it is on both");
+                }
+                _ => break,
+            }
+        }
+        (here, there)
+    }
+
+    /// Does the same on both, unless this machine may not.
+    async fn step(&mut self) -> bool {
+        let (here, there) = self.dir().await;
+        let name = NAMES[self.random.below(4) as usize];
+        self.count += 1;
+        let mtime = Some(SetTime::To(Time { sec: 1000 + self.count, nsec: 0 }));
+        let set = SetAttr { mtime, ..mode(0o700 + self.random.below(64) as u32) };
+        let remote = self.rig.remote();
+        let named = OsStr::new(name);
+        let said;
+        let (done, same): (Result<()>, Result<()>) = match self.random.below(10) {
+            choice @ 0..=3 => {
+                let new = match choice {
+                    0 | 1 => New::FileExclusive,
+                    2 => New::Directory,
+                    _ => New::Symlink(format!("{}", self.count).into()),
+                };
+                said = format!("make {new:?}");
+                let done = remote.make(&user(), &here, named, new.clone(), set).await.map(drop);
+                if done == Err(Error::TimedOut) {
+                    return false;
+                }
+                (done, self.reference.make(&user(), &there, named, new, set).await.map(drop))
+            }
+            choice @ 4..=5 => {
+                let what = if choice == 4 { Removal::File } else { Removal::Directory };
+                said = format!("{what:?}");
+                let done = remote.remove(&user(), &here, named, what).await.map(drop);
+                if done == Err(Error::TimedOut) {
+                    return false;
+                }
+                (done, self.reference.remove(&user(), &there, named, what).await.map(drop))
+            }
+            6..=8 => {
+                let (to_here, to_there) = self.dir().await;
+                let to = OsStr::new(NAMES[self.random.below(4) as usize]);
+                let remote = self.rig.remote();
+                said = format!("rename to {to_here:?}/{to:?}");
+                let (from, target) = ((&here, named), (&to_here, to));
+                let done = remote.rename(&user(), from, target).await.map(drop);
+                if done == Err(Error::TimedOut) {
+                    return false;
+                }
+                let (from, target) = ((&there, named), (&to_there, to));
+                (done, self.reference.rename(&user(), from, target).await.map(drop))
+            }
+            _ => return self.alter((&here, &there), name, set).await,
+        };
+        assert_eq!(done, same, "{said} {name}");
+        true
+    }
+
+    async fn alter(&self, (here, there): (&Handle, &Handle), name: &str, set: SetAttr) -> bool {
+        let Some((file, kind)) = self.find(here, name).await else { return true };
+        if kind == Kind::Symlink {
+            return true;
+        }
+        let size = (kind == Kind::File && set.mode.unwrap_or(0) & 1 == 1).then_some(0);
+        let set = SetAttr { size, ..set };
+        let answer = self.rig.deferring().set_here(&user(), &file, &set, None);
+        let Some(answer) = answer else { return false };
+        answer.unwrap();
+        let other = self.find_there(there, name).await.expect("it is on both");
+        self.reference.setattr(&user(), &other, set, None).await.map(drop::<Change>).unwrap();
+        true
+    }
+
+    fn leave(&self) {
+        self.rig.server.time_out();
+    }
+
+    /// The server is back, perhaps with one call that goes wrong, or after a crash.
+    async fn come_back(mut self) -> Pair {
+        if self.random.below(2) == 0 {
+            self.rig.deferring().keep().await.unwrap();
+            let image = match self.random.below(3) {
+                0 => None,
+                1 => Some(Image::Synced),
+                _ => Some(Image::Torn(self.random.next())),
+            };
+            let Pair { rig, held, top, reference, random, count } = self;
+            drop(held);
+            let mut rig = rig.crash(image);
+            let (names, held) = offline(&rig);
+            rig.names = names;
+            self = Pair { rig, held, top, reference, random, count };
+        }
+        self.rig.server.reconnect();
+        for _ in 0..self.random.below(4) {
+            let trouble = match self.random.below(3) {
+                0 => Trouble::Unanswered,
+                1 => Trouble::Refused(Error::NoSpace),
+                _ => Trouble::Refused(Error::TimedOut),
+            };
+            self.rig.server.trouble_after(self.random.below(12), trouble);
+            let _ = self.rig.deferring().settle(None).await;
+            self.rig.server.trouble_after(u64::MAX, Trouble::Unanswered);
+        }
+        self.rig.names.shared().state().forget_known();
+        self
+    }
+
+    async fn check(&self) {
+        let settled = self.rig.deferring().settle(None).await;
+        assert_eq!(settled, Ok(()), "{:#?}", self.rig.deferring().deferred());
+        let told = self.rig.deferring().deferred();
+        assert!(told.is_empty(), "nobody else has changed anything: {told:?}");
+        assert_eq!(tree(&*self.rig.server).await, tree(&self.reference).await);
+        assert_eq!(tree(self.rig.remote()).await, tree(&self.reference).await);
+    }
+}
+
+#[tokio::test]
+async fn what_is_done_without_the_server_is_done_there_when_it_is_back() {
+    let (seed, rounds) = seed("what_is_done_without_the_server", 80);
+    let (mut done, mut refused) = (0, 0);
+    for round in 0..rounds {
+        println!("round {round}");
+        let mut pair = Pair::new(seed.wrapping_mul(9_000_011) + round).await;
+        for _ in 0..3 {
+            pair.leave();
+            for _ in 0..30 {
+                match pair.step().await {
+                    true => done += 1,
+                    false => refused += 1,
+                }
+            }
+            pair = pair.come_back().await;
+            pair.check().await;
+        }
+        drop(pair.held);
+    }
+    println!("{done} steps, {refused} that need the server");
+    assert!(done > 4 * refused && refused > 0);
+}
+
+/// Nothing of other clients is removed, replaced or changed, and both objects are kept where names
+/// conflict.
+#[tokio::test]
+async fn what_somebody_else_changed_meanwhile_stays() {
+    let pair = Pair::new(1).await;
+    let (top, other) = (pair.top.clone(), pair.rig.server.another_client());
+    let root = Cred::root();
+    let at = |sec| SetAttr {
+        uid: Some(1000),
+        mtime: Some(SetTime::To(Time { sec, nsec: 0 })),
+        ..mode(0o644)
+    };
+    let make = async |name: &str| {
+        let made = other.make(&root, &top, name.as_ref(), New::FileExclusive, at(1)).await;
+        made.unwrap().found.handle
+    };
+    let mut files = Vec::new();
+    for name in ["changed", "moved", "set", "gone", "replaced", "same"] {
+        files.push(make(name).await);
+    }
+    pair.leave();
+    for name in ["changed", "gone", "same"] {
+        pair.rig.remove(&top, name, Removal::File).await.unwrap();
+    }
+    let rename = async |from: &str, to: &str| {
+        let (from, to) = ((&top, OsStr::new(from)), (&top, OsStr::new(to)));
+        pair.rig.remote().rename(&user(), from, to).await.unwrap();
+    };
+    rename("moved", "there").await;
+    pair.rig.made(&top, "new", New::FileExclusive).await.unwrap();
+    rename("new", "replaced").await;
+    pair.rig.deferring().set_here(&user(), &files[2], &mode(0o600), None).unwrap().unwrap();
+    // Meanwhile.
+    make("there").await;
+    for file in [&files[0], &files[2], &files[4]] {
+        other.setattr(&root, file, at(2), None).await.unwrap();
+    }
+    other.remove(&root, &top, "gone".as_ref(), Removal::File).await.unwrap();
+    pair.rig.server.reconnect();
+    pair.rig.names.shared().state().forget_known();
+    pair.rig.deferring().settle(None).await.unwrap();
+    let left = tree(&other).await;
+    let names: Vec<_> = left.keys().map(String::as_str).collect();
+    let (replaced, there) = ("/replaced.conflict-here-0", "/there.conflict-here-0");
+    assert_eq!(names, ["/changed", "/replaced", replaced, "/set", "/there", there]);
+    assert_eq!(left["/set"].mode, 0o644);
+    assert_eq!(tree(pair.rig.remote()).await, left);
+    let told = pair.rig.deferring().deferred().into_iter();
+    let mut told: Vec<_> = told.map(|one| (one.due, one.wanted.unwrap())).collect();
+    told.sort();
+    assert_eq!(told, ["changed", "replaced", "replaced", "there"].map(|name| (None, name.into())));
+    // It is reported until a user deals with it, by the next process too.
+    let Pair { rig, held, .. } = pair;
+    drop(held);
+    let rig = rig.crash(Some(Image::Written));
+    assert_eq!(rig.deferring().deferred().len(), 4);
+    for name in ["changed", "replaced", &replaced[1..], &there[1..]] {
+        rig.names.remove(&user(), &top, name.as_ref(), Removal::File).await.unwrap();
+    }
+    assert!(rig.deferring().deferred().is_empty());
+}
+
+/// The server has carried out what was set here, and its answer is lost: that is no version of
+/// somebody else's, and what is cached of the file stays.
+#[tokio::test]
+async fn attributes_that_the_server_was_asked_for_are_no_other_version_while_its_answer_is_out() {
+    let pair = Pair::new(2).await;
+    let (top, root) = (pair.top.clone(), Cred::root());
+    let other = pair.rig.server.another_client();
+    let set = SetAttr { uid: Some(1000), ..mode(0o644) };
+    let made = other.make(&root, &top, "file".as_ref(), New::FileExclusive, set).await.unwrap();
+    let file = made.found.handle;
+    pair.leave();
+    let set = pair.rig.deferring().set_here(&user(), &file, &mode(0o600), None);
+    let shown = set.unwrap().unwrap().after.unwrap();
+    pair.rig.server.reconnect();
+    pair.rig.server.trouble_after(1, Trouble::Unanswered);
+    pair.rig.deferring().settle(Some(&file)).await.unwrap_err();
+    assert!(!pair.rig.server.is_trouble_to_come());
+    let attr = pair.rig.remote().getattr(&user(), &file).await.unwrap();
+    assert!(attr.validator().same_data(&shown.validator()), "{attr:?} {shown:?}");
+    assert_eq!(attr.mode, 0o600);
+}

@@ -1,0 +1,51 @@
+//! Reports to users on waiting objects, and on changes that did not have the wanted result.
+
+use std::ffi::OsString;
+
+use larder_vfs::Deferred;
+
+use crate::object::ObjectNo;
+use crate::shared::Shared;
+use crate::state::State;
+
+impl Shared {
+    /// The report on an object that waits, or has another name than the wanted one.
+    pub(crate) fn tell(&self, state: &State, no: ObjectNo) -> Option<Deferred> {
+        if let Some(altered) = state.journal().get_altered(no) {
+            let made = state.journal().of_server(&altered.handle);
+            let handle = || altered.handle.clone();
+            return Some(Deferred {
+                file: made.map_or_else(handle, |no| state.journal().handle(no)),
+                name: OsString::new(),
+                due: state.due(no),
+                is_kept: self.cache.has_kept_names(state.recorded()),
+                failure: state.failure(no),
+                wanted: None,
+            });
+        }
+        if let Some(taken) = state.journal().taken().get(no) {
+            let made = state.journal().of_server(&taken.handle);
+            let place = taken.place.as_ref().unwrap_or(&taken.origin);
+            return Some(Deferred {
+                file: made.map_or_else(|| taken.handle.clone(), |no| state.journal().handle(no)),
+                name: place.name.clone(),
+                due: state.due(no),
+                is_kept: self.cache.has_kept_names(state.recorded()),
+                failure: state.failure(no),
+                wanted: taken.wanted.clone(),
+            });
+        }
+        let wanted = state.journal().named(no).map(|named| named.wanted.clone());
+        if wanted == Some(None) {
+            return None;
+        }
+        Some(Deferred {
+            file: state.journal().handle(no),
+            name: state.journal().get(no)?.place.name.clone(),
+            due: state.due(no),
+            is_kept: self.cache.has_kept_names(state.recorded()),
+            failure: state.failure(no),
+            wanted: wanted.flatten(),
+        })
+    }
+}

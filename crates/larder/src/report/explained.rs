@@ -1,0 +1,332 @@
+//! A daemon's report of one file: its class, where its bytes are, and what would lose them.
+//!
+//! How long that takes is an estimate: from how long copies last at each level on average, which is
+//! an assumption (`[level.NAME]` in larder.toml), and as if they failed independently.
+
+use std::fmt;
+use std::time::Duration;
+
+use larder_class::{Class, Deadline, LIFETIME_MAX, Level, Lifetimes, Step, first_loss};
+use larder_vfs::{Medium, StoredPart};
+use serde::{Deserialize, Serialize};
+
+use super::{Dirty, Durable};
+use crate::options::Bytes;
+
+/// Answer to [`crate::control::Request::Explain`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Explained {
+    /// The class of a file.
+    pub(crate) class: String,
+    /// What decided on it.
+    pub(crate) why: String,
+    /// What the mount promises.
+    pub(crate) promise: String,
+    /// The part of that beyond the class.
+    pub(crate) raised: String,
+    /// How durable the file is now.
+    pub(crate) durable: Durable,
+    /// What the server lacks of it.
+    pub(crate) unsent: Dirty,
+    /// Each level that the class promises, the weakest first.
+    #[serde(default)]
+    pub(crate) levels: Vec<PromisedLevel>,
+    /// Where the bytes are now: each is in one of these places, or in a hole.
+    #[serde(default)]
+    pub(crate) places: Vec<StoredPlace>,
+    /// Why the places are not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) places_unknown: Option<String>,
+    /// The least copies of any byte.
+    #[serde(default)]
+    pub(crate) copies: Option<u32>,
+    /// After how many seconds, on average, some bytes are lost, if everything stays as it is.
+    #[serde(default)]
+    pub(crate) mean_time_to_loss_s: Option<u64>,
+}
+
+/// What a class promises for a level.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct PromisedLevel {
+    pub(crate) level: String,
+    /// By when bytes are there, in words.
+    pub(crate) when: String,
+    /// The same in milliseconds from the write; `None`: when the file is closed or synced.
+    pub(crate) within_ms: Option<u64>,
+    pub(crate) copies: u32,
+    /// What loses bytes that are nowhere else.
+    pub(crate) lost_by: String,
+    /// After how many seconds that happens, on average.
+    pub(crate) mean_time_to_loss_s: u64,
+}
+
+/// Where some bytes of a file are.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct StoredPlace {
+    /// A level, or `lost`.
+    pub(crate) level: String,
+    pub(crate) bytes: u64,
+    /// The disks of the volume that have them now.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) disks: Vec<u32>,
+    /// How many copies can be read now.
+    pub(crate) copies: u32,
+    /// What loses them; `None`: they are lost, or no disk that has them answers.
+    pub(crate) lost_by: Option<String>,
+    /// After how many seconds that happens, on average.
+    pub(crate) mean_time_to_loss_s: Option<u64>,
+}
+
+/// The levels that a class promises, the weakest first.
+pub(crate) fn promised_levels(class: &Class, lifetimes: &Lifetimes) -> Vec<PromisedLevel> {
+    let promised = &class.promised;
+    let of = |level: Level| {
+        let step = promised.steps.get(&level).filter(|step| step.within != Deadline::Never);
+        let waits = |for_level: Option<Level>| for_level == Some(level);
+        let (when, within) = match step {
+            Some(Step { within: Deadline::Within(time), .. }) => {
+                (step?.within.to_string(), Some(*time))
+            }
+            _ if waits(promised.close) => ("at close".to_owned(), None),
+            _ if waits(promised.fsync) => ("at fsync".to_owned(), None),
+            _ => return None,
+        };
+        let copies = step.map_or(1, |step| u32::from(step.copies));
+        Some(PromisedLevel {
+            level: level.name().to_owned(),
+            when,
+            within_ms: within.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX)),
+            copies,
+            lost_by: lost_by(level, copies, &[]),
+            mean_time_to_loss_s: lifetimes.until_loss(level, copies).as_secs(),
+        })
+    };
+    Level::ALL.into_iter().filter_map(of).collect()
+}
+
+impl StoredPlace {
+    /// Bytes that are at a level in as many copies.
+    pub(crate) fn new(level: Level, bytes: u64, copies: u32, lifetimes: &Lifetimes) -> StoredPlace {
+        StoredPlace {
+            level: level.name().to_owned(),
+            bytes,
+            disks: Vec::new(),
+            copies,
+            lost_by: (copies > 0).then(|| lost_by(level, copies, &[])),
+            mean_time_to_loss_s: (copies > 0)
+                .then(|| lifetimes.until_loss(level, copies).as_secs()),
+        }
+    }
+
+    /// Bytes that a volume has.
+    pub(crate) fn of_part(part: StoredPart, lifetimes: &Lifetimes) -> StoredPlace {
+        let StoredPart { medium, bytes, disks, is_lost } = part;
+        if is_lost {
+            return StoredPlace { level: LOST.to_owned(), bytes, ..StoredPlace::default() };
+        }
+        let level = match medium {
+            Medium::Memory => Level::Shared,
+            Medium::Disk => Level::Durable,
+        };
+        let copies = u32::try_from(disks.len()).unwrap_or(u32::MAX);
+        let lost_by = (copies > 0).then(|| lost_by(level, copies, &disks));
+        StoredPlace { disks, lost_by, ..StoredPlace::new(level, bytes, copies, lifetimes) }
+    }
+}
+
+/// The level of bytes that are nowhere.
+const LOST: &str = "lost";
+
+impl Explained {
+    /// The same with these places, and what follows from them: the level reached, as far as the
+    /// server has everything, the copies, and what to expect.
+    pub(crate) fn with_places(mut self, places: Vec<StoredPlace>) -> Explained {
+        let rank = |level: &str| Level::ALL.iter().position(|one| one.name() == level);
+        let weakest = places.iter().map(|place| &place.level).min_by_key(|level| rank(level));
+        if let Some(level) = weakest.filter(|_| self.unsent.bytes == 0) {
+            self.durable.level.clone_from(level);
+        }
+        self.copies = places.iter().map(|place| place.copies).min();
+        let is_lost = places.iter().any(|place| place.level == LOST);
+        let times = places.iter().filter_map(|place| place.mean_time_to_loss_s);
+        let times: Vec<Duration> = times.map(Duration::from_secs).collect();
+        let first = first_loss(&times).filter(|_| !is_lost);
+        self.mean_time_to_loss_s = first.map(|time| time.as_secs());
+        Explained { places, ..self }
+    }
+
+    /// The part that is about the class.
+    pub(crate) fn of_class(&self) -> String {
+        let Explained { class, why, promise, raised, levels, .. } = self;
+        let raised =
+            if raised.is_empty() { String::new() } else { format!("  raised   {raised}\n") };
+        let levels: String = levels.iter().map(ToString::to_string).collect();
+        format!("  class    {class}: {why}\n  promise  {promise}\n{raised}{levels}")
+    }
+}
+
+/// What loses bytes of which so many copies at a level are all there is: on these disks, if it is
+/// known on which.
+fn lost_by(level: Level, copies: u32, disks: &[u32]) -> String {
+    let numbers: Vec<String> = disks.iter().map(ToString::to_string).collect();
+    let numbers = numbers.join(", ");
+    match (level, copies, disks) {
+        (Level::Memory, ..) => "a restart of this machine".to_owned(),
+        (Level::Local, ..) => "the loss of this machine's disk".to_owned(),
+        (Level::Shared, 1, []) => "a restart of the memory disk".to_owned(),
+        (Level::Shared, 1, _) => format!("a restart of memory disk {numbers}"),
+        (Level::Shared, _, []) => format!("a restart of {copies} memory disks at once"),
+        (Level::Shared, ..) => format!("a restart of all of memory disks {numbers} at once"),
+        (Level::Durable, 1, []) => "the loss of the server's disk".to_owned(),
+        (Level::Durable, 1, _) => format!("the loss of disk {numbers}"),
+        (Level::Durable, _, []) => format!("the loss of {copies} disks at once"),
+        (Level::Durable, ..) => format!("the loss of all of disks {numbers} at once"),
+        (Level::Archive, ..) => "the loss of the archive".to_owned(),
+    }
+}
+
+impl fmt::Display for PromisedLevel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let PromisedLevel { level, when, copies, lost_by, mean_time_to_loss_s, .. } = self;
+        let copies = if *copies > 1 { format!(" in {copies} copies") } else { String::new() };
+        let after = Lasting(Duration::from_secs(*mean_time_to_loss_s));
+        writeln!(f, "  {level:<8} {when}{copies}; lost by {lost_by}: {after}")
+    }
+}
+
+impl fmt::Display for StoredPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let StoredPlace { level, bytes, copies, lost_by, mean_time_to_loss_s, .. } = self;
+        write!(f, "{} ", Bytes(*bytes))?;
+        match (lost_by, mean_time_to_loss_s) {
+            (Some(lost_by), Some(after)) => {
+                let copies =
+                    if *copies > 1 { format!(" in {copies} copies") } else { String::new() };
+                let after = Lasting(Duration::from_secs(*after));
+                write!(f, "{level}{copies}, lost by {lost_by}: {after}")
+            }
+            _ if level == LOST => f.write_str(LOST),
+            _ => write!(f, "{level}, but no disk that has them can be read now"),
+        }
+    }
+}
+
+impl fmt::Display for Explained {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.of_class())?;
+        writeln!(f, "  level    {}", self.durable)?;
+        if self.unsent.bytes > 0 {
+            writeln!(f, "  unsent   {}", self.unsent)?;
+        }
+        for place in &self.places {
+            writeln!(f, "  where    {place}")?;
+        }
+        if let Some(why) = &self.places_unknown {
+            writeln!(f, "  where    not known: {why}")?;
+        }
+        match self.mean_time_to_loss_s {
+            Some(after) => {
+                writeln!(f, "  lasts    {} as it is now", Lasting(Duration::from_secs(after)))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// An average time until something happens, with two digits or so.
+struct Lasting(Duration);
+
+impl fmt::Display for Lasting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const UNITS: [(&str, u64); 7] = [
+            ("s", 1),
+            ("min", 60),
+            ("h", 3600),
+            ("days", 24 * 3600),
+            ("years", 365 * 24 * 3600),
+            ("thousand years", 365 * 24 * 3_600_000),
+            ("million years", 365 * 24 * 3_600_000_000),
+        ];
+        if self.0 >= LIFETIME_MAX {
+            return f.write_str("more than a billion years on average");
+        }
+        let seconds = self.0.as_secs();
+        let fits = UNITS.iter().rev().find(|(_, unit)| seconds >= 2 * unit);
+        let (name, unit) = fits.unwrap_or(&UNITS[0]);
+        write!(f, "{} {name} on average", (seconds + unit / 2) / unit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn averages_have_the_unit_that_fits() {
+        for (seconds, shown) in [
+            (0, "0 s"),
+            (1, "1 s"),
+            (119, "119 s"),
+            (120, "2 min"),
+            (30 * 86_400, "30 days"),
+            (25 * 31_536_000, "25 years"),
+            (1999 * 31_536_000, "1999 years"),
+            (2600 * 31_536_000, "3 thousand years"),
+            (2_600_000 * 31_536_000, "3 million years"),
+            (u64::MAX, "more than a billion years"),
+        ] {
+            let told = Lasting(Duration::from_secs(seconds)).to_string();
+            assert_eq!(told, format!("{shown} on average"), "{seconds}");
+        }
+    }
+
+    fn part(medium: Medium, bytes: u64, disks: &[u32]) -> StoredPart {
+        StoredPart { medium, bytes, disks: disks.to_vec(), is_lost: false }
+    }
+
+    /// The weakest part decides on the level and the copies, and all of them on the time.
+    #[test]
+    fn a_file_is_as_durable_as_its_weakest_part() {
+        let lifetimes = Lifetimes::default();
+        let durable = || Durable { level: "durable".into(), promised: None, due: None };
+        let of = |parts: &[StoredPart], unsent: u64| {
+            let unsent = Dirty { bytes: unsent, ..Dirty::default() };
+            let explained = Explained { durable: durable(), unsent, ..Explained::default() };
+            let place = |part: &StoredPart| StoredPlace::of_part(part.clone(), &lifetimes);
+            explained.with_places(parts.iter().map(place).collect())
+        };
+        let lost = StoredPart { is_lost: true, ..part(Medium::Memory, 1, &[]) };
+        let (disks, disk) = (part(Medium::Disk, 4096, &[1, 2]), part(Medium::Disk, 9, &[1]));
+        let (memory, away) = (part(Medium::Memory, 5, &[3]), part(Medium::Disk, 7, &[]));
+        for (parts, level, copies, days) in [
+            (vec![], "durable", None, None),
+            (vec![disk.clone()], "durable", Some(1), Some(25 * 365)),
+            (vec![disks.clone(), disk.clone()], "durable", Some(1), Some(9123)),
+            (vec![disks.clone(), memory.clone()], "shared", Some(1), Some(29)),
+            (vec![away.clone(), disk], "durable", Some(0), Some(25 * 365)),
+            (vec![disks.clone(), lost.clone(), memory.clone()], "lost", Some(0), None),
+        ] {
+            let told = of(&parts, 0);
+            assert_eq!((told.durable.level.as_str(), told.copies), (level, copies), "{parts:?}");
+            let told_days = told.mean_time_to_loss_s.map(|seconds| seconds / 86_400);
+            assert_eq!(told_days, days, "{parts:?}");
+        }
+        assert_eq!(
+            of(std::slice::from_ref(&memory), 1).durable.level,
+            "durable",
+            "it is not all there"
+        );
+        let shown = |part| StoredPlace::of_part(part, &lifetimes).to_string();
+        assert_eq!(
+            shown(memory),
+            "5 B shared, lost by a restart of memory disk 3: 30 days on average"
+        );
+        assert_eq!(
+            shown(disks),
+            "4.00 KiB durable in 2 copies, lost by the loss of all of disks 1, 2 at once: 114 \
+             thousand years on average"
+        );
+        assert_eq!(shown(away), "7 B durable, but no disk that has them can be read now");
+        assert_eq!(shown(lost), "1 B lost");
+    }
+}

@@ -1,0 +1,221 @@
+//! Memory disks of volumes, on mounts.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+
+use crate::harness::{Mount, eventually, pattern, succeed};
+use crate::server::Server;
+use crate::several_disks::{Disk, Volume, status};
+
+const MIB: u64 = 1 << 20;
+
+/// Bytes that were ever written to a disk and not cleared, as it reports them.
+fn written(told: &serde_json::Value, at: usize) -> u64 {
+    told["disks"][at]["status"]["written_bytes"].as_u64().unwrap()
+}
+
+/// With `larder serve --memory`, and with `larder disk enrol --memory`: the volume is full when its
+/// other disk is, and the memory disk is empty.
+#[test]
+fn memory_disks_are_told_apart_and_stay_empty() {
+    let mut volume = Volume::with_copies(1, 1);
+    volume.enrol(&["--memory"]);
+    volume.disks[1].keep_in_memory();
+    volume.disks.iter_mut().for_each(Disk::start);
+    for mut server in [
+        Server::volume(&["--size", "64M", "--memory", "64M"]),
+        Server::meta(&["--engine", &volume.engine()]),
+    ] {
+        let mount = Mount::new(&server, &[]);
+        eventually("both disks are there", || status(&server)["disks"][1]["state"] == "up");
+        fs::write(mount.path("most"), pattern(1, 60 << 20)).unwrap();
+        let mut more = fs::File::create(mount.path("more")).unwrap();
+        let written_more = more.write_all(&pattern(2, 8 << 20)).and_then(|()| more.sync_all());
+        let more = written_more.unwrap_err();
+        assert_eq!(more.raw_os_error(), Some(rustix::io::Errno::NOSPC.raw_os_error()));
+        let told = status(&server);
+        assert_eq!(
+            (&told["disks"][0]["is_memory"], &told["disks"][1]["is_memory"]),
+            (&false.into(), &true.into())
+        );
+        assert_eq!(told["size_bytes"], 64 * MIB);
+        assert_eq!(
+            (&told["memory_bytes"], &told["memory_free_bytes"]),
+            (&(64 * MIB).into(), &(64 * MIB).into())
+        );
+        assert!(written(&told, 0) >= 60 * MIB && written(&told, 1) == 0, "{told}");
+        let mut shown = server.larder_here();
+        shown.args(["volume", "status", &server.address().to_string()]);
+        let shown = String::from_utf8(succeed(&mut shown).stdout).unwrap();
+        assert!(shown.contains("memory    64.0 MiB, 64.0 MiB free"), "{shown}");
+        drop(mount);
+        server.kill();
+    }
+}
+
+/// Class `volatile`: in memory alone, and visible to other mounts at once. After the memory disk
+/// was restarted, a read reports that the bytes are lost, `volume status` lists the file once, and
+/// the file can be rewritten and removed; files of class `edited` are unaffected.
+#[test]
+fn a_volatile_file_is_in_memory_and_its_loss_is_told() {
+    let mut volume = Volume::with_copies(1, 1);
+    volume.enrol(&["--memory"]);
+    volume.disks[1].keep_in_memory();
+    volume.disks.iter_mut().for_each(Disk::start);
+    let server = Server::meta(&["--engine", &volume.engine()]);
+    eventually("both disks are there", || status(&server)["disks"][1]["state"] == "up");
+    let (one, two) = (Mount::new(&server, &["class=volatile"]), Mount::new(&server, &[]));
+    let (small, large) = (pattern(1, 5000), pattern(2, 3 << 20));
+    fs::write(one.path("small"), &small).unwrap();
+    fs::write(one.path("large"), &large).unwrap();
+    let told = status(&server);
+    assert!(written(&told, 0) == 0 && written(&told, 1) >= 3 * MIB, "{told}");
+    assert!(fs::read(two.path("small")).unwrap() == small);
+    assert!(fs::read(two.path("large")).unwrap() == large);
+    fs::write(two.path("kept"), &small).unwrap();
+    assert!(written(&status(&server), 0) >= 8192, "edited bytes are on the disk");
+    // A writer of another class has its own bytes written to the disk, and no others.
+    let file = fs::File::options().write(true).open(two.path("large")).unwrap();
+    file.write_all_at(b"edited", 2 << 20).unwrap();
+    drop(file);
+
+    volume.disks[1].kill();
+    volume.disks[1].start();
+    let third = Mount::plain(&server, &["hard"]);
+    let lost = |name: &str| fs::read(third.path(name)).unwrap_err().raw_os_error();
+    let expected = Some(rustix::io::Errno::NOTRECOVERABLE.raw_os_error());
+    assert_eq!((lost("small"), lost("large")), (expected, expected));
+    assert!(fs::read(third.path("kept")).unwrap() == small);
+    assert_eq!(fs::metadata(third.path("small")).unwrap().len(), 5000);
+    let listed = |told: &serde_json::Value| -> Vec<String> {
+        let all = told["lost"].as_array().unwrap().iter();
+        all.map(|one| one["path"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(listed(&status(&server)), ["/small", "/large"]);
+
+    fs::write(one.path("large"), &small).unwrap();
+    assert!(fs::read(third.path("large")).unwrap() == small);
+    fs::remove_file(third.path("small")).unwrap();
+    assert_eq!(listed(&status(&server)), [] as [&str; 0]);
+}
+
+/// A class that asks for two copies, on two memory disks beside each other, and a single memory
+/// disk: killing one of the two loses nothing, and its bytes are restored from the other; killing
+/// both loses what was only there, with one report per file.
+#[test]
+fn what_is_in_two_memories_is_lost_with_both_alone() {
+    let mut volume = Volume::with_copies(1, 1);
+    volume.enrol(&["--memory"]);
+    volume.enrol(&["--memory"]);
+    volume.enrol(&["--memory", "--beside", "3"]);
+    for disk in &mut volume.disks[1..] {
+        disk.keep_in_memory();
+    }
+    volume.disks.iter_mut().for_each(Disk::start);
+    let server = Server::meta(&["--engine", &volume.engine()]);
+    let up = |at: usize| status(&server)["disks"][at]["state"] == "up";
+    eventually("all disks are there", || (0..4).all(up));
+    let rules = volume.dir.path().join("rules.toml");
+    fs::write(&rules, "[class.twice]\nlike = 'volatile'\nshared = { copies = 2 }\n").unwrap();
+    let option = format!("rules={}", rules.display());
+    let one = Mount::new(&server, &[&option, "class=twice"]);
+    let content = |number: u64| pattern(number, 5000 + number as usize * 20_000);
+    for number in 0..10 {
+        fs::write(one.path(&format!("f{number}")), content(number)).unwrap();
+    }
+    fs::write(one.path("large"), pattern(77, 3 << 20)).unwrap();
+    let kept = Mount::new(&server, &[]);
+    fs::write(kept.path("kept"), content(1)).unwrap();
+    let told = status(&server);
+    assert!(written(&told, 2) >= 3 * MIB && written(&told, 3) >= 3 * MIB, "{told}");
+    assert_eq!(written(&told, 1), 0, "one copy is not enough: {told}");
+
+    let stale = |at: usize| status(&server)["disks"][at]["stale_bytes"].as_u64().unwrap();
+    let lost = || status(&server)["lost"].as_array().unwrap().len();
+    for at in [2, 3] {
+        volume.disks[at].kill();
+        let other = Mount::plain(&server, &["hard"]);
+        for number in 0..10 {
+            let read = fs::read(other.path(&format!("f{number}"))).unwrap();
+            assert!(read == content(number), "{number}");
+        }
+        drop(other);
+        volume.disks[at].start();
+        eventually("its restart was seen", || up(at) && written(&status(&server), at) > 0);
+        eventually("it has what the other one has", || stale(at) == 0);
+        assert_eq!(lost(), 0);
+        assert!(written(&status(&server), at) >= 3 * MIB);
+    }
+
+    volume.disks[2].kill();
+    volume.disks[3].kill();
+    volume.disks[2].start();
+    volume.disks[3].start();
+    eventually("all files are told of", || lost() == 11);
+    let other = Mount::plain(&server, &["hard"]);
+    let expected = Some(rustix::io::Errno::NOTRECOVERABLE.raw_os_error());
+    for name in (0..10).map(|number| format!("f{number}")).chain(["large".to_owned()]) {
+        assert_eq!(fs::read(other.path(&name)).unwrap_err().raw_os_error(), expected, "{name}");
+    }
+    assert!(fs::read(other.path("kept")).unwrap() == content(1));
+}
+
+/// Classes that let bytes be in memory for a time, for a long time and for good: those that are
+/// due go to the disk and no others, and are not lost when the memory disk is. The metadata server
+/// is killed between.
+#[test]
+fn what_is_due_goes_from_memory_to_the_disk_and_nothing_else_does() {
+    let mut volume = Volume::with_copies(1, 1);
+    volume.enrol(&["--memory"]);
+    volume.disks[1].keep_in_memory();
+    volume.disks.iter_mut().for_each(Disk::start);
+    let mut server = Server::meta(&["--engine", &volume.engine()]);
+    let up = |server: &Server| status(server)["disks"][1]["state"] == "up";
+    eventually("both disks are there", || up(&server));
+    let rules = volume.dir.path().join("rules.toml");
+    let classes = "[class.soon]\nlike = 'volatile'\ndurable = '1s'\n\
+                   [class.later]\nlike = 'volatile'\ndurable = '20d'\n\
+                   [[rule]]\nglob = '*.soon'\nclass = 'soon'\n\
+                   [[rule]]\nglob = '*.later'\nclass = 'later'\n";
+    fs::write(&rules, classes).unwrap();
+    let mount = Mount::new(&server, &[&format!("rules={}", rules.display()), "class=volatile"]);
+    let content = |number: u64| pattern(number, 5000 + number as usize * 100_000);
+    let kinds = ["soon", "later", "never"];
+    for (number, kind) in (0..9).flat_map(|number| kinds.map(|kind| (number, kind))) {
+        fs::write(mount.path(&format!("f{number}.{kind}")), content(number)).unwrap();
+    }
+    fs::remove_file(mount.path("f8.later")).unwrap();
+    let reader = Mount::plain(&server, &["hard"]);
+    let held = fs::File::open(reader.path("f8.soon")).unwrap();
+    held.read_exact_at(&mut [0; 10], 0).unwrap();
+    let blocks = |length: usize| length.next_multiple_of(4096) as u64;
+    let due: u64 = (0..9).map(|number| blocks(content(number).len())).sum();
+    eventually("what is due is on the disk", || written(&status(&server), 0) == due);
+    eventually("eight files are due later", || status(&server)["due_files"] == 8);
+    let mut bytes = content(8);
+    bytes.fill(0);
+    held.read_exact_at(&mut bytes, 0).unwrap();
+    assert!(bytes == content(8), "whoever has it open reads on");
+    drop(held);
+
+    server.kill();
+    server.restart();
+    eventually("both disks are there again", || up(&server));
+    assert_eq!(status(&server)["due_files"], 8);
+    volume.disks[1].kill();
+    volume.disks[1].start();
+    eventually("losses are told", || status(&server)["lost"].as_array().unwrap().len() == 17);
+    let expected = Some(rustix::io::Errno::NOTRECOVERABLE.raw_os_error());
+    for number in 0..9 {
+        let read = |kind: &str| fs::read(reader.path(&format!("f{number}.{kind}")));
+        assert!(read("soon").unwrap() == content(number), "{number}");
+        assert_eq!(read("never").unwrap_err().raw_os_error(), expected, "{number}");
+        let later = if number == 8 { Some(2) } else { expected };
+        assert_eq!(read("later").unwrap_err().raw_os_error(), later, "{number}");
+    }
+    assert_eq!(written(&status(&server), 0), due);
+    drop((mount, reader));
+    server.kill();
+    assert_eq!(succeed(&mut volume.check()).stdout, b"nothing is wrong\n");
+}
