@@ -47,9 +47,9 @@ impl Class {
         self.promised.close.max(self.promised.write()) < Some(Level::Local)
     }
 
-    /// Whether nobody waits for bytes to be on the server's disk: the memory of other machines is
-    /// enough for a time, or for good. A class that asks for the server's disk some time later has
-    /// to name that level, too.
+    /// Whether no caller waits for bytes to be on the server's disk: the memory of other machines
+    /// is enough for a time, or for good. A class that asks for the server's disk some time later
+    /// has to name that level, too.
     pub fn is_volatile(&self) -> bool {
         let promised = &self.promised;
         let waits_for = promised.close.max(promised.fsync).max(promised.write());

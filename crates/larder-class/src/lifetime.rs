@@ -12,7 +12,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 const DAY: Duration = Duration::from_secs(24 * 3600);
 pub(crate) const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// Longest time that is told, for what nobody can know any more: a billion years.
+/// Longest lifetime that is reported; longer estimates mean nothing: a billion years.
 pub const LIFETIME_MAX: Duration = Duration::from_secs(1_000_000_000 * YEAR.as_secs());
 
 /// What becomes of one copy at a level.

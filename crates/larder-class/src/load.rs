@@ -310,7 +310,8 @@ mod tests {
         assert!(!classes.ask_for_program());
     }
 
-    /// Over all subsets of who can decide: the one that comes first in the order does.
+    /// Over all subsets of what can decide (file, directory, rule, mount): the one that comes first
+    /// in the order does.
     #[test]
     fn the_rule_nearest_to_the_file_decides() {
         let rules = "[[rule]]\nglob = '*.c'\nclass = 'scratch'";

@@ -109,7 +109,7 @@ mod tests {
         let file = open(&path);
         file.set_len(4096).unwrap();
         let other = open(&path);
-        // SAFETY: a fresh mapping of one page, which nobody touches.
+        // SAFETY: a fresh mapping of one page, which no code accesses.
         let page = unsafe {
             let (protection, fd) = (libc::PROT_READ | libc::PROT_WRITE, other.as_raw_fd());
             libc::mmap(std::ptr::null_mut(), 4096, protection, libc::MAP_SHARED, fd, 0)

@@ -14,8 +14,8 @@ impl Shared {
             Target::Waiting(no) => self.state().attr(no).ok_or(Error::Stale),
             Target::Server(server) => loop {
                 let attr = self.remote.getattr(cred, &server).await?;
-                // The server may have what it was just asked to set: only the answer tells whether
-                // this is that, or somebody else's doing.
+                // The server may already have set what this client asked for: only its answer
+                // tells whether these are that, or attributes that another client set.
                 match self.asked_meanwhile(file, &attr) {
                     Some(no) => self.settle_one(no, cred.deadline).await?,
                     None => return Ok(self.show(file, attr)),

@@ -47,8 +47,8 @@ pub trait Deferring: Send + Sync {
     ) -> Option<Result<Change>>;
 
     /// The server's files that [`Deferring::set_here`] has emptied, with their attributes since
-    /// then, unless somebody has changed them. An earlier process may have died before it gave up
-    /// the bytes that it held.
+    /// then, except files that another client has changed. An earlier process may have died before
+    /// it gave up the bytes that it held.
     fn emptied(&self) -> Vec<(Handle, Attr)> {
         Vec::new()
     }

@@ -1,4 +1,4 @@
-//! Keys and seals of the program of disks: they prove who made a message.
+//! Keys and seals of the program of disks: a seal proves which side sent a message.
 //!
 //! ```text
 //! master key                 random; a file of the disk, and one of the metadata server
@@ -47,7 +47,7 @@ xdr_enum! {
     ///
     /// `Off`: not at all: anyone who can reach a disk may do everything; for measurements.
     /// `Secure`: a client without a capability can do nothing, and nothing can be altered.
-    /// `Private`: the data cannot be read by others, either.
+    /// `Private`: besides that, only the client and the disk can read the data.
     Setup { Off = 0, Secure = 1, Private = 2 }
 }
 

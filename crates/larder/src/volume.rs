@@ -235,7 +235,7 @@ pub(crate) fn read_key(path: &Path, volume: VolumeId, disk: DiskId) -> Result<Di
     Ok(key)
 }
 
-/// Where a metadata server listens, and who may call.
+/// Where a metadata server listens, and which callers it admits.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Listening {
     /// Where to listen, over TCP; port 0 chooses a free one

@@ -85,7 +85,7 @@ impl Svg {
     }
 
     /// The whole drawing. `id` is unique in the page; `title` names it, `description` says what it
-    /// shows to who cannot see it.
+    /// shows, for readers who cannot see it.
     pub(crate) fn finish(
         self,
         id: &str,

@@ -61,7 +61,8 @@ impl Client {
         Ok(self.core.durability(&*self.core.node(ino)?))
     }
 
-    /// The size of a regular file, as far as is known here; `None` of what is none. Asks nobody.
+    /// The size of a regular file, as far as is known here; `None` for other objects. Makes no
+    /// request.
     ///
     /// # Errors
     /// As [`Client::class`].

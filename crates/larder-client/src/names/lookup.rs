@@ -46,7 +46,8 @@ impl Core {
         if !granted.contains(Access::LOOKUP) {
             return Some(Err(Error::AccessDenied));
         }
-        // The server may have changed it already. Out of its reach nobody has seen that.
+        // The server may have changed it already. While the server is out of reach, no process of
+        // this mount can have seen that.
         if self.changing.has(dir, name) && self.remote.reachable() {
             return None;
         }
@@ -67,7 +68,7 @@ impl Core {
     }
 
     /// Whether all names of the directory are known and this is none of them, under a lease that
-    /// ends before somebody else makes it.
+    /// ends before another client makes it.
     fn is_known_absent(&self, dir: &Node, name: &OsStr) -> bool {
         let state = dir.state();
         state.early_lease().is_some() && self.may_lack(&state, name)
@@ -81,8 +82,8 @@ impl Core {
         !is_asked && is_exact && state.whole().lacks(name_bytes(name))
     }
 
-    /// The answer, if a lease on the directory makes one of what is held. Where the file would have
-    /// to be asked about in any case, nobody waits for the lease, and later lookups have it.
+    /// The answer, if a lease on the directory makes one of what is held. If the client has to ask
+    /// the server about the file in any case, no caller waits for the lease; later lookups have it.
     async fn lookup_leased(
         self: &Arc<Self>,
         dir: &Arc<Node>,

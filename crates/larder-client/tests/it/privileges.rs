@@ -5,8 +5,8 @@ use larder_vfs::{Cred, Error, FileSystem, SetAttr};
 
 use crate::rig::{Rig, WRITE};
 
-/// The kernel drops the bits on behalf of the writer, who may not set modes; the server does it
-/// when it gets the bytes.
+/// The kernel drops the bits on behalf of the writer, a user who may not set modes; the server
+/// drops them when it gets the bytes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_writer_that_is_not_the_owner_drops_set_uid() {
     let rig = Rig::new(Options::default()).await;

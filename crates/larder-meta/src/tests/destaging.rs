@@ -187,7 +187,7 @@ impl Scene {
         self.rig.copy_moves();
         self = self.go(Step::End).go(Step::Wait);
         move_all(&mut self.rig);
-        // By then nobody can have a file open since before the server was started.
+        // By then no client can have a file open since before the server was started.
         self = self.go(Step::Wait);
         self.look(of);
         self.rig.check();

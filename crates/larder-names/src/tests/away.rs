@@ -347,8 +347,8 @@ async fn what_somebody_else_changed_meanwhile_stays() {
     assert!(rig.deferring().deferred().is_empty());
 }
 
-/// The server has carried out what was set here, and its answer is lost: that is no version of
-/// somebody else's, and what is cached of the file stays.
+/// The server has set what was set here, and its answer is lost: the client does not take this for
+/// another client's version, and what is cached of the file stays.
 #[tokio::test]
 async fn attributes_that_the_server_was_asked_for_are_no_other_version_while_its_answer_is_out() {
     let pair = Pair::new(2).await;

@@ -1,6 +1,6 @@
-//! One input of the fuzzer `export_request`: bytes that nobody meant, sent to an export of the
-//! model. Whatever they are, they are answered with a reply that can be read, or not at all, and
-//! the export goes on. The fuzzer includes this file, so it stands alone.
+//! One input of the fuzzer `export_request`: arbitrary bytes, sent to an export of the model.
+//! Whatever they are, the export answers with a reply that can be decoded, or not at all, and
+//! continues. The fuzzer includes this file, so it stands alone.
 //!
 //! The first byte of an input chooses what the rest is: a datagram, a stream of record marks and
 //! records, or the arguments of a call whose RPC header is good and whose handles can be, so that

@@ -19,13 +19,13 @@ use crate::rebuild::{Asked, Library, Recorder};
 /// Variables that a command sees without being asked for.
 const USUAL: [&str; 8] = ["PATH", "HOME", "LANG", "TZ", "TERM", "USER", "LOGNAME", "SHELL"];
 
-/// The same, where what is made is shared: others have another home.
+/// The same for shared runs: other users have another home directory.
 const USUAL_SHARED: [&str; 3] = ["PATH", "LANG", "TZ"];
 
 /// The same, by the beginning of their names.
 const USUAL_BEGIN: &str = "LC_";
 
-/// How long a command may run again, if nobody says so.
+/// How long a command may take when it runs again, unless the user says otherwise.
 const TIMEOUT: &str = "10min";
 
 /// Arguments of `larder run`.
@@ -42,9 +42,9 @@ command's.\n\nExample:\n  larder run -- make"
 pub(crate) struct Args {
     #[command(flatten)]
     how: How,
-    /// If somebody ran the same here with the same inputs, put what was made then in place
-    /// instead, and keep what is made now for others. own: believe this user's runs and
-    /// root's; all: of whoever can write to the volume
+    /// If an earlier run did the same here with the same inputs, put what it made in place
+    /// instead, and keep what is made now for later runs. own: trust the runs of this user and
+    /// of root; all: those of every user who can write to the volume
     #[arg(long, value_name = "own|all", num_args = 0..=1, require_equals = true, default_missing_value = "own")]
     shared: Option<Trust>,
     /// The command

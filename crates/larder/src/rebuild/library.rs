@@ -1,10 +1,10 @@
 //! Rules of a volume, and what they need: files below `.larder` in its root
 //! (`docs/formats/rule.md`).
 //!
-//! Each is named by the hash of its bytes, so no user can replace one by another. Rules are kept
-//! for each user: a rule is run only for files of the user who keeps it, or if root keeps it, since
-//! it is run as the owner of the file. They are written in class `edited`, whatever class the mount
-//! has: they must survive the files that they describe.
+//! A rule is named by the hash of its bytes, so no user can replace one by another. Each user keeps
+//! rules of their own: larder runs a rule as the owner of the file, so it does so only if that user
+//! or root keeps the rule. Rules are written in class `edited`, whatever class the mount has: they
+//! must survive the files that they describe.
 
 use std::ffi::OsString;
 use std::fs::{self, File, Permissions};

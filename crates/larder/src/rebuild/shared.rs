@@ -21,7 +21,7 @@ use super::library::{Library, beside};
 /// Most rules of one work that are considered.
 const RULES_MAX: usize = 1000;
 
-/// Whose rules are believed.
+/// Of which users `larder run --shared` trusts the rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Trust {
     /// Those of this user, and of root.

@@ -261,7 +261,7 @@ impl Server {
         self.running = Running::Larder(child);
     }
 
-    /// Waits until it can be reached. Somebody else who listens there is not taken for it.
+    /// Waits until it can be reached. Another process that listens there is not taken for it.
     pub(crate) fn listens(&mut self) {
         let Running::Larder(child) = &mut self.running else { panic!("it does not run") };
         eventually("the server listens", || {

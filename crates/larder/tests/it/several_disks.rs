@@ -207,7 +207,7 @@ fn a_disk_that_is_away_holds_up_what_lies_on_it_and_nothing_else() {
 }
 
 /// A disk is added while a mount works, and gets what is written from then on; `larder status`
-/// shows the servers, who uses them, and why a disk is away.
+/// shows the servers, which clients use them, and why a disk is away.
 #[test]
 fn a_disk_is_added_while_the_volume_is_served_and_status_tells() {
     let mut volume = Volume::new(1);

@@ -23,7 +23,7 @@ pub(crate) struct Lines {
     pub(crate) curves: Vec<Curve>,
     /// Published places and points.
     pub(crate) marks: Vec<Mark>,
-    /// What to say besides, in the legend: who failed, who was not measured.
+    /// Further lines of the legend: which targets failed, and which were not measured.
     pub(crate) notes: Vec<Entry>,
 }
 

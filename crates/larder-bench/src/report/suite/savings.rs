@@ -11,7 +11,7 @@ use crate::record::{Run, Test};
 use super::super::compare::sides;
 use super::super::document::{Block, Cell, Table, Tone};
 
-/// A table for each test in which calls were timed; none if nobody is there to compare with.
+/// A table for each test in which calls were timed; none if there is no target to compare with.
 pub(super) fn blocks(run: &Run, tests: &[&Test]) -> Vec<Block> {
     let (ours, theirs) = sides(run);
     let Some((plain, others)) = theirs.split_first() else { return Vec::new() };

@@ -1,10 +1,10 @@
 //! Latency of single operations: small files in random order, one operation each.
 //!
 //! Reads under a capability that the client has (`latency-again`) and under one that has just ended
-//! (`latency-revoked`) differ by what the client pays for another; a chmod of files of which nobody
-//! has a capability (`latency-chmod`) and of files that were just read (`latency-revocation`) by
-//! what the metadata server pays for telling the disk. On servers without capabilities each pair is
-//! alike.
+//! (`latency-revoked`) differ by what the client pays for another; a chmod of files for which no
+//! client has a capability (`latency-chmod`) and of files that were just read
+//! (`latency-revocation`) by what the metadata server pays for the revocation at the disk. On
+//! servers without capabilities each pair is alike.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions, Permissions};

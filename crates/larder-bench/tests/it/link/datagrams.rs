@@ -11,7 +11,7 @@ use super::peers::{
     server_at,
 };
 
-/// Datagrams that the kernel surely holds while nobody takes them.
+/// Datagrams that the kernel surely holds while no process receives them.
 const HELD: usize = 16;
 
 /// Sends numbered datagrams up a link and answers which of them arrived.

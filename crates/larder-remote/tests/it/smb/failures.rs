@@ -263,7 +263,7 @@ async fn changes_of_names_whose_answer_was_lost_are_found_out() {
         async move { smb.remove(&cred, &root, "link".as_ref(), Removal::File).await.map(drop) };
     assert_eq!(unanswered(&proxy, removing, || !path("link").exists()).await, Ok(()));
 
-    // It cannot be determined who made these: nothing is claimed.
+    // The client cannot determine whether its own call made these: it claims nothing.
     for (name, new) in [("dir", New::Directory), ("lock", New::FileExclusive)] {
         let (smb, cred, root) = parts();
         let making = async move {
