@@ -63,6 +63,7 @@ fuzz_target!(|input: &[u8]| {
         35 => both::<recall::Recall>(rest),
         36 => both::<recall::LockFree>(rest),
         37 => both::<calls::Preallocate>(rest),
+        38 => both::<calls::Destage>(rest),
         _ => (),
     }
 });

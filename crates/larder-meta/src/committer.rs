@@ -19,10 +19,13 @@
 //! - Blocks that the disks have cleared become free sooner or later, whatever fails meanwhile.
 
 mod ended;
+mod leaving;
 mod resilvering;
 mod waiting;
 
 use ended::Ended;
+pub(crate) use leaving::Destaged;
+use leaving::Leaving;
 pub(crate) use resilvering::{DisksChanged, NextStale};
 use waiting::answer;
 
@@ -84,6 +87,8 @@ pub(crate) enum Event {
     TaskEnded(DiskId, bool),
     /// Bytes on memory disks are due on other disks.
     Due(oneshot::Sender<()>),
+    /// A client asks for what a file has on memory disks to be on others.
+    Destage(Destaged),
     /// A file's bytes were copied to other disks, except to these.
     Moved(FileId, BTreeSet<DiskId>),
     /// The volume is to have other disks.
@@ -132,6 +137,7 @@ pub(crate) struct Committer {
     first_due: watch::Sender<Option<Instant>>,
     /// Calls that wait for the disks.
     held: Held<Finished>,
+    leaving: Leaving,
     recaller: Arc<dyn Recaller>,
     /// Calls that wait for leases of others, or for the disks to have the bytes that they name.
     aside: BTreeMap<CallNumber, Aside>,
@@ -260,6 +266,7 @@ impl Committer {
             await_moved,
             first_due,
             held,
+            leaving: Leaving::default(),
             recaller,
             aside: BTreeMap::new(),
             ready: VecDeque::new(),
@@ -318,6 +325,9 @@ impl Committer {
                 answer(called.waiter, Reply::refused(status));
             }
             Event::End(done) => group.end = Some(done),
+            Event::Destage(asked) => {
+                answer(asked.waiter, Reply::refused(self.failed.unwrap_or(Status::Io)));
+            }
             // No further work is done.
             Event::Revoked(_)
             | Event::Written(..)
@@ -359,6 +369,7 @@ impl Committer {
             // A caller that is gone does not wait.
             let _ = done.send(());
         }
+        self.refuse_leaving();
     }
 
     fn fail(&mut self, error: &crate::engine::EngineError) {
@@ -395,6 +406,7 @@ impl Committer {
                 // A driver that is gone does not wait.
                 let _ = waiter.send(());
             }
+            Event::Destage(asked) => self.destage(view, group, asked),
             Event::Moved(file, failed) => self.end_move(view, group, file, &failed),
             Event::Disks(change, waiter) => self.change_disks(view, group, &change, waiter),
             Event::Activity(asked) => {
@@ -522,6 +534,7 @@ impl Committer {
             }
         }
         for file in gone {
+            self.leaving.is_gone(file);
             self.live.file_is_gone(file);
         }
         for (set, file, due_ms) in due {
@@ -568,21 +581,6 @@ impl Committer {
             if self.internal(view, group, Live::forget_orphans) {
                 self.grace_until = None;
             }
-        }
-    }
-}
-
-impl Finished {
-    fn nobody_asked(ended: Ended) -> Finished {
-        Finished { sequence: None, reply: None, task: None, copying: None, disks: None, ended }
-    }
-
-    /// It was not committed.
-    fn spoil(&mut self, status: Status) {
-        self.ended = Ended::default();
-        (self.task, self.copying, self.disks) = (None, None, None);
-        if let Some((_, reply)) = &mut self.reply {
-            *reply = Reply::refused(status);
         }
     }
 }

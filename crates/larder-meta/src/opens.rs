@@ -85,7 +85,12 @@ impl Opens {
     /// Whether any client has a file open, as far as is known, or may have it open without having
     /// reported it yet.
     pub(crate) fn may_be_open(&self, file: FileId) -> bool {
-        self.are_missing || self.counts.contains_key(&file)
+        self.are_missing || self.is_open(file)
+    }
+
+    /// Whether a client is known to have a file open.
+    pub(crate) fn is_open(&self, file: FileId) -> bool {
+        self.counts.contains_key(&file)
     }
 
     /// Whether a session has a file open for writing.

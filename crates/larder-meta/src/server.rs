@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::activity::Activity;
 use crate::change::{Change, Reply};
 use crate::channels::{Channels, Recaller};
-use crate::committer::{Called, Committer, Event, Parts, Waiter};
+use crate::committer::{Called, Committer, Destaged, Event, Parts, Waiter};
 use crate::data::blocks;
 use crate::data::copies::Sets;
 use crate::data::memory;
@@ -273,6 +273,21 @@ impl Metadata {
         }
     }
 
+    /// Has a file's bytes moved from memory disks to others.
+    async fn destage(&self, (_, channel): From<'_>, call: &calls::Destage) -> Reply {
+        if let Err(status) = self.sessions.renew(call.session, self.clock.instant()) {
+            return self.while_ours(Reply::refused(status));
+        }
+        self.note(call.session, channel);
+        let (waiter, reply) = oneshot::channel();
+        let asked = Destaged { file: call.file, due_ms: call.due_ms, waiter };
+        let sent = self.queue.send(Event::Destage(asked)).await;
+        match (sent, reply.await) {
+            (Ok(()), Ok(reply)) => self.while_ours(reply),
+            _ => Reply::refused(Status::Io),
+        }
+    }
+
     fn renew(&self, channel: Option<&Backchannel>, call: &calls::Renew) -> Reply {
         let renewed = |_| {
             self.note(call.session, channel);
@@ -480,6 +495,7 @@ impl Service for Metadata {
             MetaProc::AwaitLock => run!(call, |a: AwaitLock| self.change(from, a).await),
             MetaProc::ForgoLock => run!(call, |a: ForgoLock| self.change(from, a).await),
             MetaProc::LocksClaimed => run!(call, |a: LocksClaimed| self.change(from, a).await),
+            MetaProc::Destage => run!(call, |a: Destage| self.destage(from, &a).await),
         }
     }
 }

@@ -16,6 +16,7 @@ mod model;
 mod names;
 mod on_way;
 mod once;
+mod raising;
 pub(crate) mod rig;
 mod sessions;
 mod several;

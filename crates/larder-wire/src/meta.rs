@@ -110,6 +110,7 @@ pub const PROCEDURE_NAMES: &[&str] = &[
     "FORGO_LOCK",
     "LOCKS_CLAIMED",
     "PREALLOCATE",
+    "DESTAGE",
 ];
 
 xdr_enum! {
@@ -121,7 +122,7 @@ xdr_enum! {
         NoSpace = 28, TooManyLinks = 31, NameTooLong = 36, NotEmpty = 39, NoAttribute = 61,
         NotSupported = 95, Stale = 116, Changed = 10_001, NotAllocated = 10_002,
         BadSession = 10_003, BadSequence = 10_004, Later = 10_005, Restarted = 10_006,
-        NotWritten = 10_007,
+        NotWritten = 10_007, Lost = 10_008,
     }
 
     /// The procedures.
@@ -131,7 +132,7 @@ xdr_enum! {
         Symlink = 14, ReadLink = 15, MkNod = 16, Link = 17, Remove = 18, RmDir = 19, Rename = 20,
         ReadDir = 21, Access = 22, FsStat = 23, GetXattr = 24, SetXattr = 25, ListXattr = 26,
         RemoveXattr = 27, ReturnLease = 28, Look = 29, Lock = 30, TestLock = 31,
-        AwaitLock = 32, ForgoLock = 33, LocksClaimed = 34, Preallocate = 35,
+        AwaitLock = 32, ForgoLock = 33, LocksClaimed = 34, Preallocate = 35, Destage = 36,
     }
 }
 
@@ -164,6 +165,7 @@ impl std::fmt::Display for Status {
             Status::Later => "not now: try again",
             Status::Restarted => "the server was started anew: take the session up again",
             Status::NotWritten => "a disk does not have what is to be committed",
+            Status::Lost => "the bytes were in memory, and are lost",
         })
     }
 }

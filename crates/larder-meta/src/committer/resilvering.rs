@@ -160,18 +160,27 @@ impl Committer {
         while self.failed.is_none()
             && let Some((set, file, now_ms)) = self.live.next_due(now)
         {
-            let mut begun = None;
-            let is_done = self.internal(view, group, |live, txn| {
-                begun = live.begin_move(txn, (set, file, now_ms), now)?;
-                Ok(())
+            let mut begun = Ok(None);
+            self.internal(view, group, |live, txn| {
+                begun = live.begin_move(txn, (set, file, now_ms), now);
+                begun.as_ref().map(drop).map_err(|status| *status)
             });
-            if !is_done {
-                return self.live.cannot_move(set, file, now);
-            }
-            if let Some(copying) = begun {
-                // The bytes are copied after the commit of the group, which takes the blocks.
-                let nobody = Finished::nobody_asked(Ended::default());
-                group.finished.push(Finished { copying: Some(copying), ..nobody });
+            match begun {
+                Ok(Some(copying)) => {
+                    // The bytes are copied after the commit of the group, which takes the blocks.
+                    let nobody = Finished::nobody_asked(Ended::default());
+                    group.finished.push(Finished { copying: Some(copying), ..nobody });
+                }
+                // What is left there cannot be read or written now.
+                Ok(None) => self.tell_left(view, group, file, Some(Status::Later)),
+                Err(status) => {
+                    self.live.cannot_move(set, file, now);
+                    self.tell_left(view, group, file, Some(status));
+                    if status == Status::NoSpace {
+                        self.tell_no_room(view, group);
+                    }
+                    return;
+                }
             }
         }
     }
@@ -184,9 +193,14 @@ impl Committer {
         file: FileId,
         failed: &BTreeSet<DiskId>,
     ) {
-        let now = self.clock.instant();
-        if !self.internal(view, group, |live, txn| live.end_move(txn, file, failed, now)) {
+        let (now, mut must_wait) = (self.clock.instant(), true);
+        let is_done = self.internal(view, group, |live, txn| {
+            must_wait = live.end_move(txn, file, failed, now)?;
+            Ok(())
+        });
+        if !is_done {
             tracing::error!(file = file.0, "it cannot be noted that bytes were moved from memory");
         }
+        self.tell_left(view, group, file, must_wait.then_some(Status::Later));
     }
 }

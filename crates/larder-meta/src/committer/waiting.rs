@@ -2,16 +2,18 @@
 //! until the disks report the bytes on their way as durable, calls until leases of other sessions
 //! are returned. So do new data versions of files that a writer changed in place and will no longer
 //! commit ([`crate::in_place`]), after its capabilities are revoked and the disks have made durable
-//! what it wrote.
+//! what it wrote. A client that raises the class of a file waits until the file's bytes have left
+//! the memory disks; if they cannot be moved now it is told, and need not wait for the next try.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use larder_wire::meta::words::{DiskId, LeaseKind, SessionId};
+use larder_wire::meta::words::{DiskId, FileId, LeaseKind, SessionId};
 use larder_wire::meta::{BLOCK_BYTES, FILE_BYTES_MAX, Status};
 
-use super::{Aside, Committer, Ended, Event, Finished, Group, Pending, Waiter, wall};
+use super::{Aside, Committer, Destaged, Ended, Event, Finished, Group, Pending, Waiter, wall};
 use crate::change::{Change, Reply};
+use crate::data::memory::Standing;
 use crate::engine::View;
 use crate::held::{Revoking, Ticket};
 use crate::in_place::Mark;
@@ -57,6 +59,7 @@ impl Committer {
             }
         }
         self.flush_left(view, group);
+        self.tell_gone(view, group);
     }
 
     /// Carries a call out, or sets it aside until other sessions have returned leases.
@@ -218,4 +221,95 @@ impl Committer {
             let _ = waiter.send(reply.clone());
         }
     }
+
+    /// Makes a file's bytes in memory due, and answers when they are on other disks, or at once if
+    /// there is time for that.
+    pub(super) fn destage(&mut self, view: &dyn View, group: &mut Group, asked: Destaged) {
+        let Destaged { file, due_ms, .. } = asked;
+        if let Some(status) = self.failed {
+            return answer(asked.waiter, Reply::refused(status));
+        }
+        let (now, mut due) = (self.clock.instant(), Err(Status::Io));
+        self.internal(view, group, |live, txn| {
+            due = live.hasten(txn, file, due_ms, now);
+            due.map(drop)
+        });
+        match due {
+            Ok(due) if due_ms == 0 => {
+                self.leaving.wait(file, (due, asked.waiter));
+                self.tell_left(view, group, file, None);
+            }
+            due => reply(group, asked.waiter, &due.map(drop)),
+        }
+    }
+
+    /// Answers the calls that wait for a file's bytes which have left the memory disks, or are
+    /// lost; and if there is an `otherwise`, the others by that.
+    pub(super) fn tell_left(
+        &mut self,
+        view: &dyn View,
+        group: &mut Group,
+        file: FileId,
+        otherwise: Option<Status>,
+    ) {
+        for (due, waiter) in self.leaving.take(file) {
+            let txn = Txn::new(view, &group.writes);
+            let told = match (self.live.standing(&txn, file, due), otherwise) {
+                (Ok(Standing::Left), _) => Ok(()),
+                (Ok(Standing::Lost), _) => Err(Status::Lost),
+                (Ok(Standing::Leaves), Some(status)) | (Err(status), _) => Err(status),
+                (Ok(Standing::Leaves), None) => {
+                    self.leaving.wait(file, (due, waiter));
+                    continue;
+                }
+            };
+            reply(group, waiter, &told);
+        }
+    }
+
+    /// No disk has room: nobody waits for the next try.
+    pub(super) fn tell_no_room(&mut self, view: &dyn View, group: &mut Group) {
+        for file in self.leaving.files() {
+            // What is being moved has its room.
+            if !self.live.is_moving(file) {
+                self.tell_left(view, group, file, Some(Status::NoSpace));
+            }
+        }
+    }
+
+    /// Answers the calls that wait for files which were removed.
+    pub(super) fn tell_gone(&mut self, view: &dyn View, group: &mut Group) {
+        for file in self.leaving.take_gone() {
+            self.tell_left(view, group, file, None);
+        }
+    }
+
+    /// If nothing is changed any more, nothing is moved either.
+    pub(super) fn refuse_leaving(&mut self) {
+        let Some(status) = self.failed else { return };
+        for (_, waiter) in self.leaving.take_all() {
+            answer(waiter, Reply::refused(status));
+        }
+    }
+}
+
+impl Finished {
+    pub(super) fn nobody_asked(ended: Ended) -> Finished {
+        Finished { sequence: None, reply: None, task: None, copying: None, disks: None, ended }
+    }
+
+    /// It was not committed.
+    pub(super) fn spoil(&mut self, status: Status) {
+        self.ended = Ended::default();
+        (self.task, self.copying, self.disks) = (None, None, None);
+        if let Some((_, reply)) = &mut self.reply {
+            *reply = Reply::refused(status);
+        }
+    }
+}
+
+/// Answers after the group's commit.
+fn reply(group: &mut Group, waiter: Waiter, result: &Result<(), Status>) {
+    let reply = Some((waiter, Reply::of(result)));
+    group.finished.push(Finished { reply, ..Finished::nobody_asked(Ended::default()) });
 }

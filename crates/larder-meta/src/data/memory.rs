@@ -20,7 +20,7 @@ use crate::store::{Txn, key};
 
 /// A file has bytes on a set of memory disks, which are due on other disks then. With `is_all` the
 /// file has no other bytes, so no earlier time counts.
-pub(super) fn note(
+pub(crate) fn note(
     txn: &mut Txn<'_>,
     (set, file): (DiskId, FileId),
     due_ms: u64,
@@ -94,6 +94,40 @@ pub(crate) fn on_set(txn: &Txn<'_>, set: DiskId, file: FileId) -> Result<Vec<Pie
     let mut pieces = Map::File(file).overlapping(txn, &(0..u64::MAX), usize::MAX)?;
     pieces.retain(|piece| piece.disk == set);
     Ok(pieces)
+}
+
+/// What became of a file's bytes in memory that were due at some time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// Some are still there.
+    Leaves,
+    /// The file has none there any more: other disks have them, or it has given them up.
+    Left,
+    /// Some are lost.
+    Lost,
+}
+
+/// What became of a file's bytes in memory that were due then. Bytes that were written since, and
+/// are due later, do not count.
+pub(crate) fn standing(
+    txn: &Txn<'_>,
+    file: FileId,
+    by_ms: u64,
+    sets: &Sets,
+) -> Result<Standing, Status> {
+    let mut standing = Standing::Left;
+    for (set, all) in sets.memory() {
+        let pieces = on_set(txn, set, file)?;
+        if !pieces.is_empty() && due_ms(txn, set, file)? <= by_ms {
+            return Ok(Standing::Leaves);
+        }
+        for piece in pieces {
+            if !copies::lost(txn, &all.disks, &piece.bytes())?.is_empty() {
+                standing = Standing::Lost;
+            }
+        }
+    }
+    Ok(standing)
 }
 
 /// A memory disk has lost everything: what files have there is stale, and sessions must write what

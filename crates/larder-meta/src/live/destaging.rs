@@ -8,9 +8,10 @@ use larder_wire::meta::words::{DiskId, FileId, Medium, Mode, SessionId};
 
 use super::Live;
 use crate::data::blocks::Room;
-use crate::data::memory;
+use crate::data::memory::{self, Standing};
 use crate::data::moving::{self, Found, Leg, Move};
 use crate::disks::{Minted, Moved};
+use crate::inode;
 use crate::issued::Purpose;
 use crate::store::records::{NEVER_MS, Orphan};
 use crate::store::txn::Revoked;
@@ -38,6 +39,47 @@ impl Live {
         self.destage.note(set, file, due_ms);
     }
 
+    /// What a file has in memory is due on other disks within this time, if it is not due before.
+    /// Returns when that is.
+    ///
+    /// # Errors
+    /// [`Status::Stale`] and the like if it is not a file with data; [`Status::Io`]
+    pub(crate) fn hasten(
+        &self,
+        txn: &mut Txn<'_>,
+        file: FileId,
+        due_ms: u32,
+        now: Instant,
+    ) -> Result<u64, Status> {
+        inode::regular(txn, file)?;
+        let due_ms = self.destage.due_ms(now, due_ms);
+        for (set, _) in self.sets.memory() {
+            if !memory::on_set(txn, set, file)?.is_empty() {
+                memory::note(txn, (set, file), due_ms, false)?;
+            }
+        }
+        Ok(due_ms)
+    }
+
+    /// What became of bytes of a file in memory that were due then.
+    ///
+    /// # Errors
+    /// As [`Live::hasten`]
+    pub(crate) fn standing(
+        &self,
+        txn: &Txn<'_>,
+        file: FileId,
+        due_ms: u64,
+    ) -> Result<Standing, Status> {
+        inode::regular(txn, file)?;
+        memory::standing(txn, file, due_ms, &self.sets)
+    }
+
+    /// Whether bytes of a file are being moved.
+    pub(crate) fn is_moving(&self, file: FileId) -> bool {
+        self.destage.moving(file).is_some()
+    }
+
     /// When the next bytes are due.
     pub(crate) fn first_due(&self) -> Option<Instant> {
         self.destage.first_due()
@@ -63,8 +105,10 @@ impl Live {
             }
             return Ok(None);
         }
-        if txn.get::<Orphan>(&key::orphan(file))?.is_some() {
-            // The file has no name, and is removed with its last open.
+        if txn.get::<Orphan>(&key::orphan(file))?.is_some() && !self.opens.is_open(file) {
+            // The file has no name, and is removed unless a client from before the server's start
+            // opens it again.
+            self.destage.put_off(set, file, now);
             return Ok(None);
         }
         let is_there = &|disk| self.disks.is_there(disk);
@@ -141,14 +185,15 @@ impl Live {
     }
 
     /// The copies of a move were made, except on the disks in `failed`. Its capabilities end.
+    /// Returns whether the file's bytes must wait for the next try.
     pub(crate) fn end_move(
         &mut self,
         txn: &mut Txn<'_>,
         file: FileId,
         failed: &BTreeSet<DiskId>,
         now: Instant,
-    ) -> Result<(), Status> {
-        let Some(found) = self.destage.moving(file) else { return Ok(()) };
+    ) -> Result<bool, Status> {
+        let Some(found) = self.destage.moving(file) else { return Ok(false) };
         let capabilities = found.reads().len() + found.writes().len();
         let has_lasted = self.issued.count(MOVER, file) == capabilities;
         txn.revoke(Revoked::Session(MOVER, file));
@@ -169,11 +214,12 @@ impl Live {
             tracing::debug!(file = file.0, ?failed, "bytes in memory were not moved");
         }
         // If the file was changed meanwhile, the rest of it is moved at once.
-        if has_lasted && !failed.is_empty() {
+        let must_wait = has_lasted && !failed.is_empty();
+        if must_wait {
             self.destage.put_off(set, file, now);
         } else if has_more && due_ms != NEVER_MS {
             self.destage.note(set, file, due_ms);
         }
-        Ok(())
+        Ok(must_wait)
     }
 }

@@ -3,18 +3,20 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use larder_wire::meta::BLOCK_BYTES;
 use larder_wire::meta::words::{DiskId, ExtentState, FileId, Layout, Medium, Mode};
+use larder_wire::meta::{BLOCK_BYTES, Res, Status};
 
 use super::memory::{MEMORY, lost, memory, with_memory};
 use super::mirrors::granted;
-use super::rig::{Rig, size};
+use super::rig::{Rig, decode, size};
+use crate::change::Reply;
 use crate::rights::Caller;
 use crate::store::records::InMemory;
 use crate::volume::{self, Place};
+use tokio::sync::oneshot;
 
 const B: u64 = BLOCK_BYTES;
-const DISK: DiskId = DiskId(1);
+pub(super) const DISK: DiskId = DiskId(1);
 /// When bytes are due on a disk after they were written.
 const DUE: Duration = Duration::from_secs(20);
 
@@ -39,9 +41,11 @@ enum Step {
     Remove,
     /// The server is started again.
     Crash,
+    /// A client asks for it to be on the disk, and waits for that.
+    Raise,
 }
 
-const STEPS: [Step; 9] = [
+const STEPS: [Step; 10] = [
     Step::Write,
     Step::Wait,
     Step::Begin,
@@ -51,10 +55,11 @@ const STEPS: [Step; 9] = [
     Step::Cut,
     Step::Remove,
     Step::Crash,
+    Step::Raise,
 ];
 
 /// Writes blocks of a file to memory; they are due then on a disk.
-fn write(rig: &mut Rig, file: FileId, blocks: u64, what: u64, due: Option<Duration>) {
+pub(super) fn write(rig: &mut Rig, file: FileId, blocks: u64, what: u64, due: Option<Duration>) {
     let layout = rig.alloc_on(Medium::Memory(1), file, 0..blocks * B).unwrap().layout;
     let own = layout.extents.0.iter().filter(|one| one.state == ExtentState::Provisional);
     let own = Layout { extents: larder_wire::xdr::Array(own.copied().collect()), ..layout.clone() };
@@ -69,13 +74,13 @@ fn write(rig: &mut Rig, file: FileId, blocks: u64, what: u64, due: Option<Durati
 }
 
 /// Some time passes, and the client renews its session.
-fn wait(rig: &mut Rig, time: Duration) {
+pub(super) fn wait(rig: &mut Rig, time: Duration) {
     rig.wait(time);
     rig.attributes(FileId::ROOT).unwrap();
 }
 
 /// Moves all that is due.
-fn move_all(rig: &mut Rig) {
+pub(super) fn move_all(rig: &mut Rig) {
     while rig.due_in() == Some(Duration::ZERO) {
         rig.begin_moves();
         rig.copy_moves();
@@ -95,14 +100,30 @@ struct Scene {
     since_write: Duration,
     /// What was given up before it was due.
     never: BTreeSet<u64>,
+    /// Replies to come, and what the file had when they were asked for.
+    raised: Vec<(oneshot::Receiver<Reply>, Option<u64>)>,
+    was_restarted: bool,
 }
 
 impl Scene {
     fn new() -> Scene {
         let (rig, file) = with_memory(4);
         let (never, since_write) = (BTreeSet::new(), Duration::ZERO);
-        let (has, is_removed, is_lost) = (None, false, false);
-        Scene { rig, file, has, is_removed, is_lost, next: 0, since_write, never }.go(Step::Write)
+        let (has, is_removed, is_lost, was_restarted) = (None, false, false, false);
+        let (next, raised) = (0, Vec::new());
+        let scene = Scene {
+            rig,
+            file,
+            has,
+            is_removed,
+            is_lost,
+            next,
+            since_write,
+            never,
+            raised,
+            was_restarted,
+        };
+        scene.go(Step::Write)
     }
 
     /// Where the file's block is, if it has one.
@@ -143,6 +164,7 @@ impl Scene {
                 self.is_lost |= self.has.is_some() && self.place() == Some(MEMORY);
                 self.rig.disks.restart(MEMORY);
                 self.rig.wait(Duration::ZERO);
+                self.was_restarted = true;
             }
             Step::Cut => {
                 self.rig.set(self.file, size(0)).unwrap();
@@ -153,9 +175,43 @@ impl Scene {
                 self.give_up();
                 self.is_removed = true;
             }
-            Step::Crash => self.rig = self.rig.crash(),
+            Step::Crash => {
+                self.rig = self.rig.crash();
+                self.raised.clear();
+            }
+            Step::Raise => {
+                self.raised.push((self.rig.destage(self.file, 0), self.has));
+                self.since_write += DUE;
+            }
         }
+        self.hear();
         self
+    }
+
+    /// What whoever asked for the bytes to be on the disk is told.
+    fn hear(&mut self) {
+        for (mut reply, had) in std::mem::take(&mut self.raised) {
+            let Ok(reply) = reply.try_recv() else {
+                self.raised.push((reply, had));
+                continue;
+            };
+            match decode::<Res<()>>(&reply) {
+                // It may have been written to memory again since, as somebody else wanted.
+                Ok(()) if self.has == had => {
+                    let is_there = !self.is_lost && self.place() != Some(MEMORY);
+                    assert!(is_there, "it is not on the disk");
+                }
+                Ok(()) => {}
+                Err(Status::Lost) => assert!(self.is_lost),
+                Err(Status::Stale) => assert!(self.is_removed),
+                // What was being copied was lost meanwhile; or it has no name, and clients from
+                // before the server's start may still have it open.
+                Err(status) => {
+                    let is_uncertain = self.was_restarted || self.is_removed;
+                    assert!(status == Status::Later && is_uncertain, "{status}");
+                }
+            }
+        }
     }
 
     /// A reader gets what was written last, or is told that it is lost.
@@ -191,6 +247,7 @@ impl Scene {
         self = self.go(Step::Wait);
         self.look(of);
         self.rig.check();
+        assert!(self.raised.is_empty(), "{of:?}: somebody waits");
         let is_there = self.has.is_some() && !self.is_lost;
         assert!(!is_there || self.place() == Some(DISK), "{of:?}: it was not moved");
         assert_eq!(self.rig.due_in(), None, "{of:?}");

@@ -25,7 +25,7 @@ use tokio::sync::oneshot;
 
 use crate::change::{Change, Reply};
 use crate::channels::Recaller;
-use crate::committer::{Called, Committer, Event, Parts, wall};
+use crate::committer::{Called, Committer, Destaged, Event, Parts, wall};
 use crate::disks::{Disks, Moved};
 use crate::engine::memory::MemoryEngine;
 use crate::engine::{Engine, Writes};
@@ -291,6 +291,13 @@ impl Rig {
         for event in std::mem::take(&mut self.copied) {
             self.event(event);
         }
+    }
+
+    /// A client asks for a file's bytes to leave the memory disks. Returns the reply to come.
+    pub(crate) fn destage(&mut self, file: FileId, due_ms: u32) -> oneshot::Receiver<Reply> {
+        let (waiter, reply) = oneshot::channel();
+        self.event(Event::Destage(Destaged { file, due_ms, waiter }));
+        reply
     }
 
     /// How long until something is due.

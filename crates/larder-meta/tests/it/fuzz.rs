@@ -116,9 +116,7 @@ impl Fuzzed {
                 encoded(|out| anything(out, procedure, sequence, words))
             };
             let reply = self.call(procedure, &arguments);
-            if reply.starts_with(&[0; 4]) {
-                successful.push(procedure);
-            }
+            successful.extend(reply.starts_with(&[0; 4]).then_some(procedure));
             self.learn(who, procedure, reply);
         }
         let faults = larder_meta::check(&self.engine).expect("it can be read");
@@ -186,6 +184,7 @@ impl Fuzzed {
             | calls::Punch::NUMBER
             | calls::CommitExtents::NUMBER
             | calls::GetCaps::NUMBER
+            | calls::Destage::NUMBER
             | calls::Look::NUMBER => from.of_data(procedure, sequence),
             calls::Lock::NUMBER
             | calls::TestLock::NUMBER
@@ -432,6 +431,7 @@ impl Source<'_> {
                     due_ms: Some(u32::from(self.next()) * 100),
                 })
             }
+            calls::Destage::NUMBER => bytes(&calls::Destage { session, file, due_ms: 0 }),
             calls::GetCaps::NUMBER => {
                 let (mode, range) = (self.mode(), self.range());
                 bytes(&calls::GetCaps { session, file, open, mode, range })

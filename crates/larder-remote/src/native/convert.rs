@@ -36,6 +36,7 @@ pub(super) fn error(status: Status) -> Error {
         Status::NotEmpty => Error::NotEmpty,
         Status::NoAttribute => Error::NoAttribute,
         Status::NotSupported => Error::NotSupported,
+        Status::Lost => Error::Lost,
         Status::Stale | Status::BadOpen => Error::Stale,
         Status::Changed | Status::Later | Status::NotWritten => Error::TryAgain,
         Status::Success

@@ -242,6 +242,11 @@ xdr_struct! {
     /// was restarted.
     #[derive(Copy)]
     LocksClaimed { session: SessionId }
+
+    /// Arguments of DESTAGE: what the file has on memory disks is to be on other disks within this
+    /// time; with 0, before the answer. The call can be made again.
+    #[derive(Copy)]
+    Destage { session: SessionId, file: FileId, due_ms: u32 }
 }
 
 xdr_union! {
@@ -272,7 +277,7 @@ procedures! { PROGRAM, VERSION;
     26 ListXattr => Res<XattrNames>, 27 RemoveXattr => Res<FileChanged>, 28 ReturnLease => Res<()>,
     29 Look => Res<LookedAt>, 30 Lock => Res<Attributes>, 31 TestLock => Res<LockTested>,
     32 AwaitLock => Res<LockAwaited>, 33 ForgoLock => Res<()>,
-    34 LocksClaimed => Res<()>, 35 Preallocate => Res<FileChanged>,
+    34 LocksClaimed => Res<()>, 35 Preallocate => Res<FileChanged>, 36 Destage => Res<()>,
 }
 
 impl Entry {

@@ -14,7 +14,7 @@ check_types!(arguments_survive:
     Null, Session, Renew, EndSession, GetAttr, SetAttr, Lookup, Open, Close, GetCaps, Alloc,
     CommitExtents, Punch, MkDir, Symlink, ReadLink, MkNod, Link, Remove, RmDir, Rename, ReadDir,
     calls::Access, FsStat, GetXattr, SetXattr, ListXattr, RemoveXattr, ReturnLease, Look,
-    Lock, TestLock, AwaitLock, ForgoLock, LocksClaimed, Preallocate,
+    Lock, TestLock, AwaitLock, ForgoLock, LocksClaimed, Preallocate, Destage,
     RecallNull, Recall, LockFree,
 );
 check_types!(results_survive:
@@ -298,6 +298,14 @@ fn changes_of_space_are_what_the_document_says() {
 }
 
 #[test]
+fn destaging_is_what_the_document_says() {
+    golden(
+        &Destage { session: sequence().session, file: FileId(0x1122), due_ms: 30_000 },
+        "a5a5a5a5 a5a5a5a5 a5a5a5a5 a5a5a5a5 00000000 00001122 00007530",
+    );
+}
+
+#[test]
 fn attributes_have_the_stated_length() {
     assert_eq!(to_segments(&attributes()).len(), ATTRIBUTES_BYTES);
     let entry = |attributes| Entry { name: name("abcde"), file: FileId(1), cookie: 2, attributes };
@@ -350,12 +358,13 @@ fn the_longest_reply_fits_into_a_record() {
 
 #[test]
 fn procedures_have_their_names() {
-    assert_eq!(PROCEDURE_NAMES.len(), Preallocate::NUMBER as usize + 1);
+    assert_eq!(PROCEDURE_NAMES.len(), Destage::NUMBER as usize + 1);
     assert_eq!(PROCEDURE_NAMES[Open::NUMBER as usize], "OPEN");
     assert_eq!(PROCEDURE_NAMES[CommitExtents::NUMBER as usize], "COMMIT_EXTENTS");
     assert_eq!(PROCEDURE_NAMES[ReadDir::NUMBER as usize], "READDIR");
     assert_eq!(PROCEDURE_NAMES[Preallocate::NUMBER as usize], "PREALLOCATE");
-    assert!(MetaProc::try_from(Preallocate::NUMBER).is_ok());
+    assert_eq!(PROCEDURE_NAMES[Destage::NUMBER as usize], "DESTAGE");
+    assert!(MetaProc::try_from(Destage::NUMBER).is_ok());
     let call = rpc::encode_call(
         rpc::Xid(1),
         &rpc::Credential::None,
