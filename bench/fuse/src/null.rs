@@ -1,5 +1,5 @@
-//! A file system without files: names that begin with `f` are there, others are not until they are
-//! created, and nobody is told whether those are that begin with `stuck`.
+//! A file system without files: names that begin with `f` exist, others do not until they are
+//! created, and a lookup of a name that begins with `stuck` is never answered.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -63,7 +63,7 @@ impl FileSystem for Null {
         }
         let name = name.as_encoded_bytes();
         if name.starts_with(b"stuck") {
-            // For `death`: whoever asks waits for ever.
+            // For `death`: the caller waits for ever.
             return Answer::later(std::future::pending());
         }
         Answer::ok(match name.strip_prefix(b"f") {
