@@ -382,6 +382,15 @@ impl Remote for Native {
         Box::pin(async move { self.has_lost(cred, (self.file(file)?, held(open))).await })
     }
 
+    fn leave_memory<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        within: Duration,
+    ) -> Future<'a, ()> {
+        Box::pin(async move { self.destage(cred, self.file(file)?, within).await })
+    }
+
     fn stored<'a>(&'a self, cred: &'a Cred, file: &'a Handle) -> Future<'a, Vec<StoredPart>> {
         Box::pin(async move { self.stored_parts(cred, self.file(file)?).await })
     }

@@ -16,6 +16,7 @@
 use std::ffi::{OsStr, OsString};
 use std::ops::Range;
 use std::pin::Pin;
+use std::time::Duration;
 
 use bytes::Bytes;
 
@@ -290,6 +291,22 @@ pub trait Remote: Send + Sync + 'static {
         _open: Option<&'a Token>,
     ) -> Future<'a, bool> {
         Box::pin(std::future::ready(Ok(false)))
+    }
+
+    /// Has the bytes of a file that are in memory of machines moved to the server's disk: within
+    /// this time, or before the answer if it is zero. The file does not change. A server that keeps
+    /// all bytes on its disk has nothing to do.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`]; [`Error::Lost`] if some bytes are lost: the others are moved. After any
+    /// error the server may still move them later.
+    fn leave_memory<'a>(
+        &'a self,
+        _cred: &'a Cred,
+        _file: &'a Handle,
+        _within: Duration,
+    ) -> Future<'a, ()> {
+        Box::pin(std::future::ready(Ok(())))
     }
 
     /// Where the bytes of a file are now, for a caller who may read it: one part for each way in

@@ -110,11 +110,7 @@ impl Core {
             return classes.mount().clone();
         }
         let program = classes.ask_for_program().then(|| program_of(cred.pid)).flatten();
-        let nearest = match self.set_classes.of(dir.ino) {
-            Some(own) => Some((dir.ino, own)),
-            None => self.set_classes.above(&self.cache, dir.ino),
-        };
-        let nearest = nearest.map(|(ino, name)| (self.path_of(ino), name));
+        let nearest = self.class_in(dir);
         let choice = classes.choose(&Subject {
             path: &self.path_of(dir.ino).join(name),
             uid: cred.uid,
@@ -124,6 +120,38 @@ impl Core {
             dir: nearest.as_ref().map(|(dir, name)| (dir.as_path(), name.as_str())),
         });
         choice.class
+    }
+
+    /// The class that a file would have for its owner if it had this name, and a class of its own.
+    pub(super) fn class_with_name(
+        &self,
+        node: &Node,
+        (dir, name): (&Node, &OsStr),
+        own: Option<&str>,
+    ) -> Arc<Class> {
+        let (uid, size) = {
+            let state = node.state();
+            (state.known().attr.uid, state.attr().size)
+        };
+        let nearest = self.class_in(dir);
+        let choice = self.options.classes.choose(&Subject {
+            path: &self.path_of(dir.ino).join(name),
+            uid,
+            size,
+            program: None,
+            own,
+            dir: nearest.as_ref().map(|(dir, name)| (dir.as_path(), name.as_str())),
+        });
+        choice.class
+    }
+
+    /// The class that was set for the files in a directory, and where.
+    fn class_in(&self, dir: &Node) -> Option<(PathBuf, String)> {
+        let nearest = match self.set_classes.of(dir.ino) {
+            Some(own) => Some((dir.ino, own)),
+            None => self.set_classes.above(&self.cache, dir.ino),
+        };
+        nearest.map(|(ino, name)| (self.path_of(ino), name))
     }
 
     /// Where a file was last seen.

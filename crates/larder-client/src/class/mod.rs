@@ -6,9 +6,11 @@
 //!
 //! - [`table`]: the classes that were set, in memory and as records of the cache.
 //! - [`choose`]: chooses the class of a file when it is opened.
+//! - [`raise`]: bytes in the memory of other machines that are to be on the server's disk.
 //! - [`set`]: sets a class; the extended attributes that report classes.
 
 mod choose;
+mod raise;
 mod set;
 mod table;
 

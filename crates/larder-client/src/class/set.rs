@@ -6,12 +6,14 @@
 
 use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use larder_cache::Keeping;
 use larder_class::Class;
 use larder_vfs::{Access, Cred, Error, Ino, OpenId, Result, SetXattr};
 
+use super::raise::leaves_within;
 use crate::client::Client;
 use crate::core::{Core, blocking};
 use crate::node::Node;
@@ -32,7 +34,8 @@ impl Client {
     /// [`Error::InvalidArgument`] if there is no such class; [`Error::NotPermitted`] if the caller
     /// is not the owner and the new class is weaker; [`Error::Busy`] if every write is to be at the
     /// server, and the kernel itself writes the file for a process that has it open; the server's
-    /// error for unsent data. Then nothing has changed.
+    /// error for unsent data, or for bytes in memory of other machines that are to be on its disk.
+    /// Then nothing has changed.
     pub async fn set_class(&self, cred: &Cred, ino: Ino, name: Option<&str>) -> Result<()> {
         self.core.set_class(&self.core.caller(cred), ino, name).await
     }
@@ -64,7 +67,12 @@ impl Core {
         // Later opens have the new one.
         let held = self.set_classes.set(ino, name.map(str::to_owned))?;
         let opens = self.open_files.of(ino);
-        let done = match self.change_open_files(&node, &opens, &after).await {
+        // Whoever sets a class of the server's disk means it, whatever class the file had.
+        let within = match after.is_volatile() {
+            true => leaves_within(&before, &after),
+            false => Some(Duration::ZERO),
+        };
+        let done = match self.change_open_files(cred, (&node, &opens), &after, within).await {
             Ok(()) => self.keep_class(ino).await,
             refused => refused,
         };
@@ -93,17 +101,22 @@ impl Core {
         }
         match self.set_classes.of(file.node.ino) {
             Some(_) => Ok(()),
-            None => self.change_open_files(&file.node, &[(open, file.clone())], &class).await,
+            None => {
+                let within = leaves_within(&file.class(), &class);
+                let opens = [(open, file.clone())];
+                self.change_open_files(cred, (&file.node, &opens), &class, within).await
+            }
         }
     }
 
     /// Gives the class to these open files of a file. Bytes that were written before, and are to be
-    /// more durable, are sent first.
-    async fn change_open_files(
+    /// more durable, are sent first, and leave the memory of other machines within this time.
+    pub(super) async fn change_open_files(
         &self,
-        node: &Arc<Node>,
-        opens: &[(OpenId, Arc<OpenFile>)],
+        cred: &Cred,
+        (node, opens): (&Arc<Node>, &[(OpenId, Arc<OpenFile>)]),
         class: &Arc<Class>,
+        within: Option<Duration>,
     ) -> Result<()> {
         if class.is_synchronous() && node.state().opens().bypassing() {
             return Err(Error::Busy);
@@ -114,9 +127,16 @@ impl Core {
         let file = self.file(node);
         let leaves_memory = file.is_in_memory() && !class.is_in_memory();
         let is_kept = file.keeping() != Keeping::Nothing;
-        if (is_stronger || is_kept || leaves_memory)
-            && let Err(refused) = self.upload(node, self.deadline()).await
-        {
+        let done = async {
+            if is_stronger || is_kept || leaves_memory || within.is_some() {
+                self.upload(node, self.deadline()).await?;
+            }
+            match within {
+                Some(within) => self.leave_memory(cred, node, within).await,
+                None => Ok(()),
+            }
+        };
+        if let Err(refused) = done.await {
             for ((_, open), held) in opens.iter().zip(before) {
                 open.set_class(held);
             }

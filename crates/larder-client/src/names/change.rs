@@ -88,6 +88,9 @@ impl Core {
             goes = self.prepare_to_rename(cred, source, from, to).await?;
         }
         let inherited = self.send_to_inherit(source.as_ref(), replaced.as_ref()).await?;
+        if let Some(source) = &source {
+            self.raise_for_name(cred, source, (&to_dir, to.1), inherited.as_deref()).await?;
+        }
         let mut hidden = false;
         if let Some(replaced) = &replaced
             && replaced.state().known().attr.kind != Kind::Directory
@@ -131,6 +134,7 @@ impl Core {
         let (node, dir) = (self.node(ino)?, self.node(parent)?);
         self.demand_path(&dir, cred).await?;
         self.send_kept(&node).await?;
+        self.raise_for_name(cred, &node, (&dir, name), None).await?;
         let asked = self.now();
         self.begin_change(&dir);
         let mut changing = self.begin_name_change(&dir, name);

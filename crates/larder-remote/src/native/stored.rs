@@ -1,10 +1,12 @@
-//! Where the bytes of a file are: what its layouts say, without the capabilities.
+//! Where the bytes of a file are: what its layouts say, without the capabilities. Moving them from
+//! memory disks to others.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use larder_vfs::{Cred, Medium, Result, StoredPart};
 use larder_wire::meta::FILE_BYTES_MAX;
-use larder_wire::meta::calls::{GetCaps, LayoutGiven};
+use larder_wire::meta::calls::{Destage, GetCaps, LayoutGiven};
 use larder_wire::meta::words::{
     ByteRange, DiskId, Extent, ExtentState, FileId, Layout, Mode, OpenId,
 };
@@ -33,6 +35,14 @@ impl Native {
             }
             at = told;
         }
+    }
+
+    /// See [`larder_vfs::Remote::leave_memory`].
+    pub(super) async fn destage(&self, cred: &Cred, file: FileId, within: Duration) -> Result<()> {
+        self.settle(file).await?;
+        let due_ms = u32::try_from(within.as_millis()).unwrap_or(u32::MAX);
+        let moved = self.session.ask(cred, |session| Destage { session, file, due_ms });
+        Ok(moved.await?)
     }
 }
 

@@ -4,7 +4,10 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::fs::FileExt;
 
-use crate::harness::{Mount, eventually, pattern, succeed};
+use rustix::fs::XattrFlags;
+use rustix::io::Errno;
+
+use crate::harness::{Mount, eventually, pattern, said, succeed};
 use crate::server::Server;
 use crate::several_disks::{Disk, Volume, status};
 
@@ -218,4 +221,137 @@ fn what_is_due_goes_from_memory_to_the_disk_and_nothing_else_does() {
     drop((mount, reader));
     server.kill();
     assert_eq!(succeed(&mut volume.check()).stdout, b"nothing is wrong\n");
+}
+
+/// A volume with a disk and a memory disk, and a mount whose files `*.o` are volatile, `*.later`
+/// for a time, and others not.
+fn with_volatile_names() -> (Volume, Server, Mount) {
+    let mut volume = Volume::with_copies(1, 1);
+    volume.enrol(&["--memory"]);
+    volume.disks[1].keep_in_memory();
+    volume.disks.iter_mut().for_each(Disk::start);
+    let server = Server::meta(&["--engine", &volume.engine()]);
+    eventually("both disks are there", || status(&server)["disks"][1]["state"] == "up");
+    let rules = volume.dir.path().join("rules.toml");
+    let classes = "[class.later]\nlike = 'volatile'\ndurable = '20d'\n\
+                   [[rule]]\nglob = '*.o'\nclass = 'volatile'\n\
+                   [[rule]]\nglob = '*.later'\nclass = 'later'\n";
+    fs::write(&rules, classes).unwrap();
+    let mount = Mount::new(&server, &[&format!("rules={}", rules.display()), "user_xattr"]);
+    (volume, server, mount)
+}
+
+/// The exit code of `larder class set`.
+fn set_class(mount: &Mount, class: &str, name: &str) -> Option<i32> {
+    said(mount, &["class", "set", class, mount.path(name).to_str().unwrap()]).0
+}
+
+/// However a file gets a stronger class or a name of one: its bytes are on the disk when the call
+/// returns, and outlive the memory disk, which is killed right then. Those of others stay in
+/// memory, and a class with a deadline gives its file that time.
+#[test]
+fn bytes_leave_memory_before_a_stronger_class_or_name_counts() {
+    let (mut volume, server, mount) = with_volatile_names();
+    let path = |name: &str| mount.path(name);
+    let content = |name: &str| match name {
+        "large" => pattern(7, 12 << 20),
+        _ => pattern(name.len() as u64, 5000 + name.len() * 30_000),
+    };
+    let write = |name: &str| fs::write(path(&format!("{name}.o")), content(name)).unwrap();
+    let rename = |from: &str, to: &str| fs::rename(path(from), path(to)).unwrap();
+    let on_disk = || written(&status(&server), 0);
+    for name in ["renamed", "large", "over", "linked", "set", "xattr", "again", "stays", "same"] {
+        write(name);
+    }
+    write("timed");
+    assert_eq!(on_disk(), 0);
+    rename("same.o", "moved.o");
+    rename("timed.o", "timed.later");
+    assert_eq!((on_disk(), &status(&server)["due_files"]), (0, &1.into()));
+
+    rename("renamed.o", "renamed");
+    let blocks = content("renamed").len().next_multiple_of(4096) as u64;
+    assert_eq!(on_disk(), blocks, "it is there when the call returns");
+    rename("large.o", "large");
+    fs::write(path("over"), "former").unwrap();
+    rename("over.o", "over");
+    fs::hard_link(path("linked.o"), path("linked")).unwrap();
+    assert_eq!(set_class(&mount, "edited", "set.o"), Some(0));
+    let flags = XattrFlags::empty();
+    rustix::fs::setxattr(path("xattr.o"), "user.larder.class", b"edited", flags).unwrap();
+    // A file with a class of its own is replaced, and that class goes to the new one.
+    write("kept");
+    assert_eq!(set_class(&mount, "edited", "kept.o"), Some(0));
+    rename("again.o", "kept.o");
+    // Whoever has it open goes on in the new class.
+    let mut open = fs::File::create(path("open.o")).unwrap();
+    let (first, rest) = (content("open"), pattern(3, 100_000));
+    open.write_all(&first).unwrap();
+    rename("open.o", "open");
+    open.write_all(&rest).unwrap();
+    drop(open);
+    volume.disks[1].kill();
+
+    let third = Mount::plain(&server, &["hard"]);
+    for (name, as_written) in [
+        ("renamed", content("renamed")),
+        ("large", content("large")),
+        ("over", content("over")),
+        ("linked.o", content("linked")),
+        ("set.o", content("set")),
+        ("xattr.o", content("xattr")),
+        ("kept.o", content("again")),
+        ("open", [first, rest].concat()),
+    ] {
+        assert!(fs::read(third.path(name)).unwrap() == as_written, "{name}");
+    }
+    volume.disks[1].start();
+    let listed = || -> Vec<String> {
+        let told = status(&server);
+        let all = told["lost"].as_array().unwrap().iter();
+        all.map(|one| one["path"].as_str().unwrap().to_owned()).collect()
+    };
+    let lost = ["/stays.o", "/moved.o", "/timed.later"];
+    eventually("losses are told", || {
+        let told = listed();
+        told.len() == 3 && lost.iter().all(|name| told.iter().any(|one| one == name))
+    });
+}
+
+/// If the bytes cannot be moved, the process that raises the class is told why, and the file has
+/// its former name and class: bytes that are lost, and a disk that is full. When there is room
+/// again, it works.
+#[test]
+fn a_class_that_cannot_be_raised_is_as_before() {
+    let (mut volume, server, mount) = with_volatile_names();
+    let path = |name: &str| mount.path(name);
+    let content = pattern(1, 300_000);
+    let rename = |from: &str, to: &str| {
+        fs::rename(path(from), path(to)).map_err(|error| Errno::from_io_error(&error).unwrap())
+    };
+    fs::write(path("lost.o"), &content).unwrap();
+    volume.disks[1].kill();
+    volume.disks[1].start();
+    eventually("its restart was seen", || status(&server)["lost"].as_array().unwrap().len() == 1);
+    assert_eq!(rename("lost.o", "lost"), Err(Errno::NOTRECOVERABLE));
+    assert_ne!(set_class(&mount, "edited", "lost.o"), Some(0));
+    let flags = XattrFlags::empty();
+    let set = rustix::fs::setxattr(path("lost.o"), "user.larder.class", b"edited", flags);
+    assert_eq!(set, Err(Errno::NOTRECOVERABLE));
+    let (_, told) = said(&mount, &["class", "explain", path("lost.o").to_str().unwrap()]);
+    assert!(told.contains("volatile"), "{told}");
+    fs::remove_file(path("lost.o")).unwrap();
+
+    let mut fill = fs::File::create(path("fill")).unwrap();
+    while fill.write_all(&content).and_then(|()| fill.sync_all()).is_ok() {}
+    drop(fill);
+    fs::write(path("small.o"), &content).unwrap();
+    assert_eq!(rename("small.o", "small"), Err(Errno::NOSPC));
+    assert_ne!(set_class(&mount, "edited", "small.o"), Some(0));
+    assert!(!path("small").exists() && fs::read(path("small.o")).unwrap() == content);
+    fs::remove_file(path("fill")).unwrap();
+    eventually("there is room again", || rename("small.o", "small").is_ok());
+    volume.disks[1].kill();
+    let third = Mount::plain(&server, &["hard"]);
+    assert!(fs::read(third.path("small")).unwrap() == content);
 }

@@ -1,0 +1,107 @@
+//! Bytes in the memory of other machines that are to be on the server's disk, because their file
+//! gets a stronger class, or a name of one.
+
+use std::ffi::OsStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use larder_class::Class;
+use larder_vfs::{Cred, Kind, Result};
+
+use super::volatile;
+use crate::core::Core;
+use crate::names::on_handle;
+use crate::node::Node;
+
+/// Within which time bytes that a class left in the memory of other machines must be on the
+/// server's disk if their file has another class; `None`: they may stay.
+pub(super) fn leaves_within(before: &Class, after: &Class) -> Option<Duration> {
+    let before_raise = volatile(before).filter(|_| !before.promised.keeps(&after.promised))?;
+    match volatile(after) {
+        // The server's disk is stronger than any number of memories.
+        Some(volatile) if volatile.copies <= before_raise.copies => volatile.due,
+        Some(_) | None => Some(Duration::ZERO),
+    }
+}
+
+impl Core {
+    /// Before a file gets a name, and perhaps a class of its own with it: if that makes its class
+    /// stronger, open files of a weaker one get that class, what was written through them is sent,
+    /// and all of the file's bytes leave the memory of other machines.
+    ///
+    /// # Errors
+    /// The server's; [`larder_vfs::Error::Busy`] if every write is to be at the server, and the
+    /// kernel itself writes the file.
+    pub(crate) async fn raise_for_name(
+        &self,
+        cred: &Cred,
+        node: &Arc<Node>,
+        name: (&Node, &OsStr),
+        inherited: Option<&str>,
+    ) -> Result<()> {
+        let may_differ = !self.options.classes.rules().is_empty() || !self.set_classes.is_empty();
+        if !may_differ || node.state().known().attr.kind != Kind::File {
+            return Ok(());
+        }
+        let own = self.set_classes.of(node.ino);
+        let after = self.class_with_name(node, name, own.as_deref().or(inherited));
+        let Some(within) = leaves_within(&self.class_for_owner(node).class, &after) else {
+            return Ok(());
+        };
+        let mut weaker = self.open_files.of(node.ino);
+        weaker.retain(|(_, open)| leaves_within(&open.class(), &after).is_some());
+        self.change_open_files(cred, (node, &weaker), &after, Some(within)).await
+    }
+
+    /// Has the server move a file's bytes from memory to its disk.
+    pub(super) async fn leave_memory(
+        &self,
+        cred: &Cred,
+        node: &Arc<Node>,
+        within: Duration,
+    ) -> Result<()> {
+        if node.state().known().attr.kind != Kind::File {
+            return Ok(());
+        }
+        on_handle!(self, cred, node, handle => self.remote.leave_memory(cred, &handle, within))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_class::{Sources, load};
+
+    use super::*;
+
+    #[test]
+    fn what_a_raise_has_to_move() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("larder.toml");
+        let text = "[class.minute]\nlike = 'volatile'\ndurable = '1min'\n\
+                    [class.hour]\nlike = 'volatile'\ndurable = '1h'\n\
+                    [class.twice]\nlike = 'volatile'\nshared = { copies = 2 }\n";
+        std::fs::write(&file, text).unwrap();
+        let sources = Sources { files: vec![file], ..Sources::default() };
+        let classes = load(&sources, &crate::shared_offer("a volume")).unwrap();
+        let (now, minute) = (Some(Duration::ZERO), Duration::from_secs(60));
+        for (before, after, within) in [
+            ("volatile", "volatile", None),
+            ("volatile", "edited", now),
+            ("volatile", "critical", now),
+            ("volatile", "generated", now),
+            ("scratch", "edited", now),
+            ("volatile", "minute", Some(minute)),
+            ("hour", "minute", Some(minute)),
+            ("minute", "hour", None),
+            ("minute", "volatile", None),
+            ("volatile", "twice", now),
+            ("twice", "volatile", None),
+            ("twice", "edited", now),
+            ("edited", "volatile", None),
+            ("edited", "critical", None),
+        ] {
+            let [one, other] = [before, after].map(|name| classes.get(name).unwrap());
+            assert_eq!(leaves_within(&one, &other), within, "{before} {after}");
+        }
+    }
+}
