@@ -54,6 +54,7 @@ mod locked;
 mod locks;
 mod mount;
 mod mounting;
+mod moves;
 mod names;
 mod pieces;
 mod places;
@@ -73,7 +74,7 @@ pub use mount::{MountError, MountOptions, PORT};
 pub use version::Version;
 
 use bytes::Bytes;
-use channel::{Channel, call};
+use channel::{Channel, attempt, call};
 use data::Target;
 use larder_rpc::series::Track;
 use larder_rpc::{RecordError, Recording, Snapshot};
@@ -96,15 +97,18 @@ use std::time::Duration;
 const FOUND_MAX: u32 = 4;
 
 /// Makes a call for a file on behalf of `$cred`, and repeats it if the file was not at its expected
-/// path and was found elsewhere.
+/// path and was found elsewhere. The call may also read `$other`.
 macro_rules! upon {
-    ($share:expr, $cred:expr, $file:expr, |$link:ident, $again:ident| $try:expr) => {{
-        let mut answer = call!($cred.deadline, $share.channel($file), |$link, $again| $try);
+    ($share:expr, $cred:expr, $file:expr $(, beside $other:expr)?, |$link:ident, $again:ident| $try:expr) => {{
+        let files = [&*$file $(, $other)?];
+        let mut answer =
+            call!($cred.deadline, $share, files, $share.channel($file), |$link, $again| $try);
         for _ in 0..FOUND_MAX {
             if !matches!(answer, Err(Error::Stale)) || !$share.finds_again($cred, $file).await {
                 break;
             }
-            answer = call!($cred.deadline, $share.channel($file), |$link, $again| $try);
+            answer =
+                call!($cred.deadline, $share, files, $share.channel($file), |$link, $again| $try);
         }
         answer
     }};
@@ -168,7 +172,7 @@ impl Remote for Smb {
         Box::pin(async move {
             let share = &self.share;
             let handle = share.root().clone();
-            let seen = call!(None, share.channel(&handle), |link, _again| share
+            let seen = call!(None, share, [&handle], share.channel(&handle), |link, _again| share
                 .look_at(&link, &handle, false))?;
             Ok(Found { attr: seen.info.attr(&share.shape), handle })
         })
@@ -348,7 +352,7 @@ impl Remote for Smb {
     ) -> Future<'a, LookedUp> {
         Box::pin(async move {
             let share = &self.share;
-            call!(cred.deadline, share.channel(dir), |link, _again| share
+            call!(cred.deadline, share, [dir], share.channel(dir), |link, _again| share
                 .look_up(&link, cred, dir, name))
         })
     }
@@ -361,7 +365,7 @@ impl Remote for Smb {
         Box::pin(async move {
             // There are none, so the file's path does not matter.
             let share = &self.share;
-            call!(cred.deadline, share.channel(file), |link, _again| share
+            call!(cred.deadline, share, [file], share.channel(file), |link, _again| share
                 .look_at(&link, file, false))?;
             Err(Error::InvalidArgument)
         })
@@ -426,13 +430,13 @@ impl Remote for Smb {
     ) -> Future<'a, RemoteCopied> {
         Box::pin(async move {
             let (share, ends) = (&self.share, (from, to));
-            let copied = upon!(share, cred, to.file, |link, _again| share
+            let copied = upon!(share, cred, to.file, beside from.file, |link, _again| share
                 .copy_range(&link, cred, ends, len));
             let is_lost = matches!(copied, Err(Error::Stale)) && share.path(from.file).is_err();
             if !is_lost || !share.finds_again(cred, from.file).await {
                 return copied;
             }
-            upon!(share, cred, to.file, |link, _again| share.copy_range(&link, cred, ends, len))
+            upon!(share, cred, to.file, beside from.file, |link, _again| share.copy_range(&link, cred, ends, len))
         })
     }
 
@@ -446,14 +450,13 @@ impl Remote for Smb {
     ) -> Future<'a, Made> {
         Box::pin(async move {
             let share = &self.share;
-            let mut made = call!(cred.deadline, share.channel(dir), |link, again| share.make(
-                &link,
-                cred,
-                (dir, name),
-                &new,
-                &set,
-                again
-            ))?;
+            let mut made = call!(
+                cred.deadline,
+                share,
+                [dir],
+                share.channel(dir),
+                |link, again| share.make(&link, cred, (dir, name), &new, &set, again)
+            )?;
             // A new file has the attributes with which it was made; only an existing one must be
             // truncated.
             let Found { handle: file, attr } = &mut made.found;
@@ -477,13 +480,8 @@ impl Remote for Smb {
     ) -> Future<'a, Change> {
         Box::pin(async move {
             let share = &self.share;
-            call!(cred.deadline, share.channel_at(dir, name), |link, again| share.remove(
-                &link,
-                cred,
-                (dir, name),
-                what,
-                again
-            ))
+            call!(cred.deadline, share, [dir], share.channel_at(dir, name), |link, again| share
+                .remove(&link, cred, (dir, name), what, again))
         })
     }
 
@@ -495,7 +493,7 @@ impl Remote for Smb {
     ) -> Future<'a, (Change, Change)> {
         Box::pin(async move {
             let share = &self.share;
-            call!(cred.deadline, share.channel_at(from.0, from.1), |link, again| share
+            attempt!(cred.deadline, share.channel_at(from.0, from.1), |link, again| share
                 .rename(&link, cred, from, to, again))?;
             Ok((Change::default(), Change::default()))
         })
@@ -529,7 +527,7 @@ impl Remote for Smb {
     ) -> Future<'a, Listing> {
         Box::pin(async move {
             let share = &self.share;
-            call!(cred.deadline, share.channel(dir), |link, _again| share
+            call!(cred.deadline, share, [dir], share.channel(dir), |link, _again| share
                 .list(&link, cred, dir, cookie, bytes_max))
         })
     }
@@ -537,7 +535,8 @@ impl Remote for Smb {
     fn statfs<'a>(&'a self, cred: &'a Cred, file: &'a Handle) -> Future<'a, StatFs> {
         Box::pin(async move {
             let share = &self.share;
-            call!(cred.deadline, share.channel(file), |link, _again| share.space(&link, file))
+            call!(cred.deadline, share, [file], share.channel(file), |link, _again| share
+                .space(&link, file))
         })
     }
 
@@ -562,7 +561,8 @@ impl Share {
             return true;
         }
         let found: larder_vfs::Result<bool> = async {
-            call!(cred.deadline, self.channel(file), |link, _again| self.find_kept(&link, file))
+            call!(cred.deadline, self, [file], self.channel(file), |link, _again| self
+                .find_kept(&link, file))
         }
         .await;
         found.unwrap_or(false)

@@ -181,6 +181,11 @@ impl MemRemote {
         self.server().give_new_handles();
     }
 
+    /// Says whether replies to changes leave out the attributes, as servers may (RFC 1813, 2.6).
+    pub fn set_terse(&self, terse: bool) {
+        self.server().is_terse = terse;
+    }
+
     /// Says whether the server's disk is full.
     pub fn set_full(&self, full: bool) {
         self.server().set_full(full);

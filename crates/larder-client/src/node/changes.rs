@@ -181,6 +181,9 @@ pub(crate) struct Changes {
     pub(crate) ended: Monotonic,
     /// The lease under which the first one began.
     pub(crate) lease: Option<Lease>,
+    /// Up to here the server has bytes that we wrote and that its last description may not show: a
+    /// reply need not describe the file. Zero if it shows all of them.
+    pub(crate) written_end: u64,
 }
 
 #[cfg(test)]

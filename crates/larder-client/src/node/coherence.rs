@@ -229,13 +229,15 @@ impl Core {
     /// Attributes for the front door.
     pub(crate) fn fresh(&self, node: &Node) -> Fresh {
         self.refresh_local_end(node);
-        let state = node.state();
+        let mut state = node.state();
+        let attr = state.attr();
+        state.opens_mut().raise_believed_end(attr.size);
         let ttl = if state.is_settled() {
             state.fresh_for(self.session, self.now())
         } else {
             Duration::ZERO
         };
-        Fresh { attr: state.attr(), ttl }
+        Fresh { attr, ttl }
     }
 
     /// An entry for the front door: how long it may trust the name depends on the directory.
@@ -292,7 +294,7 @@ impl Core {
         if is_ready(&state) {
             return;
         }
-        let (version, size) = (state.version(), state.known().attr.size);
+        let (version, size) = (state.version(), state.server_end());
         let is_held = shown.same(&version.validator) && beneath.is_some() && {
             file.version() == beneath.map(|validator| Version { validator, ..version }.bytes())
         };

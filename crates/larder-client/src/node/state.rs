@@ -359,7 +359,7 @@ impl State {
 
     /// Attributes as applications see them: the server's, with changes that it does not know yet.
     pub(crate) fn attr(&self) -> Attr {
-        let mut attr = self.known.attr;
+        let mut attr = Attr { size: self.server_end(), ..self.known.attr };
         attr.mode = self.dropped.shown(attr.mode);
         if self.is_gone() {
             attr.nlink = 0;
@@ -488,6 +488,18 @@ impl State {
         self.changes.in_flight += 1;
     }
 
+    /// During a change of ours: the server has the bytes that we wrote up to `end`. The reply
+    /// perhaps does not describe the file.
+    pub(crate) fn wrote(&mut self, end: u64) {
+        assert!(self.changes.in_flight > 0, "bytes are sent outside of a change");
+        self.changes.written_end = self.changes.written_end.max(end);
+    }
+
+    /// Where the file ends at the server, as far as is known: all behind it are zeros or nothing.
+    pub(crate) fn server_end(&self) -> u64 {
+        self.known.attr.size.max(self.changes.written_end)
+    }
+
     /// Ends a change that was answered, by one reply or several, or failed (no reply). When the
     /// last one of a group ends, decides what became of the file. On a coarse clock another
     /// client's change may have the same time as ours.
@@ -517,6 +529,9 @@ impl State {
             _ if follow(from, &replies) => newest.map_or(Proof::Foreign, Proof::Ours),
             _ => Proof::Foreign,
         };
+        // A change that no reply describes may have made the file longer than all of them say.
+        let is_untold = replies.iter().any(|change| change.after.is_none());
+        let written_end = if is_untold { self.changes.written_end } else { 0 };
         let (ours, after) = match proof {
             Proof::Ours(attr) => (true, Some(attr)),
             Proof::Moved(attr) => {
@@ -548,6 +563,7 @@ impl State {
             }
             None => self.known.ttl = Duration::ZERO,
         }
+        self.changes.written_end = written_end;
         Some(Settled { from, ours: ours && after.is_some() })
     }
 
@@ -571,6 +587,7 @@ impl State {
         self.known.attr = attr;
         self.known.session = session;
         self.known.asked = asked;
+        self.changes.written_end = 0;
     }
 
     /// Another client changed the file: names, listing and rights are no longer known.

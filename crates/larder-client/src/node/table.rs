@@ -176,7 +176,8 @@ impl Table {
         let record = known.encode();
         let node = self.insert(&mut nodes, ino, State::new(handle.clone(), known));
         // Callers that find the node from now on wait for its record; no other caller does.
-        let state = node.state();
+        let mut state = node.state();
+        state.opens_mut().begin_unknown();
         drop(nodes);
         self.cache.put_node(no, &record);
         drop(state);

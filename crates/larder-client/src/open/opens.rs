@@ -31,6 +31,8 @@ pub(crate) struct Opens {
     pages: Option<Version>,
     /// How often the kernel was to drop something of the node.
     tellings: u64,
+    /// The kernel believes the file to end here at most; `None` if that is not known.
+    believed_end: Option<u64>,
     /// What an earlier process may have left in the kernel was dealt with.
     taken_over: bool,
     /// Directories: programs repeatedly sync files of it while they write them.
@@ -152,6 +154,8 @@ impl Opens {
         *self.count(mode) += 1;
         if mode == Mode::Bypass {
             self.pages = None;
+            // It counts what it writes by itself.
+            self.believed_end = None;
         }
     }
 
@@ -215,6 +219,22 @@ impl Opens {
     /// The kernel is to drop something of the node.
     pub(crate) fn tell(&mut self) {
         self.tellings += 1;
+    }
+
+    /// The kernel has never heard of the node.
+    pub(crate) fn begin_unknown(&mut self) {
+        self.believed_end = Some(0);
+    }
+
+    /// The kernel hears, or sees a caller's write to, that the file ends at `end`. It may not
+    /// believe it if another end was on its way at the same time.
+    pub(crate) fn raise_believed_end(&mut self, end: u64) {
+        self.believed_end = self.believed_end.map(|believed| believed.max(end));
+    }
+
+    /// Whether the kernel may believe that the file goes on behind `end`.
+    pub(crate) fn may_believe_beyond(&self, end: u64) -> bool {
+        self.believed_end.is_none_or(|believed| believed > end)
     }
 
     /// Deals with what an earlier process may have left in the kernel. Returns whether that was

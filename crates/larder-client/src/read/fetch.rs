@@ -65,11 +65,15 @@ impl Core {
         let open = open.and_then(|id| self.open_file(id).ok());
         let wanted = offset..offset.saturating_add(u64::from(len));
         let hearing = self.hearing(&node, open.as_deref());
-        let is_short = move |bytes: &Bytes| bytes.len() < len as usize;
+        // A short answer ends where the file does.
+        let end_if_short = move |bytes: &Bytes| {
+            (bytes.len() < len as usize).then_some(offset + bytes.len() as u64)
+        };
         if open.is_some()
             && let Some(answer) = self.read_held(&node, open.as_deref(), wanted.clone())
         {
-            if answer.as_ref().is_ok_and(is_short) && !self.hears(&node, hearing) {
+            let end = answer.as_ref().ok().and_then(end_if_short);
+            if end.is_some_and(|end| !self.hears(&node, hearing, end)) {
                 let core = self.clone();
                 return Answer::later(async move { core.have_asked_again(&node).await });
             }
@@ -82,7 +86,7 @@ impl Core {
                 core.check_read_without_open(&node, &cred).await?;
             }
             let bytes = core.read_remote(&node, &cred, open.as_deref(), wanted).await?;
-            if is_short(&bytes) && !core.hears(&node, hearing) {
+            if end_if_short(&bytes).is_some_and(|end| !core.hears(&node, hearing, end)) {
                 return core.have_asked_again(&node).await;
             }
             Ok(bytes)
@@ -158,7 +162,7 @@ impl Core {
 
     pub(super) fn file_end(node: &Node) -> FileEnd {
         let state = node.state();
-        FileEnd { size: state.attr().size, zero_point: state.known().attr.size }
+        FileEnd { size: state.attr().size, zero_point: state.server_end() }
     }
 
     /// Fetches a range into the cache for no open file in particular, and returns the bytes, with
@@ -236,7 +240,7 @@ impl Core {
         slices: &[Slice],
         reached: Option<u64>,
     ) {
-        let end = node.state().known().attr.size;
+        let end = node.state().server_end();
         let request_max = u64::from(self.request_bytes_max());
         for slice in slices.iter().filter(|slice| slice.source == Source::Remote) {
             let asked = slice.range.start;
@@ -506,7 +510,7 @@ impl Core {
         let Some(range) = range else { return };
         let (version, size) = {
             let state = node.state();
-            (state.version(), state.known().attr.size)
+            (state.version(), state.server_end())
         };
         // Up to where a request ends, or the file.
         let request_max = u64::from(self.request_bytes_max());

@@ -4,8 +4,9 @@
 //! with zeros. An answer that is shorter than its request tells it of an earlier end, so that no
 //! process sees those zeros. But it ignores that if it was told to drop any of the file's pages
 //! since it asked (`fuse_read_update_size` in `fs/fuse/file.c` of 6.18): then a file that another
-//! client has truncated would show zeros in place of what was cut off. So such a request fails. It
-//! is a readahead; the kernel asks for its pages again, one by one.
+//! client has truncated would show zeros in place of what was cut off. So such a request fails,
+//! unless the kernel does not believe the file to be longer than the answer. If it is a readahead,
+//! the kernel asks for its pages again, one by one.
 
 use std::time::Duration;
 
@@ -45,13 +46,16 @@ impl Core {
         }
     }
 
-    /// Whether the kernel still listens.
-    pub(super) fn hears(&self, node: &Node, hearing: Hearing) -> bool {
-        match hearing {
+    /// Whether the kernel learns from a short answer that the file ends at `end`, or knows it.
+    pub(super) fn hears(&self, node: &Node, hearing: Hearing, end: u64) -> bool {
+        let state = node.state();
+        let opens = state.opens();
+        let heeds = match hearing {
             Hearing::Always => true,
             Hearing::Never => false,
-            Hearing::UpTo(count) => node.state().opens().tellings() == count,
-        }
+            Hearing::UpTo(count) => opens.tellings() == count,
+        };
+        heeds || !opens.may_believe_beyond(end)
     }
 
     /// Has the kernel repeat its request, once it heeds the answer's end again.

@@ -122,6 +122,11 @@ impl Core {
             }
             Err(_) => Ok(()),
         };
+        if let Ok(copied) = &answer {
+            let (mut state, end) = (node.state(), copy.to + copied.len);
+            state.wrote(end);
+            state.opens_mut().raise_believed_end(end);
+        }
         let told = answer.as_ref().ok().filter(|_| followed.is_ok());
         self.end_change(node, told.map(|copied| copied.change));
         if answer.as_ref().is_err_and(|error| *error != Error::NotSupported) || followed.is_err() {

@@ -49,6 +49,7 @@ impl Core {
         }
         let size = node.state().attr().size;
         let grown = change.size_after(size);
+        node.state().opens_mut().raise_believed_end(grown);
         if grown > size { self.truncate_held(node, grown).await } else { Ok(()) }
     }
 

@@ -138,6 +138,7 @@ impl Core {
         let end = LocalEnd { size, mtime: self.wall() };
         let written = Event::Written { end, writer: cred, is_over_another };
         self.unsent_event(node.ino, &mut state, written);
+        state.opens_mut().raise_believed_end(size);
         drop(state);
         // Long writes go to the server while they are still being made.
         if file.dirty_bytes() > self.options.dirty_bytes_max && !self.may_stay_unsent(node) {
@@ -191,6 +192,11 @@ impl Core {
         let answer = on_handle!(self, cred, node, handle =>
             self.remote.write(cred, &handle, open.as_ref(), offset, data.clone(), Stability::FileSync));
         let changes = answer.as_ref().ok().map(|written| written.change);
+        if changes.is_some() {
+            let (mut state, end) = (node.state(), offset + data.len() as u64);
+            state.wrote(end);
+            state.opens_mut().raise_believed_end(end);
+        }
         // Without a version, so that the change cannot make the cached bytes valid under a new one.
         // What was written in the meantime, and found room, stays; other cached bytes are dropped
         // once that is sent.

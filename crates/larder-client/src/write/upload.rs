@@ -195,6 +195,9 @@ impl Core {
             changes[0] = replacing(&held.validator, changes[0]);
             state.replaced_whole();
         }
+        if let (Ok(()), Some(last)) = (&result, dirty.last()) {
+            state.wrote(last.end);
+        }
         let settled = self.end_change_of(&mut state, changes);
         let ours = settled.is_some_and(|settled| settled.ours);
         if ours {
@@ -216,11 +219,10 @@ impl Core {
     /// are dropped.
     pub(super) fn settle_clean(&self, node: &Node, file: &CachedFile) {
         let mut state = node.state();
-        let attr = state.known().attr;
-        let version = state.version().bytes();
+        let (version, end) = (state.version().bytes(), state.server_end());
         let settled = match (state.unsent().is_mixed(), state.opens().bypassing()) {
-            (false, _) => file.set_version(&version, attr.size),
-            (true, false) => file.reset(&version, attr.size),
+            (false, _) => file.set_version(&version, end),
+            (true, false) => file.reset(&version, end),
             // Its writer keeps the local file for now, see [`Core::end_mixture`].
             (true, true) => file.dirty().is_empty(),
         };

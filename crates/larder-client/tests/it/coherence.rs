@@ -543,3 +543,34 @@ async fn a_listing_goes_on_after_the_name_that_was_told_last_is_removed() {
         other.put(last.name.to_str().unwrap(), b"x").await;
     }
 }
+
+/// A server may leave out the attributes in its replies to writes (RFC 1813, 2.6; a share does when
+/// the file was closed meanwhile). What was written is then known to be there all the same: it does
+/// not read as zeros, whatever is written behind it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bytes_that_no_reply_describes_are_read_from_the_server() {
+    const PARTS: [&[u8]; 4] = [b"before, ", b"after, ", b"elsewhere, ", b"and its directory."];
+    for (cache_data, sent) in [true, false].into_iter().flat_map(|it| (0..16).map(move |n| (it, n)))
+    {
+        let rig = Rig::new(Options { cache_data, fill_after: None, ..Options::default() }).await;
+        let open = rig.create("file").await;
+        rig.server.set_terse(true);
+        let mut written = Vec::new();
+        for (number, part) in PARTS.into_iter().enumerate() {
+            open.write(written.len() as u64, part).await.unwrap();
+            written.extend_from_slice(part);
+            if sent >> number & 1 == 1 {
+                open.flush().await.unwrap();
+            }
+            let read = open.read(0, 4096).await.unwrap();
+            assert_eq!(
+                String::from_utf8_lossy(&read),
+                String::from_utf8_lossy(&written),
+                "cache_data={cache_data} sent={sent:b} after part {number}"
+            );
+        }
+        assert_eq!(rig.stat("file").await.attr.size, written.len() as u64);
+        open.close().await.unwrap();
+        assert_eq!(rig.cat("file").await, written);
+    }
+}

@@ -182,6 +182,32 @@ async fn what_a_dead_process_did_not_tell_the_kernel_is_told_before_an_open_is_a
     assert_eq!(anew.expect("a new kernel knows nothing"), b"new and longer");
 }
 
+/// A file that ends where the kernel believes it to end: an answer up to there is given whatever
+/// the kernel is told to drop meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_short_answer_that_ends_where_the_kernel_expects_it_is_given() {
+    let rig = Rig::new(Options::default()).await;
+    let kernel = Arc::new(SlowKernel::default());
+    rig.client.attach(kernel.clone());
+    let open = rig.create("file").await;
+    open.write(0, b"ours").await.unwrap();
+    open.flush().await.unwrap();
+    let other = rig.foreigner().await;
+    for round in 0..3_u64 {
+        let there = other.open(&root(), "file", WRITE).await.unwrap();
+        there.write(round, b"+").await.unwrap();
+        there.close().await.unwrap();
+        rig.advance(60);
+        assert_eq!(rig.stat("file").await.attr.size, 4);
+        assert!(kernel.queue.lock().unwrap().contains_key(&open.ino), "it is about to be told");
+        let expected = [&b"++++"[..=round as usize], &b"ours"[round as usize + 1..]].concat();
+        let read = rig.in_vain(open.read(0, 4096)).await;
+        assert_eq!(read.as_deref(), Ok(&expected[..]), "round {round}");
+        kernel.drop_now();
+    }
+    open.close().await.unwrap();
+}
+
 /// The kernel ignores where an answer ends if it was told to drop pages since it asked, and would
 /// show zeros beyond that end. So it must ask again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -239,6 +239,8 @@ impl Share {
         self.shape.may_in_directory(cred, Access::DELETE | Access::EXTEND)?;
         let known = self.path_in(from.0, from.1).ok();
         let known = known.and_then(|(_, component)| self.places().child(from.0, &component));
+        let (dirs, stay) = ([from.0, to.0], self.stay(&[from.0, to.0]).await);
+        let names = (from, to);
         let (from, to) = tokio::join!(self.end(link, from), self.end(link, to));
         let (from, to) = (from?, to?);
         let Some(source) = from.seen else {
@@ -254,6 +256,30 @@ impl Share {
         if source.is_directory() && self.places().is_below(to.dir, &moved) {
             return Err(Failure::Is(Error::InvalidArgument));
         }
+        if !source.is_directory() {
+            return self.rename_from(link, (source, moved), from, to).await;
+        }
+        drop(stay);
+        let moving = self.begin_move(&moved, dirs).await;
+        let is_there = |end: &End<'_>, name| {
+            self.path_in(end.dir, name).is_ok_and(|(path, _)| path == end.path)
+        };
+        if is_there(&from, names.0.1) && is_there(&to, names.1.1) {
+            return self.rename_from(link, (source, moved), from, to).await;
+        }
+        // A directory above was renamed in between.
+        drop(moving);
+        Box::pin(self.rename(link, cred, names.0, names.1, again)).await
+    }
+
+    /// Renames an object that was found at one end, while no directory above the ends is renamed.
+    async fn rename_from(
+        &self,
+        link: &Arc<Link>,
+        (source, moved): (Info, Handle),
+        from: End<'_>,
+        to: End<'_>,
+    ) -> Result<(), Failure> {
         if let Some(target) = to.seen.filter(|target| !same_file(target, &source)) {
             self.give_way(link, &source, &target, &to).await?;
         } else if to.seen.is_some() && !is_same_name(&from, &to) {

@@ -300,7 +300,7 @@ impl Attempt<'_> {
 
 /// Runs `$try`, which has `$link` and `$again` (whether an earlier attempt may have been carried
 /// out), until it has an answer, or until `$deadline`.
-macro_rules! call {
+macro_rules! attempt {
     ($deadline:expr, $channel:expr, |$link:ident, $again:ident| $try:expr) => {{
         let mut attempt = $channel.attempt($deadline);
         loop {
@@ -316,5 +316,17 @@ macro_rules! call {
             }
         }
     }};
+}
+pub(super) use attempt;
+
+/// The same for a call that names `$files`, on the connection `$channel` of `$share`: no directory
+/// above them is renamed meanwhile.
+macro_rules! call {
+    ($deadline:expr, $share:expr, $files:expr, $channel:expr, |$link:ident, $again:ident| $try:expr) => {
+        attempt!($deadline, $channel, |$link, $again| async {
+            let _stay = $share.stay(&$files).await;
+            $try.await
+        })
+    };
 }
 pub(super) use call;

@@ -10,6 +10,7 @@ use super::kept::KeptFiles;
 use super::link::{Link, garbled};
 use super::locked::LockedFiles;
 use super::mount::MountOptions;
+use super::moves::{Move, Moves, Stay};
 use super::places::Places;
 use super::snapshots::Snapshots;
 use super::status::Failure;
@@ -84,6 +85,7 @@ pub(super) struct Share {
     pub(super) leases: bool,
     pub(super) accounts: Arc<Procedures>,
     places: Mutex<Places>,
+    moves: Moves,
     root: Handle,
     volume: u64,
     /// The server makes ids up.
@@ -122,6 +124,7 @@ impl Share {
             leases: root.leases,
             accounts,
             places: Mutex::new(Places::new(root.handle.clone(), root.path)),
+            moves: Moves::default(),
             root: root.handle,
             volume: root.volume,
             by_path: root.by_path,
@@ -135,6 +138,17 @@ impl Share {
 
     pub(super) fn places(&self) -> MutexGuard<'_, Places> {
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// While the result lives, no directory above one of `files` is renamed.
+    pub(super) async fn stay(&self, files: &[&Handle]) -> Stay<'_> {
+        self.moves.stay(files, |file, dir| self.places().is_below(file, dir)).await
+    }
+
+    /// While the result lives, no call is under way on what lies below `dir`, which is to be
+    /// renamed from one of `ends` to the other.
+    pub(super) async fn begin_move(&self, dir: &Handle, ends: [&Handle; 2]) -> Move<'_> {
+        self.moves.begin(dir, ends, |file, dir| self.places().is_below(file, dir)).await
     }
 
     /// The path that leads to a file.

@@ -25,6 +25,8 @@ pub(super) const ROOT: u64 = 1;
 pub(super) struct Server {
     pub(super) limits: RemoteLimits,
     full: bool,
+    /// Replies to changes do not describe the file.
+    pub(super) is_terse: bool,
     pub(super) leases: Leases,
     pub(super) locks: Locks,
     pub(super) nodes: HashMap<u64, Node>,
@@ -50,6 +52,7 @@ impl Server {
         let mut server = Server {
             limits,
             full: false,
+            is_terse: false,
             leases: Leases::default(),
             locks: Locks::default(),
             nodes: HashMap::new(),
@@ -230,6 +233,9 @@ impl Server {
     }
 
     pub(super) fn change(&self, number: u64, before: Before) -> Change {
+        if self.is_terse {
+            return Change::default();
+        }
         Change { before: Some(before), after: Some(self.node(number).attr(number)) }
     }
 
