@@ -183,7 +183,7 @@ impl MemRemote {
 
     /// Says whether replies to changes leave out the attributes, as servers may (RFC 1813, 2.6).
     pub fn set_terse(&self, terse: bool) {
-        self.server().is_terse = terse;
+        self.server().set_terse(terse);
     }
 
     /// Says whether the server's disk is full.

@@ -26,7 +26,7 @@ pub(super) struct Server {
     pub(super) limits: RemoteLimits,
     full: bool,
     /// Replies to changes do not describe the file.
-    pub(super) is_terse: bool,
+    is_terse: bool,
     pub(super) leases: Leases,
     pub(super) locks: Locks,
     pub(super) nodes: HashMap<u64, Node>,
@@ -74,6 +74,10 @@ impl Server {
 
     pub(super) fn is_full(&self) -> bool {
         self.full
+    }
+
+    pub(super) fn set_terse(&mut self, terse: bool) {
+        self.is_terse = terse;
     }
 
     pub(super) fn set_full(&mut self, full: bool) {

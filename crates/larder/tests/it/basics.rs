@@ -11,11 +11,12 @@ use std::mem::MaybeUninit;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::RawDir;
 
 use crate::harness::{Kind, Mount, Server, eventually, pattern, tree};
+
+mod renamed;
 
 /// Callers at once, where there are several.
 const CALLERS: usize = 4;
@@ -78,7 +79,7 @@ pub(crate) const BASIC: [Work; 5] = [
 /// Its special tests: known mistakes of NFS clients.
 pub(crate) const SPECIAL: [Work; 10] = [
     ("removed", removed_files_stay_open),
-    ("renamed", renamed_files_stay_open),
+    ("renamed", renamed::open_files_stay_open),
     ("mode", a_file_without_rights_stays_open),
     ("cut", an_open_file_is_cut_from_behind),
     ("holes", holes_are_zeros),
@@ -290,50 +291,6 @@ fn removed_files_stay_open(place: &Place) {
     }
     drop(files);
     place.nothing_else_is_left(&[]);
-}
-
-/// Somebody else closes the file all the time, as a process does that inherited its descriptor: each
-/// close sends what is unsent, also in the middle of a rename.
-fn renamed_files_stay_open(place: &Place) {
-    let rounds = std::env::var("LARDER_ROUNDS").map_or(3, |rounds| rounds.parse().unwrap());
-    for _ in 0..rounds {
-        rename_an_open_file(place);
-        place.nothing_else_is_left(&["else"]);
-        fs::remove_dir_all(place.at("else")).unwrap();
-    }
-}
-
-fn rename_an_open_file(place: &Place) {
-    let [one, two, dir] = ["one", "two", "dir"].map(|name| place.at(name));
-    let mut file = open_new(&one);
-    let (inherited, is_over) = (file.try_clone().unwrap(), AtomicBool::new(false));
-    let text = std::thread::scope(|scope| {
-        let _end = scope.spawn(|| {
-            while !is_over.load(Ordering::Relaxed) {
-                drop(inherited.try_clone().unwrap());
-            }
-        });
-        let mut text = String::new();
-        let mut steps = || {
-            file.write_all(b"before, ").map_err(|error| ("a write", error))?;
-            fs::rename(&one, &two).map_err(|error| ("a rename", error))?;
-            file.write_all(b"after, ").map_err(|error| ("a write after it", error))?;
-            fs::create_dir(&dir).map_err(|error| ("making a directory", error))?;
-            fs::rename(&two, dir.join("three")).map_err(|error| ("a move", error))?;
-            file.write_all(b"elsewhere, ").map_err(|error| ("a write after it", error))?;
-            fs::rename(&dir, place.at("else")).map_err(|error| ("the directory's", error))?;
-            file.write_all(b"and its directory.").map_err(|error| ("a last write", error))?;
-            file.seek(SeekFrom::Start(0)).map_err(|error| ("a seek", error))?;
-            file.read_to_string(&mut text).map_err(|error| ("a read", error))
-        };
-        let done = steps();
-        is_over.store(true, Ordering::Relaxed);
-        done.unwrap_or_else(|(what, error)| panic!("{}: {what}: {error}", place.who));
-        text
-    });
-    assert_eq!(text, "before, after, elsewhere, and its directory.", "{}", place.who);
-    drop((file, inherited));
-    assert_eq!(fs::read_to_string(place.there.join("else/three")).unwrap(), text, "{}", place.who);
 }
 
 /// Connectathon's op_chmod.

@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::fixtures::file_of;
-use larder_vfs::{Before, Time};
+use crate::node::changes::recency;
+use larder_vfs::{Before, Change, Lease, Time};
 
 const TTL: TtlRange = TtlRange { min: Duration::from_secs(5), max: Duration::from_secs(20) };
 const SESSION: u64 = 7;

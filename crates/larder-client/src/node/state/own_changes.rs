@@ -1,0 +1,111 @@
+//! Our own changes of a file that are under way, and what their replies say in the end.
+
+use std::time::Duration;
+
+use larder_io::Monotonic;
+use larder_vfs::{Change, Kind, Lease};
+
+use super::State;
+use crate::node::changes::{Proof, Settled, follow, prove, recency};
+use crate::options::TtlRange;
+
+impl State {
+    /// Before a change of our own is sent.
+    pub(crate) fn begin_change(&mut self) {
+        if self.changes.in_flight == 0 {
+            self.changes.replies.clear();
+            self.changes.lease = self.leasing.held().cloned();
+        }
+        self.changes.in_flight += 1;
+    }
+
+    /// During a change of ours: the server has the bytes that we wrote up to `end`. The reply
+    /// perhaps does not describe the file.
+    pub(crate) fn wrote(&mut self, end: u64) {
+        assert!(self.changes.in_flight > 0, "bytes are sent outside of a change");
+        self.changes.written_end = self.changes.written_end.max(end);
+    }
+
+    /// Where the file ends at the server, as far as is known: all behind it are zeros or nothing.
+    pub(crate) fn server_end(&self) -> u64 {
+        self.known.attr.size.max(self.changes.written_end)
+    }
+
+    /// Ends a change that was answered, by one reply or several, or failed (no reply). When the
+    /// last one of a group ends, decides what became of the file. On a coarse clock another
+    /// client's change may have the same time as ours.
+    pub(crate) fn end_change(
+        &mut self,
+        replies: impl IntoIterator<Item = Change>,
+        session: u64,
+        now: Monotonic,
+        ttl: TtlRange,
+        is_coarse: bool,
+    ) -> Option<Settled> {
+        assert!(self.changes.in_flight > 0, "a change ends that did not begin");
+        self.changes.in_flight -= 1;
+        self.changes.replies.extend(replies);
+        self.changes.ended = now;
+        if self.changes.in_flight > 0 || self.changes.replies.is_empty() {
+            return None;
+        }
+        let from = self.known.attr.validator();
+        let replies = std::mem::take(&mut self.changes.replies);
+        let lease = self.changes.lease.take().filter(|lease| !lease.ends_late());
+        let leased = lease.as_ref().is_some_and(Lease::holds);
+        let newest = replies.iter().filter_map(|change| change.after).max_by_key(recency);
+        let proof = match self.known.attr.kind {
+            _ if leased => newest.map_or(Proof::Untold, Proof::Ours),
+            Kind::File => prove(from, &replies),
+            _ if follow(from, &replies) => newest.map_or(Proof::Foreign, Proof::Ours),
+            _ => Proof::Foreign,
+        };
+        // A change that no reply describes may have made the file longer than all of them say.
+        let is_untold = replies.iter().any(|change| change.after.is_none());
+        let written_end = if is_untold { self.changes.written_end } else { 0 };
+        let (ours, after) = match proof {
+            Proof::Ours(attr) => (true, Some(attr)),
+            Proof::Moved(attr) => {
+                let is_own_link = std::mem::take(&mut self.ctime_may_move);
+                (is_own_link || attr.data_change.is_some(), Some(attr))
+            }
+            Proof::Untold => (true, newest),
+            Proof::Foreign => (false, newest),
+        };
+        if !ours {
+            tracing::debug!(?from, ?replies, "somebody else changed the file too");
+            match proof {
+                Proof::Moved(_) => self.rights.clear(),
+                _ => self.forget_contents(),
+            }
+            self.unsent.foreign_change(self.opens.bypassing());
+        }
+        if proof == Proof::Untold {
+            tracing::debug!(?from, ?replies, leased, "somebody else may have changed the file");
+        }
+        let nothing_held = !ours || after.is_some_and(|attr| attr.size == 0);
+        self.known.doubtful &= !nothing_held;
+        self.known.doubtful |= proof == Proof::Untold;
+        self.known.doubtful |= is_coarse && (self.is_directory() || !nothing_held);
+        match after {
+            Some(attr) => {
+                self.known.ttl = ttl.min;
+                self.adopt(attr, session, now);
+            }
+            None => self.known.ttl = Duration::ZERO,
+        }
+        self.changes.written_end = written_end;
+        Some(Settled { from, ours: ours && after.is_some() })
+    }
+
+    /// Whether a change of ours may have come between a question sent at `asked` and its answer,
+    /// which then may describe the state before.
+    pub(crate) fn changed_since(&self, asked: Monotonic) -> bool {
+        self.changes.in_flight > 0 || self.changes.ended > asked
+    }
+
+    /// Whether changes of our own are in flight.
+    pub(crate) fn changing(&self) -> bool {
+        self.changes.in_flight > 0
+    }
+}
