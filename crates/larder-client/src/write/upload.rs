@@ -98,7 +98,7 @@ impl Core {
             Keeping::Kept | Keeping::Sending => Some(node.state().attr().mtime),
         };
         self.begin_sending_kept(node, &cred).await?;
-        self.lease_many_requests(node, &cred, &dirty).await;
+        self.lease_before_many_are_lost(node, &file, &cred, &dirty).await;
         let _shown = TimeOnWay::show(node, written_at);
         self.begin_change(node);
         let sent = self.send_until_stable(node, transfer, &file, &cred, &dirty).await;
@@ -128,12 +128,31 @@ impl Core {
     }
 
     /// A server that grants leases does not report the attributes from before a WRITE: only a lease
-    /// proves that no other client wrote between several of them. A lease costs one request, and
-    /// reading the file again would cost many.
-    async fn lease_many_requests(&self, node: &Node, cred: &Cred, dirty: &[Range<u64>]) {
-        if self.pieces(dirty).len() > 1 {
+    /// proves that no other client wrote between several of them, or beside one that does not
+    /// replace the whole file. A lease costs one request, and reading the file again would cost
+    /// many.
+    async fn lease_before_many_are_lost(
+        &self,
+        node: &Node,
+        file: &CachedFile,
+        cred: &Cred,
+        dirty: &[Range<u64>],
+    ) {
+        if self.pieces(dirty).len() > 1 || self.reads_if_doubted(node, file, dirty) > 1 {
             self.lease_before_change(node, cred).await;
         }
+    }
+
+    /// How many requests it takes to read what is cached, once `dirty` was sent, if other clients
+    /// may have written meanwhile.
+    fn reads_if_doubted(&self, node: &Node, file: &CachedFile, dirty: &[Range<u64>]) -> u64 {
+        let end = node.state().attr().size;
+        let replaces_all = matches!(dirty, [whole] if *whole == (0..end));
+        if replaces_all || !self.options.cache_data {
+            return 0;
+        }
+        let held: u64 = file.held(0..end).iter().map(|range| range.end - range.start).sum();
+        held.div_ceil(u64::from(self.request_bytes_max()))
     }
 
     /// Asks for a lease under which a change of ours is proven to be the only one.

@@ -337,8 +337,9 @@ pub(crate) fn succeed(command: &mut Command) -> Output {
 }
 
 /// Writes a new file by a process of its own. A file that a test has open is inherited, until exec,
-/// by what other tests start, and closed there: a flush in the middle of the writing, after which a
-/// share does not prove the rest to be ours alone, so that it is read anew.
+/// by what other tests start, and closed there: a flush in the middle of the writing. If less than
+/// one request was written by then, a share does not prove the rest to be ours alone, so that it is
+/// read anew.
 pub(crate) fn write_undisturbed(path: &Path, bytes: &[u8]) {
     let mut tee = Command::new("tee");
     let mut tee = tee.arg(path).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();

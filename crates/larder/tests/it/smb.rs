@@ -1,6 +1,7 @@
 //! Shares of a real Samba.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -200,6 +201,33 @@ fn server_that_signs_encrypts_or_takes_guests_is_served() {
         mount.remount();
         assert!(fs::read(mount.path("new")).unwrap() == bytes, "{what}");
         assert_eq!(mount.calls("READ"), 0, "{what}");
+    }
+}
+
+/// A process that another one starts inherits its open files, and closes them when it begins: what
+/// was written so far is sent then, in the middle of the writing. The rest is still known to be the
+/// only change.
+#[test]
+fn a_file_that_is_sent_while_it_is_written_stays_cached() {
+    let server = samba();
+    let mut mount = Mount::new(&server, &[]);
+    for (number, cuts) in
+        [&[1 << 20][..], &[700_000], &[1 << 20, 1_500_000]].into_iter().enumerate()
+    {
+        let bytes = pattern(number as u64, 2 << 20);
+        let name = format!("new{number}");
+        let mut file = File::create(mount.path(&name)).unwrap();
+        let mut from = 0;
+        for cut in cuts.iter().copied().chain([bytes.len()]) {
+            file.write_all(&bytes[from..cut]).unwrap();
+            drop(file.try_clone().unwrap());
+            from = cut;
+        }
+        drop(file);
+        mount.remount();
+        assert!(fs::read(mount.path(&name)).unwrap() == bytes, "{cuts:?}");
+        assert_eq!(mount.calls("READ"), 0, "{cuts:?}");
+        assert!(fs::read(server.path(&name)).unwrap() == bytes, "{cuts:?}");
     }
 }
 
