@@ -8,13 +8,17 @@ use std::time::Duration;
 use larder_cache::FileNo;
 use larder_class::{Choice, Class, Classes, Level, Subject};
 use larder_io::program_of;
-use larder_vfs::{Cred, Error, Ino, Kind, Result, StoredPart};
+use larder_vfs::{Cred, Error, Ino, Kind, Medium, Result, StoredPart};
 
 use crate::client::Client;
 use crate::core::Core;
 use crate::names::{last_path, on_handle};
 use crate::node::Node;
 use crate::write::{Due, UNLIMITED};
+
+/// How long a reader of the attribute waits for the server: it may be away, and the reader may ask
+/// about many files.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// How durable a file is, and is to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,12 +33,16 @@ pub struct Durability {
 
 impl std::fmt::Display for Durability {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.told(self.reached.name()))
+    }
+}
+
+impl Durability {
+    /// A line with this word for the level that all bytes have reached.
+    fn told(&self, level: &str) -> String {
         let promised = self.promised.map_or("nothing", Level::name);
-        write!(f, "level={} promised={promised}", self.reached)?;
-        match self.due {
-            None => Ok(()),
-            Some(due) => write!(f, " due={due}"),
-        }
+        let due = self.due.map(|due| format!(" due={due}")).unwrap_or_default();
+        format!("level={level} promised={promised}{due}")
     }
 }
 
@@ -212,6 +220,7 @@ impl Core {
     pub(crate) fn durability(&self, node: &Node) -> Durability {
         let class = self.class_for_owner(node).class;
         let promised = class.promised.promised();
+        let is_file = node.state().known().attr.kind == Kind::File;
         let unsent = self.file(node).unsent();
         let due = node.state().unsent().due(self.clock.instant());
         let due = due.filter(|_| unsent.bytes > 0);
@@ -225,12 +234,30 @@ impl Core {
             0 if awaited.as_ref().is_some_and(|name| name.is_kept) => Level::Local,
             0 if awaited.is_some() => Level::Memory,
             // At least: where there is no memory it is on the server's disk.
-            0 if class.is_volatile() => Level::Shared,
+            0 if class.is_volatile() && is_file => Level::Shared,
             0 => Level::Durable,
             _ if self.file(node).is_all_kept() => Level::Local,
             _ => Level::Memory,
         };
         Durability { reached, promised, due }
+    }
+
+    /// How durable a file is now, as a line. Asks the server where it has the bytes, if it has all.
+    pub(crate) async fn durability_line(&self, node: &Arc<Node>) -> String {
+        let durability = self.durability(node);
+        let level = durability.reached.name();
+        if durability.reached < Level::Shared || node.state().known().attr.kind != Kind::File {
+            return durability.told(level);
+        }
+        let cred = self.caller(&Cred::root());
+        let asked =
+            async { on_handle!(self, &cred, node, handle => self.remote.stored(&cred, &handle)) };
+        durability.told(match self.clock.timeout(PATIENCE, asked).await {
+            Ok(Ok(parts)) => level_of(&parts),
+            // It has them on its disk.
+            Ok(Err(Error::NotSupported)) => level,
+            Ok(Err(_)) | Err(_) => "unknown",
+        })
     }
 
     /// Sets how soon bytes written to a file are sent: by the deadline of an open file's class, for
@@ -253,5 +280,14 @@ impl Core {
             Kind::File | Kind::Directory => Ok(()),
             _ => Err(Error::NotPermitted),
         }
+    }
+}
+
+/// The word for the level of the weakest of these parts.
+fn level_of(parts: &[StoredPart]) -> &'static str {
+    match parts {
+        parts if parts.iter().any(|part| part.is_lost) => "lost",
+        parts if parts.iter().any(|part| part.medium == Medium::Memory) => Level::Shared.name(),
+        _ => Level::Durable.name(),
     }
 }

@@ -179,10 +179,10 @@ impl Core {
     }
 
     /// An extended attribute of ours; `None` if it is not one of ours.
-    pub(crate) fn own_xattr(&self, node: &Node, name: &OsStr) -> Option<Option<Bytes>> {
+    pub(crate) async fn own_xattr(&self, node: &Arc<Node>, name: &OsStr) -> Option<Option<Bytes>> {
         match name.to_str()? {
             CLASS => Some(self.set_classes.of(node.ino).map(Bytes::from)),
-            DURABILITY => Some(Some(self.durability(node).to_string().into())),
+            DURABILITY => Some(Some(self.durability_line(node).await.into())),
             _ => None,
         }
     }

@@ -18,7 +18,7 @@ impl Core {
     pub(crate) async fn xattr(&self, cred: &Cred, ino: Ino, name: &OsStr) -> Result<Option<Bytes>> {
         let node = self.node(ino)?;
         self.demand_path(&node, cred).await?;
-        if let Some(own) = self.own_xattr(&node, name) {
+        if let Some(own) = self.own_xattr(&node, name).await {
             return Ok(own);
         }
         if name == LOST {

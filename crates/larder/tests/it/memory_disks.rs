@@ -355,3 +355,41 @@ fn a_class_that_cannot_be_raised_is_as_before() {
     let third = Mount::plain(&server, &["hard"]);
     assert!(fs::read(third.path("small")).unwrap() == content);
 }
+
+/// `user.larder.durability` reports where the bytes are: not what the class of this mount promises,
+/// but what the metadata server has; a loss; and that it is not known while no server answers.
+#[test]
+fn the_attribute_reports_where_the_bytes_are() {
+    let (mut volume, mut server, mount) = with_volatile_names();
+    let told = |name: &str| {
+        let mut line = [0; 256];
+        let name = mount.path(name);
+        let length = rustix::fs::getxattr(name, "user.larder.durability", &mut line).unwrap();
+        String::from_utf8(line[..length].to_vec()).unwrap()
+    };
+    let volatile = Mount::new(&server, &["class=volatile"]);
+    let content = pattern(1, 100_000);
+    fs::write(mount.path("own.o"), &content).unwrap();
+    fs::write(volatile.path("others"), &content).unwrap();
+    fs::write(mount.path("disk"), &content).unwrap();
+    fs::write(mount.path("renamed.o"), &content).unwrap();
+    fs::create_dir(mount.path("dir.o")).unwrap();
+    assert_eq!(told("own.o"), "level=shared promised=shared");
+    assert_eq!(told("others"), "level=shared promised=durable");
+    assert_eq!(told("disk"), "level=durable promised=durable");
+    fs::rename(mount.path("disk"), mount.path("disk.o")).unwrap();
+    assert_eq!(told("disk.o"), "level=durable promised=shared");
+    fs::rename(mount.path("renamed.o"), mount.path("renamed")).unwrap();
+    assert_eq!(told("renamed"), "level=durable promised=durable");
+    assert_eq!(told("dir.o"), "level=durable promised=shared");
+    volume.disks[1].kill();
+    volume.disks[1].start();
+    eventually("losses are told", || status(&server)["lost"].as_array().unwrap().len() == 2);
+    assert_eq!(told("own.o"), "level=lost promised=shared");
+    assert_eq!(told("others"), "level=lost promised=durable");
+    assert_eq!(told("renamed"), "level=durable promised=durable");
+    server.kill();
+    assert_eq!(told("renamed"), "level=unknown promised=durable");
+    server.restart();
+    eventually("it answers again", || told("renamed") == "level=durable promised=durable");
+}
