@@ -18,6 +18,7 @@
     allow(clippy::disallowed_methods, reason = "tests wait for real sockets and threads")
 )]
 
+mod available;
 mod background;
 mod backoff;
 mod boot;
@@ -41,6 +42,7 @@ pub mod sockets;
 mod tail;
 pub mod watched;
 
+pub use available::{AvailableMemory, available_memory};
 pub use background::behind_others;
 pub use backoff::Backoff;
 pub use boot::BootId;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use larder_io::{Clock, Disk, RealClock, RealDisk, secret};
+use larder_io::{AvailableMemory, Clock, Disk, RealClock, RealDisk, available_memory, secret};
 use larder_meta::disks::{ControlledDisks, DiskAddress, Disks};
 use larder_meta::engine::embedded::{Embedded, Sizes};
 use larder_meta::engine::postgres::{Postgres, Target, Waits};
@@ -23,6 +23,7 @@ use larder_wire::meta::words::Time;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::error::Usage;
+use crate::options::Bytes;
 use crate::runtime_dir::make_private;
 use crate::servers::{self, Answering, Asked};
 
@@ -415,4 +416,25 @@ pub(crate) fn remove_if_there(path: &Path) -> Result<()> {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(error.into()),
         _ => Ok(()),
     }
+}
+
+/// Refuses a memory disk for which this machine has no room. It takes memory as it is written: one
+/// that is too large would have the kernel kill a process when it is full.
+///
+/// # Errors
+/// A line for the user.
+pub(crate) fn demand_memory(size: u64) -> Result<()> {
+    let AvailableMemory { bytes, cgroup } = match available_memory() {
+        Ok(available) => available,
+        Err(error) => {
+            tracing::warn!("it is not known whether a memory disk fits into memory: {error}");
+            return Ok(());
+        }
+    };
+    if size <= bytes {
+        return Ok(());
+    }
+    let limit = cgroup.map(|dir| format!(", by the limit of {}", dir.display()));
+    let (size, bytes, limit) = (Bytes(size), Bytes(bytes), limit.unwrap_or_default());
+    bail!("a memory disk of {size} does not fit: {bytes} of memory are available{limit}")
 }

@@ -24,8 +24,8 @@ use crate::log;
 use crate::options::{Bytes, parse_size};
 use crate::runtime_dir::make_private;
 use crate::volume::{
-    END_MAX, Ends, KeptAt, Listening, META_DIR, begin_meta, bind, key_path, now, open_embedded,
-    reached_at, read_key, remove_if_there,
+    END_MAX, Ends, KeptAt, Listening, META_DIR, begin_meta, bind, demand_memory, key_path, now,
+    open_embedded, reached_at, read_key, remove_if_there,
 };
 
 /// The disk of the volume.
@@ -203,6 +203,7 @@ impl Args {
             let has = Bytes(bytes);
             bail!(Usage(format!("the volume has a memory disk of {has}: leave --memory out")));
         }
+        demand_memory(bytes)?;
         let disk = there.as_ref().map_or(DiskId(DISK.0 + 1), |(disk, _)| *disk);
         let path = key_path(&self.dir, disk);
         if !path.exists() {

@@ -3,13 +3,15 @@
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 
-use crate::harness::{Mount, eventually, pattern, said, succeed};
+use crate::harness::{Mount, eventually, larder, pattern, said, scratch, succeed};
 use crate::server::Server;
-use crate::several_disks::{Disk, Volume, status};
+use crate::several_disks::{Disk, Volume, refusal, status};
 
 const MIB: u64 = 1 << 20;
 
@@ -392,4 +394,79 @@ fn the_attribute_reports_where_the_bytes_are() {
     assert_eq!(told("renamed"), "level=unknown promised=durable");
     server.restart();
     eventually("it answers again", || told("renamed") == "level=durable promised=durable");
+}
+
+/// A memory disk that is larger than what this machine has available is refused with one line, and
+/// leaves nothing behind; so is one that the limit of a cgroup has no room for, where the testing
+/// user may make one.
+#[test]
+fn a_memory_disk_that_does_not_fit_is_refused() {
+    let mut volume = Volume::with_copies(1, 1);
+    volume.enrol(&["--memory"]);
+    volume.disks[1].keep_in_memory();
+    let told = refusal(&mut volume.disks[1].command_with("1000T"));
+    assert!(told.contains("a memory disk of 1000 TiB does not fit: "), "{told}");
+    let folder = scratch("larder-serve-");
+    let dir = folder.path().join("volume");
+    let serve = |memory: &str| {
+        let mut command = larder();
+        command.args(["serve", "--size", "64M", "--listen", "127.0.0.1:0", "--memory", memory]);
+        command.arg(&dir);
+        command
+    };
+    let told = refusal(&mut serve("1000T"));
+    assert!(told.contains("cannot serve") && told.contains("does not fit: "), "{told}");
+    let engine = format!("embedded:{}", dir.join("meta").display());
+    let checked = succeed(larder().args(["volume", "check", "--engine", &engine]));
+    assert_eq!(checked.stdout, b"nothing is wrong\n");
+
+    let Some(group) = Group::with_limit(48 << 20) else { return };
+    let told = refusal(&mut group.running(&volume.disks[1].command_with("64M")));
+    assert!(told.contains("a memory disk of 64.0 MiB does not fit: "), "{told}");
+    assert!(told.contains(&format!("by the limit of {}", group.0.display())), "{told}");
+    let told = refusal(&mut group.running(&serve("64M")));
+    assert!(told.contains("by the limit of "), "{told}");
+}
+
+/// A cgroup with a limit of memory, until it is dropped.
+struct Group(PathBuf);
+
+impl Group {
+    /// One with this limit; `None` if this user may not make one.
+    fn with_limit(bytes: u64) -> Option<Group> {
+        let name = format!("larder-test-{}-{bytes}", std::process::id());
+        for (top, limit) in
+            [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")]
+        {
+            let dir = Path::new(top).join(&name);
+            if fs::create_dir(&dir).is_ok() {
+                let group = Group(dir);
+                if fs::write(group.0.join(limit), bytes.to_string()).is_ok() {
+                    return Some(group);
+                }
+            }
+        }
+        None
+    }
+
+    /// The command, run in the group.
+    fn running(&self, command: &Command) -> Command {
+        let mut inner = Command::new("sh");
+        let script = format!("echo $$ >{}/cgroup.procs && exec \"$@\"", self.0.display());
+        inner.arg("-c").arg(script).arg("sh").arg(command.get_program()).args(command.get_args());
+        for (name, value) in command.get_envs() {
+            match value {
+                Some(value) => inner.env(name, value),
+                None => inner.env_remove(name),
+            };
+        }
+        inner
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // The kernel removes none that has processes.
+        let _ = fs::remove_dir(&self.0);
+    }
 }

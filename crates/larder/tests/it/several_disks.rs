@@ -32,8 +32,13 @@ pub(crate) struct Disk {
 
 impl Disk {
     fn command(&self) -> Command {
+        self.command_with("64M")
+    }
+
+    /// What serves it with this size.
+    pub(crate) fn command_with(&self, size: &str) -> Command {
         let mut command = larder();
-        command.args(["disk", "--size", "64M", "--listen", &self.address]);
+        command.args(["disk", "--size", size, "--listen", &self.address]);
         command.arg("--key").arg(&self.key).arg("--store").arg(&self.store);
         command
     }

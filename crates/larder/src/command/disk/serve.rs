@@ -19,6 +19,7 @@ use crate::log;
 use crate::options::{parse_rate, parse_size};
 use crate::report::disk::setup_name;
 use crate::servers;
+use crate::volume::demand_memory;
 
 /// How long requests in flight may take to end after a signal.
 const END_MAX: Duration = Duration::from_secs(10);
@@ -130,6 +131,7 @@ impl Serve {
     /// The directory that the store is in, and its name there.
     fn store_in(&self) -> Result<(Box<dyn Disk>, String)> {
         if self.store == Path::new("memory") {
+            demand_memory(self.size)?;
             return Ok((Box::new(MemDisk::new()), "disk".to_owned()));
         }
         let shown = self.store.display();
