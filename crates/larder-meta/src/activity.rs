@@ -18,6 +18,18 @@ pub struct Activity {
     pub resilvering: BTreeMap<DiskId, Progress>,
     /// What leaves memory disks.
     pub destaging: Destaging,
+    /// What was to be on memory disks, and is not.
+    pub instead: Instead,
+}
+
+/// Bytes that were to be on memory disks and went to other disks, because no memory disk had room
+/// or could be reached. Volumes without memory disks do not count them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Instead {
+    /// How many, since the server began.
+    pub bytes: u64,
+    /// Whether there were some lately.
+    pub is_short: bool,
 }
 
 /// What goes from memory disks to others when it is due.

@@ -411,6 +411,7 @@ impl Committer {
             Event::Disks(change, waiter) => self.change_disks(view, group, &change, waiter),
             Event::Activity(asked) => {
                 // A caller that is gone does not wait.
+                self.live.look_at_pressure(self.clock.instant());
                 let _ = asked.send(self.live.activity(self.clock.instant()));
             }
             Event::Reached(session) => {
@@ -574,6 +575,7 @@ impl Committer {
         self.internal(view, group, Live::forget_committed);
         self.live.look_for_restarts();
         self.note_restarts(view, group);
+        self.live.look_at_pressure(now);
         self.live.time_has_passed(now);
         self.act();
         if self.grace_until.is_some_and(|until| now >= until) {

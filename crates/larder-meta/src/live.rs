@@ -4,7 +4,7 @@
 //! transaction, a call, and what is open and granted. Its result is valid once the transaction is
 //! committed.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -13,8 +13,8 @@ use larder_wire::meta::calls::{
     OpenWhat, Opened, Preallocate, ReturnLease, SessionGiven,
 };
 use larder_wire::meta::words::{
-    ByteRange, Changed, DiskId, FileId, Kind, LeaseGiven, LeaseKind, Medium, Mode, OpenId, Place,
-    Seen, SessionId,
+    ByteRange, Changed, FileId, Kind, LeaseGiven, LeaseKind, Medium, Mode, OpenId, Place, Seen,
+    SessionId,
 };
 use larder_wire::meta::{SLOTS_MAX, Status};
 use larder_wire::xdr::Array;
@@ -82,8 +82,8 @@ pub(crate) struct Live {
     ended: Vec<Taken>,
     cursors: Cursors,
     sets: Sets,
-    /// Memory disks that are in another boot than the one to which their blocks belong.
-    restarted: BTreeMap<DiskId, u64>,
+    /// What was noticed of memory disks.
+    noticed: memory::Noticed,
     resilver: Resilver,
     destage: Destage,
     /// Files that the session no longer has open for writing, and that have blocks which were given
@@ -135,7 +135,7 @@ impl Live {
             ended: Vec::new(),
             cursors: Cursors::default(),
             sets,
-            restarted: BTreeMap::new(),
+            noticed: memory::Noticed::default(),
             resilver: Resilver::default(),
             destage,
             closed: BTreeSet::new(),
@@ -173,8 +173,8 @@ impl Live {
     pub(crate) fn activity(&self, now: Instant) -> Activity {
         let (leases, calls_waiting) = self.leases.count();
         let (sessions, resilvering) = (self.sessions.len(), self.resilver.progress(now));
-        let destaging = self.destage.activity(now);
-        Activity { sessions, leases, calls_waiting, resilvering, destaging }
+        let (destaging, instead) = (self.destage.activity(now), self.noticed.shown());
+        Activity { sessions, leases, calls_waiting, resilvering, destaging, instead }
     }
 
     /// Whether another session may have a lease on anything.

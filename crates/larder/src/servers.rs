@@ -156,6 +156,8 @@ impl Asked {
             moved_bytes: activity.destaging.moved_bytes,
             late_max_ms: u64::try_from(activity.destaging.late_max.as_millis()).unwrap_or(u64::MAX),
             is_short_of_room: activity.destaging.is_short,
+            instead_bytes: activity.instead.bytes,
+            is_short_of_memory: activity.instead.is_short,
             lost,
             copies: count(copies.copies),
             disks_missing: count(copies.missing),

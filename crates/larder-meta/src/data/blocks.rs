@@ -86,9 +86,17 @@ impl Cursor {
 pub(crate) struct Cursors {
     disk: Cursor,
     memory: Cursor,
+    /// How many bytes were wanted in memory, and taken from disks instead, although the volume has
+    /// memory disks.
+    instead: u64,
 }
 
 impl Cursors {
+    /// How many bytes were taken from disks for want of memory.
+    pub(crate) fn instead(&self) -> u64 {
+        self.instead
+    }
+
     /// That of memory disks, or of others.
     pub(crate) fn of(&mut self, is_memory: bool) -> &mut Cursor {
         if is_memory { &mut self.memory } else { &mut self.disk }
@@ -136,7 +144,12 @@ pub(crate) fn take(
         Medium::Disk => take_on(txn, wanted, cursors.of(false), room),
         Medium::Memory(_) => match take_on(txn, wanted, cursors.of(true), room) {
             Err(Status::NoSpace) => {
-                take_on(txn, wanted, cursors.of(false), Room { medium: Medium::Disk, ..room })
+                let on_disk = Room { medium: Medium::Disk, ..room };
+                let taken = take_on(txn, wanted, cursors.of(false), on_disk)?;
+                if room.sets.memory().next().is_some() {
+                    cursors.instead += taken.bytes.end - taken.bytes.start;
+                }
+                Ok(taken)
             }
             taken => taken,
         },

@@ -101,7 +101,7 @@ impl Live {
         self.issued.add(purpose, (disk, minted.name), now + minted.lasts, now);
         if self.sets.boot(disk).is_some_and(|boot| boot != minted.boot) {
             // What the disk had before is lost, and that is not recorded yet.
-            self.restarted.insert(disk, minted.boot);
+            self.noticed.is_restarted(disk, minted.boot);
             return None;
         }
         Some(minted)

@@ -1,15 +1,78 @@
-//! Memory disks that were restarted: what was there is lost.
+//! Memory disks that were restarted: what was there is lost. Memory disks that have no room for
+//! bytes that are to be there: those go to other disks.
 //!
 //! The store says to which boot of a memory disk its blocks belong. On a disk that is in another
 //! boot nothing is granted before that is recorded, so no client reads zeros in place of lost
 //! bytes.
 
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
 use larder_wire::meta::Status;
+use larder_wire::meta::words::DiskId;
 
 use super::Live;
+use crate::activity::Instead;
 use crate::data;
 use crate::store::records::MemoryBoot;
 use crate::store::{Txn, key};
+
+/// For so long memory disks count as short of room after they were.
+const SHORT_FOR: Duration = Duration::from_secs(30);
+
+/// What was noticed of memory disks.
+#[derive(Debug, Default)]
+pub(super) struct Noticed {
+    /// Those that are in another boot than the one to which their blocks belong.
+    restarted: BTreeMap<DiskId, u64>,
+    pressure: Pressure,
+}
+
+impl Noticed {
+    /// A memory disk is in another boot than the one to which its blocks belong.
+    pub(super) fn is_restarted(&mut self, disk: DiskId, boot: u64) {
+        self.restarted.insert(disk, boot);
+    }
+
+    /// What the server's status shows.
+    pub(super) fn shown(&self) -> Instead {
+        self.pressure.shown()
+    }
+}
+
+/// What went to disks for want of memory, as far as it was looked at.
+#[derive(Debug, Default)]
+struct Pressure {
+    bytes: u64,
+    /// When there was more of it last, if memory disks count as short of room.
+    since: Option<Instant>,
+}
+
+/// What has begun or ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    /// Bytes go to disks for want of memory.
+    Short,
+    /// None did for some time.
+    Over,
+}
+
+impl Pressure {
+    /// By now so many bytes went to disks for want of memory.
+    fn look(&mut self, bytes: u64, now: Instant) -> Option<Turn> {
+        let was_short = self.since.is_some();
+        if bytes > self.bytes {
+            (self.bytes, self.since) = (bytes, Some(now));
+            return (!was_short).then_some(Turn::Short);
+        }
+        let is_over = |since: Instant| now.saturating_duration_since(since) >= SHORT_FOR;
+        self.since.take_if(|since| is_over(*since)).map(|_| Turn::Over)
+    }
+
+    fn shown(&self) -> Instead {
+        Instead { bytes: self.bytes, is_short: self.since.is_some() }
+    }
+}
 
 impl Live {
     /// Looks for memory disks that were started again.
@@ -17,19 +80,19 @@ impl Live {
         for info in self.disks.list() {
             let known = self.sets.boot(info.disk);
             if info.epoch != 0 && known.is_some_and(|boot| boot != info.epoch) {
-                self.restarted.insert(info.disk, info.epoch);
+                self.noticed.is_restarted(info.disk, info.epoch);
             }
         }
     }
 
     /// Whether there are restarts that are not recorded.
     pub(crate) fn has_restarts(&self) -> bool {
-        !self.restarted.is_empty()
+        !self.noticed.restarted.is_empty()
     }
 
     /// Records what was lost with them.
     pub(crate) fn note_restarts(&mut self, txn: &mut Txn<'_>) -> Result<(), Status> {
-        for (disk, boot) in &self.restarted {
+        for (disk, boot) in &self.noticed.restarted {
             let lost = data::memory::lose(txn, *disk, &self.sets)?;
             txn.put(key::memory_boot(*disk), &MemoryBoot { boot: *boot });
             let (disk, files) = (disk.0, lost.len());
@@ -38,9 +101,47 @@ impl Live {
                 _ => tracing::warn!(disk, files, "a memory disk was started again: bytes are lost"),
             }
         }
-        for (disk, boot) in std::mem::take(&mut self.restarted) {
+        for (disk, boot) in std::mem::take(&mut self.noticed.restarted) {
             self.sets.set_boot(disk, boot);
         }
         Ok(())
+    }
+
+    /// Looks at what went to disks for want of memory, and logs when that begins and ends.
+    pub(crate) fn look_at_pressure(&mut self, now: Instant) {
+        let bytes = self.cursors.instead();
+        match self.noticed.pressure.look(bytes, now) {
+            Some(Turn::Short) => tracing::warn!(
+                bytes,
+                "memory disks have no room or cannot be reached: bytes for them go to disks"
+            ),
+            Some(Turn::Over) => tracing::info!(bytes, "no more bytes for memory disks go to disks"),
+            None => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shortage_begins_once_and_ends_after_some_time() {
+        let (mut pressure, start) = (Pressure::default(), Instant::now());
+        let steps = [
+            (0, 0, None, false),
+            (1, 100, Some(Turn::Short), true),
+            (2, 100, None, true),
+            (29, 200, None, true),
+            (58, 200, None, true),
+            (59, 200, Some(Turn::Over), false),
+            (60, 200, None, false),
+            (90, 300, Some(Turn::Short), true),
+        ];
+        for (at_s, bytes, turn, is_short) in steps {
+            let now = start + Duration::from_secs(at_s);
+            assert_eq!(pressure.look(bytes, now), turn, "{at_s}");
+            assert_eq!(pressure.shown(), Instead { bytes, is_short }, "{at_s}");
+        }
     }
 }

@@ -8,6 +8,7 @@ use larder_wire::meta::{BLOCK_BYTES, Status};
 
 use super::mirrors::granted;
 use super::rig::{Rig, refused};
+use crate::activity::Instead;
 use crate::committer::{Event, NextStale};
 use crate::live::Doing;
 use crate::rights::Caller;
@@ -246,6 +247,13 @@ fn whatever_happens_lost_bytes_are_told_and_others_are_there() {
     }
 }
 
+/// What the server reports of bytes that were to be in memory.
+fn instead(rig: &mut Rig) -> Instead {
+    let (asked, mut answer) = tokio::sync::oneshot::channel();
+    rig.event(Event::Activity(asked));
+    answer.try_recv().unwrap().instead
+}
+
 /// Where memory disks have no space, or are away, bytes go to disks. Later ones go to memory again.
 #[test]
 fn without_room_in_memory_bytes_go_to_disks() {
@@ -255,6 +263,7 @@ fn without_room_in_memory_bytes_go_to_disks() {
     };
     let layout = rig.alloc_on(Medium::Memory(1), file, 0..3 * B).unwrap().layout;
     assert_eq!(on(&layout), [2, 1]);
+    assert_eq!(instead(&mut rig), Instead { bytes: B, is_short: true });
     rig.commit(file, &layout, 0..3 * B).unwrap();
     // A session that wants the bytes on disks gets other blocks there.
     let layout = rig.alloc_on(Medium::Disk, file, 0..B).unwrap().layout;
@@ -267,7 +276,17 @@ fn without_room_in_memory_bytes_go_to_disks() {
     assert_eq!(on(&rig.alloc_on(Medium::Memory(1), other, 0..B).unwrap().layout), [1]);
     rig.disks.come_back(MEMORY);
     assert_eq!(on(&rig.alloc_on(Medium::Memory(1), other, 8 * B..9 * B).unwrap().layout), [2]);
+    assert_eq!(instead(&mut rig), Instead { bytes: 2 * B, is_short: true });
+    rig.wait(Duration::from_secs(29));
+    assert_eq!(instead(&mut rig), Instead { bytes: 2 * B, is_short: true });
+    rig.wait(Duration::from_secs(1));
+    assert_eq!(instead(&mut rig), Instead { bytes: 2 * B, is_short: false });
     rig.check();
+    // A volume without memory disks is not short of them.
+    let mut rig = Rig::new(16);
+    let file = rig.create(&Caller::root(), FileId::ROOT, "f").unwrap().file.after.file;
+    assert_eq!(on(&rig.alloc_on(Medium::Memory(1), file, 0..B).unwrap().layout), [1]);
+    assert_eq!(instead(&mut rig), Instead::default());
 }
 
 /// A lost file can be written again as a whole, truncated and removed; then nothing of it is lost.

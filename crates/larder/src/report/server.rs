@@ -55,6 +55,12 @@ pub(crate) struct VolumeStatus {
     /// Whether there was no room for some that are due.
     #[serde(default)]
     pub(crate) is_short_of_room: bool,
+    /// Bytes that were to be on memory disks and went to others, since the metadata server began.
+    #[serde(default)]
+    pub(crate) instead_bytes: u64,
+    /// Whether some did lately.
+    #[serde(default)]
+    pub(crate) is_short_of_memory: bool,
     /// Files with bytes that were only on memory disks that were restarted.
     #[serde(default)]
     pub(crate) lost: Vec<LostFile>,
@@ -259,6 +265,12 @@ impl fmt::Display for VolumeStatus {
             };
             line("memory", &format!("{all}, {free} free{due}"));
         }
+        if self.instead_bytes > 0 {
+            let bytes = Bytes(self.instead_bytes);
+            let when = if self.is_short_of_memory { "now" } else { "earlier" };
+            let why = "no memory disk had room or could be reached";
+            line("instead", &format!("{bytes} for memory went to disks, {when}: {why}"));
+        }
         if self.is_short_of_room {
             line("late", "bytes in memory are due, and the disks have no room for them");
         }
@@ -363,6 +375,8 @@ mod tests {
             moved_bytes: 0,
             late_max_ms: 0,
             is_short_of_room: false,
+            instead_bytes: 0,
+            is_short_of_memory: false,
             lost: Vec::new(),
             copies: 1,
             disks_missing: 0,
@@ -398,7 +412,11 @@ mod tests {
         (status.memory_bytes, status.memory_free_bytes) = (1 << 30, 1 << 29);
         (status.due_files, status.is_short_of_room) = (3, true);
         status.lost = vec![LostFile { path: Some("/a/b".into()), bytes: 8192 }];
+        (status.instead_bytes, status.is_short_of_memory) = (4096, true);
         let text = status.to_string();
+        let instead = "\ninstead   4.00 KiB for memory went to disks, now: no memory disk had room or \
+                       could be reached\n";
+        assert!(text.contains(instead), "{text}");
         assert!(text.contains("\nlost      8.00 KiB of /a/b\n"), "{text}");
         let memory = "\nmemory    1.00 GiB, 512 MiB free; 3 files go to disks when they are due\n";
         assert!(text.contains(memory), "{text}");

@@ -24,6 +24,7 @@ mod disk;
 mod exclusive;
 mod explained;
 mod fdstore;
+mod groups;
 mod harness;
 mod kills;
 mod limits;

@@ -3,12 +3,11 @@
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 
+use crate::groups::Group;
 use crate::harness::{Mount, eventually, larder, pattern, said, scratch, succeed};
 use crate::server::Server;
 use crate::several_disks::{Disk, Volume, refusal, status};
@@ -420,53 +419,51 @@ fn a_memory_disk_that_does_not_fit_is_refused() {
     let checked = succeed(larder().args(["volume", "check", "--engine", &engine]));
     assert_eq!(checked.stdout, b"nothing is wrong\n");
 
-    let Some(group) = Group::with_limit(48 << 20) else { return };
+    let Some(group) = Group::with_limit(90 << 20) else { return };
     let told = refusal(&mut group.running(&volume.disks[1].command_with("64M")));
     assert!(told.contains("a memory disk of 64.0 MiB does not fit: "), "{told}");
-    assert!(told.contains(&format!("by the limit of {}", group.0.display())), "{told}");
+    assert!(told.contains(&format!("by the limit of {},", group)), "{told}");
     let told = refusal(&mut group.running(&serve("64M")));
     assert!(told.contains("by the limit of "), "{told}");
 }
 
-/// A cgroup with a limit of memory, until it is dropped.
-struct Group(PathBuf);
-
-impl Group {
-    /// One with this limit; `None` if this user may not make one.
-    fn with_limit(bytes: u64) -> Option<Group> {
-        let name = format!("larder-test-{}-{bytes}", std::process::id());
-        for (top, limit) in
-            [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")]
-        {
-            let dir = Path::new(top).join(&name);
-            if fs::create_dir(&dir).is_ok() {
-                let group = Group(dir);
-                if fs::write(group.0.join(limit), bytes.to_string()).is_ok() {
-                    return Some(group);
-                }
-            }
-        }
-        None
+/// More volatile bytes than a memory disk has room for, which runs where no more memory than that
+/// is: the rest goes to a disk, `larder volume status` says so, everything can be read, and the
+/// kernel kills nothing. When files are removed, later ones are in memory again.
+#[test]
+fn what_finds_no_room_in_memory_goes_to_disks_and_is_reported() {
+    let mut volume = Volume::with_copies(1, 1);
+    volume.enrol(&["--memory"]);
+    volume.disks[1].keep_in_memory();
+    volume.disks[1].group = Group::with_limit(104 << 20);
+    volume.disks.iter_mut().for_each(Disk::start);
+    let server = Server::meta(&["--engine", &volume.engine()]);
+    eventually("both disks are there", || status(&server)["disks"][1]["state"] == "up");
+    let mount = Mount::new(&server, &["class=volatile"]);
+    let content = |number: u64| pattern(number, 10 << 20);
+    let write =
+        |number: u64| fs::write(mount.path(&format!("f{number}")), content(number)).unwrap();
+    (0..6).for_each(write);
+    let told = status(&server);
+    assert_eq!((&told["instead_bytes"], &told["is_short_of_memory"]), (&0.into(), &false.into()));
+    (6..8).for_each(write);
+    let told = status(&server);
+    let instead = told["instead_bytes"].as_u64().unwrap();
+    assert!(instead >= 16 * MIB && told["is_short_of_memory"] == true, "{told}");
+    assert!(written(&told, 0) >= 16 * MIB && told["memory_free_bytes"] == 0, "{told}");
+    let mut shown = server.larder_here();
+    shown.args(["volume", "status", &server.address().to_string()]);
+    let shown = String::from_utf8(succeed(&mut shown).stdout).unwrap();
+    assert!(shown.contains(" for memory went to disks, now: no memory disk had room"), "{shown}");
+    let third = Mount::plain(&server, &["hard"]);
+    for number in 0..8 {
+        assert!(fs::read(third.path(&format!("f{number}"))).unwrap() == content(number));
     }
-
-    /// The command, run in the group.
-    fn running(&self, command: &Command) -> Command {
-        let mut inner = Command::new("sh");
-        let script = format!("echo $$ >{}/cgroup.procs && exec \"$@\"", self.0.display());
-        inner.arg("-c").arg(script).arg("sh").arg(command.get_program()).args(command.get_args());
-        for (name, value) in command.get_envs() {
-            match value {
-                Some(value) => inner.env(name, value),
-                None => inner.env_remove(name),
-            };
-        }
-        inner
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        // The kernel removes none that has processes.
-        let _ = fs::remove_dir(&self.0);
-    }
+    (0..3).for_each(|number| fs::remove_file(mount.path(&format!("f{number}"))).unwrap());
+    let free = || status(&server)["memory_free_bytes"].as_u64().unwrap();
+    eventually("there is room in memory", || free() >= 30 * MIB);
+    let before = written(&status(&server), 0);
+    write(9);
+    assert_eq!(written(&status(&server), 0), before);
+    assert!(volume.disks[1].runs());
 }

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tempfile::TempDir;
 
+use crate::groups::Group;
 use crate::harness::{Mount, eventually, larder, pattern, scratch, succeed, tree};
 use crate::ports::free_address;
 use crate::server::Server;
@@ -27,6 +28,8 @@ pub(crate) struct Disk {
     pub(crate) address: String,
     pub(crate) key: PathBuf,
     store: PathBuf,
+    /// The cgroup that it runs in, if it has one of its own.
+    pub(crate) group: Option<Group>,
     process: Option<Child>,
 }
 
@@ -44,13 +47,21 @@ impl Disk {
     }
 
     pub(crate) fn start(&mut self) {
-        self.process = Some(self.command().stdin(Stdio::null()).spawn().unwrap());
+        let command = self.command();
+        let mut command =
+            self.group.as_ref().map(|group| group.running(&command)).unwrap_or(command);
+        self.process = Some(command.stdin(Stdio::null()).spawn().unwrap());
         eventually("the disk listens", || std::net::TcpStream::connect(&self.address).is_ok());
     }
 
     /// From its next start on its bytes are in memory.
     pub(crate) fn keep_in_memory(&mut self) {
         self.store = PathBuf::from("memory");
+    }
+
+    /// Whether its process runs.
+    pub(crate) fn runs(&mut self) -> bool {
+        self.process.as_mut().is_some_and(|process| process.try_wait().unwrap().is_none())
     }
 
     pub(crate) fn kill(&mut self) {
@@ -91,7 +102,8 @@ impl Volume {
         let number = self.disks.len();
         let path = |what: &str| self.dir.path().join(format!("{what}{number}"));
         let (key, store) = (path("key"), path("store"));
-        let disk = Disk { address: free_address().to_string(), key, store, process: None };
+        let disk =
+            Disk { address: free_address().to_string(), key, store, group: None, process: None };
         succeed(self.enrolling(&disk.key, &disk.address).args(options));
         self.disks.push(disk);
         &mut self.disks[number]
@@ -113,7 +125,8 @@ impl Volume {
         let number = self.disks.len();
         let path = |what: &str| self.dir.path().join(format!("{what}{number}"));
         let (key, store) = (path("key"), path("store"));
-        let disk = Disk { address: free_address().to_string(), key, store, process: None };
+        let disk =
+            Disk { address: free_address().to_string(), key, store, group: None, process: None };
         let mut enrolling = server.larder_here();
         enrolling.args(["disk", "enrol", "--size", "64M", "--address", &disk.address]);
         enrolling.arg(&disk.key).args(["--engine", &self.engine()]);
