@@ -86,10 +86,19 @@ pub(crate) struct Counters {
 }
 
 impl Core {
-    /// The server is out of reach, and this machine answers in its place: what the cache keeps is
-    /// acknowledged, whatever the class.
+    /// The server is out of reach, and this machine answers in its place from what is held.
     pub(crate) fn is_away(&self) -> bool {
         self.remote.deferring().is_some_and(larder_vfs::Deferring::is_away)
+    }
+
+    /// The same, and what the cache keeps is acknowledged, whatever the class.
+    pub(crate) fn is_kept_enough(&self) -> bool {
+        self.remote.deferring().is_some_and(larder_vfs::Deferring::is_kept_enough)
+    }
+
+    /// A cached listing may lack names that were changed here.
+    pub(crate) fn outdates_listings(&self) -> bool {
+        self.remote.deferring().is_some_and(larder_vfs::Deferring::outdates_listings)
     }
 
     /// The parts, before any of them runs.

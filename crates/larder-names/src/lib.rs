@@ -30,7 +30,7 @@
 //! - [`passed`]: changes of names that are made at the server at once.
 //! - [`replay`]: makes waiting objects at the server.
 //! - [`told`]: reports on waiting objects for users.
-//! - [`names`]: the [`larder_vfs::Remote`].
+//! - [`names`], [`answers`]: the [`larder_vfs::Remote`], and its [`larder_vfs::Deferring`].
 //!
 //! Left out on purpose: which names may be deferred (the client knows their classes), and data.
 
@@ -40,6 +40,7 @@
 )]
 
 mod altered;
+mod answers;
 mod deferred;
 mod journal;
 mod known;

@@ -9,11 +9,10 @@ use bytes::Bytes;
 use larder_cache::Cache;
 use larder_io::Clock;
 use larder_vfs::{
-    Access, Attr, Change, Changed, Committed, Cookie, CopyEnd, Cred, Deferred, Deferring, Error,
-    Found, Future, Handle, Held, Intent, Judged, KeptLock, Listing, LockChange, LockMode, LookedUp,
-    Made, New, Remote, RemoteCopied, RemoteLimits, RemoteOpened, RemoteRead, RemoteWritten,
-    Removal, Result, Seek, SetAttr, SetXattr, SpaceChange, Stability, StatFs, Time, Token,
-    Validator, Watcher,
+    Access, Attr, Change, Changed, Committed, Cookie, CopyEnd, Cred, Deferring, Error, Found,
+    Future, Handle, Intent, Judged, KeptLock, Listing, LockChange, LockMode, LookedUp, Made, New,
+    Remote, RemoteCopied, RemoteLimits, RemoteOpened, RemoteRead, RemoteWritten, Removal, Seek,
+    SetAttr, SetXattr, SpaceChange, Stability, StatFs, Time, Token, Watcher,
 };
 
 use crate::licence::Licence;
@@ -23,7 +22,7 @@ use crate::shared::{Shared, Target};
 
 /// See the crate.
 pub struct Names {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     /// Changes of names are answered here where possible, as long as the licence permits.
     may_defer: bool,
     /// The same names, for callers that want changes to be answered here.
@@ -73,7 +72,7 @@ impl Names {
         &self.shared
     }
 
-    fn defers(&self) -> bool {
+    pub(crate) fn defers(&self) -> bool {
         self.may_defer && self.shared.licence.holds(self.remote())
     }
 
@@ -82,111 +81,8 @@ impl Names {
         cache.names().iter().any(|(no, _)| *no != 0)
     }
 
-    fn remote(&self) -> &dyn Remote {
+    pub(crate) fn remote(&self) -> &dyn Remote {
         &*self.shared.remote
-    }
-}
-
-impl Deferring for Names {
-    fn names(&self) -> &dyn Remote {
-        self
-    }
-
-    fn is_away(&self) -> bool {
-        self.shared.is_away()
-    }
-
-    fn held_by(&self, held: Weak<dyn Held>) {
-        // Only the first counts.
-        let _ = self.shared.held.set(held);
-    }
-
-    fn promise(&self, file: &Handle, within: Duration) {
-        let mut state = self.shared.state();
-        if let Some(no) = state.journal().number_in(file)
-            && state.journal().waiting(no).is_some()
-        {
-            state.set_due(no, self.shared.clock.instant(), Some(within));
-            self.shared.more.notify_one();
-        }
-    }
-
-    fn set_here(
-        &self,
-        cred: &Cred,
-        file: &Handle,
-        set: &SetAttr,
-        written_ns: Option<i64>,
-    ) -> Option<Result<Change>> {
-        match self.shared.target(file) {
-            Ok(Target::Waiting(no)) if self.defers() => {
-                self.shared.set_here(cred, no, set, written_ns)
-            }
-            Ok(Target::Server(server)) if self.defers() => {
-                self.shared.alter_here(cred, (file, server), set)
-            }
-            _ => None,
-        }
-    }
-
-    fn emptied(&self) -> Vec<(Handle, Attr)> {
-        self.shared.emptied()
-    }
-
-    fn lacks_bytes(&self, file: &Handle) -> bool {
-        matches!(self.shared.target(file), Ok(Target::Waiting(_)))
-    }
-
-    fn given_time(&self, file: &Handle, written_ns: i64) -> Option<Time> {
-        let state = self.shared.state();
-        let given = state.journal().get(state.journal().number_in(file)?)?.given?;
-        (written_ns <= given.over_ns).then_some(given.mtime)
-    }
-
-    fn keep(&self) -> Future<'_, ()> {
-        Box::pin(self.shared.keep())
-    }
-
-    fn settle<'a>(&'a self, file: Option<&'a Handle>) -> Future<'a, ()> {
-        Box::pin(async move {
-            let Some(file) = file else { return self.shared.settle_all(None).await };
-            for no in self.shared.changes_of(file) {
-                self.shared.settle_one(no, None).await?;
-            }
-            Ok(())
-        })
-    }
-
-    fn beneath(&self, file: &Handle, shown: &Validator) -> Option<Validator> {
-        let state = self.shared.state();
-        let server = state.journal().server_handle(file)?;
-        let (_, altered) = state.journal().altered(server)?;
-        altered.beneath(shown)
-    }
-
-    fn is_removed(&self, file: &Handle) -> bool {
-        let state = self.shared.state();
-        match state.journal().number_in(file) {
-            Some(no) => state.is_gone(no),
-            None => state.journal().taken().is_gone(file),
-        }
-    }
-
-    fn awaited(&self, file: &Handle) -> Option<Deferred> {
-        let state = self.shared.state();
-        let no = state.journal().number_in(file)?;
-        self.shared.tell(&state, no)
-    }
-
-    fn deferred(&self) -> Vec<Deferred> {
-        let state = self.shared.state();
-        let conflicts = state.journal().conflicts().chain(state.journal().taken().told());
-        state
-            .all_due()
-            .map(|(no, _)| no)
-            .chain(conflicts)
-            .filter_map(|no| self.shared.tell(&state, no))
-            .collect()
     }
 }
 

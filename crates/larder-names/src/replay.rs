@@ -62,11 +62,7 @@ impl Shared {
     /// [`Error::TimedOut`] whatever the server's error was: the object continues to wait, and so
     /// does everything that needs it.
     pub(crate) async fn settle_one(&self, no: ObjectNo, deadline: Option<Deadline>) -> Result<()> {
-        // An object that is marked as attempted cannot be changed here any more: nothing is marked
-        // while the server is away.
-        if self.is_away() {
-            return Err(Error::TimedOut);
-        }
+        self.reach(deadline).await?;
         let Some(_turn) = self.turn_for(no, deadline).await? else { return Ok(()) };
         self.settle_change(no, deadline, &mut Vec::new()).await?;
         self.keep().await
@@ -117,9 +113,7 @@ impl Shared {
     /// # Errors
     /// The server's error for the first object that it did not accept; the others were tried too.
     pub(crate) async fn settle_all(self: &Arc<Self>, until: Option<Instant>) -> Result<()> {
-        if self.is_away() {
-            return Err(Error::TimedOut);
-        }
+        self.reach(None).await?;
         let _turn = self.turn.lock().await;
         let mut refused = BTreeMap::new();
         // First the changes that block others, then new objects, then the changes that block
@@ -131,33 +125,23 @@ impl Shared {
                 break;
             }
             let all: Vec<ObjectNo> = ready.values().flatten().copied().collect();
-            self.mark_attempted(&all).await?;
+            let marked = self.mark_attempted(&all).await?;
             let mut making = JoinSet::new();
             for group in ready.into_values() {
                 let shared = self.clone();
-                making.spawn(async move {
-                    let mut refused = Vec::new();
-                    for no in group {
-                        if let Err(error) = shared.make_at_server(no, None).await {
-                            refused.push((no, error));
-                            // Nobody is there: the others would wait as long.
-                            if matches!(error, Error::TimedOut | Error::Shutdown) {
-                                break;
-                            }
-                        }
-                    }
-                    refused
-                });
+                making.spawn(async move { shared.make_group(group).await });
             }
             let mut is_away = None;
             while let Some(group) = making.join_next().await {
-                for (no, error) in group.unwrap_or_default() {
+                let (failed, unasked) = group.unwrap_or_default();
+                for (no, error) in failed {
                     self.told_late(no, error);
                     refused.insert(no, error);
-                    if matches!(error, Error::TimedOut | Error::Shutdown) {
+                    if is_silence(error) {
                         is_away = Some(error);
                     }
                 }
+                self.unmark(unasked.into_iter().filter(|no| marked.contains(no)));
             }
             if let Some(error) = is_away {
                 self.keep().await?;
@@ -168,6 +152,22 @@ impl Shared {
         self.settle_some(self.taken_due(until), &mut refused).await?;
         self.keep().await?;
         refused.into_values().next().map_or(Ok(()), Err)
+    }
+
+    /// Makes objects of one directory, one after the other. Returns those that were not made, and
+    /// those for which the server was not asked.
+    async fn make_group(&self, group: Vec<ObjectNo>) -> (Vec<(ObjectNo, Error)>, Vec<ObjectNo>) {
+        let (mut failed, mut group) = (Vec::new(), group.into_iter());
+        for no in &mut group {
+            if let Err(error) = self.make_as(no, None, None).await {
+                failed.push((no, error));
+                // Nobody is there: the others would wait as long.
+                if is_silence(error) {
+                    break;
+                }
+            }
+        }
+        (failed, group.collect())
     }
 
     /// The objects due at `until`, with the directories above them, that can be made now, by
@@ -226,8 +226,10 @@ impl Shared {
         first
     }
 
-    /// From now on the server may have these objects; this survives a crash of the machine.
-    pub(crate) async fn mark_attempted(&self, objects: &[ObjectNo]) -> Result<()> {
+    /// From now on the server may have these objects; this survives a crash of the machine. Returns
+    /// those of which that was not so before.
+    pub(crate) async fn mark_attempted(&self, objects: &[ObjectNo]) -> Result<BTreeSet<ObjectNo>> {
+        let mut marked = BTreeSet::new();
         {
             let mut state = self.state();
             for no in objects {
@@ -235,11 +237,23 @@ impl Shared {
                 if !waiting.is_attempted {
                     let waiting = Waiting { is_attempted: true, ..waiting.clone() };
                     state.journal_mut().change(*no, waiting);
+                    marked.insert(*no);
                 }
             }
             self.record(&mut state);
         }
-        self.keep().await
+        self.keep().await.map(|()| marked)
+    }
+
+    /// The server was not asked for these objects after all, and never before.
+    fn unmark(&self, objects: impl Iterator<Item = ObjectNo>) {
+        let mut state = self.state();
+        for no in objects {
+            let Some((_, waiting)) = state.journal().waiting(no) else { continue };
+            let waiting = Waiting { is_attempted: false, ..waiting.clone() };
+            state.journal_mut().change(no, waiting);
+        }
+        self.record(&mut state);
     }
 
     /// Records why an object was not made; returns the error for its waiting callers.
@@ -257,12 +271,8 @@ impl Shared {
         Error::TimedOut
     }
 
-    /// Makes one object whose directory the server has, and which is marked as attempted.
-    async fn make_at_server(&self, no: ObjectNo, deadline: Option<Deadline>) -> Result<()> {
-        self.make_as(no, None, deadline).await
-    }
-
-    /// The same, under a temporary name if one is given: applications still see it at its place.
+    /// Makes one object whose directory the server has, and which is marked as attempted; under a
+    /// temporary name if one is given: applications still see it at its place.
     pub(crate) async fn make_as(
         &self,
         no: ObjectNo,
@@ -500,23 +510,31 @@ impl Shared {
         }
     }
 
-    /// The server is back: what is known of its directories must be checked with it. Waiting
-    /// objects in them are due.
-    async fn come_back(&self) {
+    /// The server is back: what is known of its directories must be checked with it.
+    async fn come_back(&self, stood_in: u64) {
         let dirs = {
             let mut state = self.state();
-            state.all_is_due(self.clock.instant());
+            // What was acknowledged although its class promises more is late.
+            if self.licence.offline {
+                state.all_is_due(self.clock.instant());
+            }
             state.forget_known()
         };
         for dir in dirs {
             self.distrust(&dir).await;
         }
+        self.set_checked(stood_in);
     }
 
     /// When something is due next.
     fn next_due(&self) -> Option<Instant> {
         self.state().all_due().map(|(_, due)| due).min()
     }
+}
+
+/// Whether the server did not answer, so that other calls would wait as long.
+fn is_silence(error: Error) -> bool {
+    matches!(error, Error::TimedOut | Error::Shutdown)
 }
 
 /// The object that the server has under a name.
@@ -529,17 +547,15 @@ enum There {
 /// Makes at the server what is due, as long as another owner of `shared` exists. `more` notifies of
 /// new work.
 pub(crate) async fn run(shared: std::sync::Weak<Shared>, more: Arc<Notify>) {
-    let mut was_away = false;
     while let Some(held) = shared.upgrade() {
         let (clock, due) = (held.clock.clone(), held.next_due());
         if held.is_away() {
-            was_away = true;
             drop(held);
             clock.sleep(AWAY_AGAIN_AFTER).await;
             continue;
         }
-        if std::mem::take(&mut was_away) {
-            held.come_back().await;
+        if let Some(stood_in) = held.unchecked() {
+            held.come_back(stood_in).await;
             continue;
         }
         let now = clock.instant();

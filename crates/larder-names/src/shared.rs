@@ -2,11 +2,14 @@
 //! between client and server.
 
 use std::ffi::{OsStr, OsString};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use larder_cache::Cache;
 use larder_io::{Clock, secret};
-use larder_vfs::{Attr, Change, Cred, Error, Found, Handle, Held, Kind, Remote, Result, Watcher};
+use larder_vfs::{
+    Attr, Change, Cred, Deadline, Error, Found, Handle, Held, Kind, Remote, Result, Watcher,
+};
 use tokio::sync::Notify;
 
 use crate::journal::Journal;
@@ -35,6 +38,10 @@ pub(crate) struct Shared {
     pub(crate) settled: Notify,
     pub(crate) watcher: OnceLock<Weak<dyn Watcher>>,
     pub(crate) licence: Licence,
+    /// How often this machine was seen to answer in the server's place.
+    stood_in: AtomicU64,
+    /// Up to which of these times what is known of the server's directories was checked with it.
+    checked: AtomicU64,
     pub(crate) held: OnceLock<Weak<dyn Held>>,
 }
 
@@ -75,6 +82,8 @@ impl Shared {
             settled: Notify::new(),
             watcher: OnceLock::new(),
             licence,
+            stood_in: AtomicU64::new(0),
+            checked: AtomicU64::new(0),
             held: OnceLock::new(),
         };
         shared.drop_lost();
@@ -105,7 +114,51 @@ impl Shared {
 
     /// The server is out of reach, and this machine answers for it.
     pub(crate) fn is_away(&self) -> bool {
-        self.licence.is_away(&*self.remote)
+        let is_away = self.licence.is_away(&*self.remote);
+        if is_away {
+            self.stood_in.fetch_add(1, Ordering::AcqRel);
+        }
+        is_away
+    }
+
+    /// How often this machine was seen to answer in the server's place, if what is known of the
+    /// server's directories was not checked with it since.
+    pub(crate) fn unchecked(&self) -> Option<u64> {
+        let stood_in = self.stood_in.load(Ordering::Acquire);
+        (self.checked.load(Ordering::Acquire) != stood_in).then_some(stood_in)
+    }
+
+    /// What was known of the server's directories after so many times was checked with it.
+    pub(crate) fn set_checked(&self, stood_in: u64) {
+        self.checked.store(stood_in, Ordering::Release);
+    }
+
+    /// Waits for a server that is out of reach, as long as calls on this mount wait for it; a mount
+    /// that works without it does not wait. To be called before something is marked as attempted,
+    /// after which it cannot be changed here.
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`] if the server does not answer.
+    pub(crate) async fn reach(&self, deadline: Option<Deadline>) -> Result<()> {
+        if self.remote.reachable() {
+            return Ok(());
+        }
+        if self.licence.offline {
+            return Err(Error::TimedOut);
+        }
+        let asked = self.remote.root();
+        let answer = match deadline {
+            None => asked.await,
+            Some(deadline) => {
+                let answer = self.clock.timeout_at(deadline.at(), asked).await;
+                answer.unwrap_or(Err(Error::TimedOut))
+            }
+        };
+        match answer {
+            Err(Error::TimedOut | Error::Shutdown) => Err(Error::TimedOut),
+            // A server that refuses is there.
+            Ok(_) | Err(_) => Ok(()),
+        }
     }
 
     /// What is cached of the server's files, while it is out of reach.

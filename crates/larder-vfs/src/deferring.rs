@@ -17,10 +17,23 @@ pub trait Deferring: Send + Sync {
     /// after everything that it depends on, as by the [`Remote`] itself.
     fn names(&self) -> &dyn Remote;
 
-    /// Whether the server is out of reach, and names may be changed here for that reason, whatever
-    /// their class: the server gets them when it is back.
+    /// Whether the server is out of reach, and this machine answers in its place from what is held:
+    /// the server gets the changes when it is back.
     fn is_away(&self) -> bool {
         false
+    }
+
+    /// Whether, for as long as that is so, what is safe on this machine's disk is acknowledged
+    /// whatever its class. Otherwise only classes whose promise this disk keeps are.
+    fn is_kept_enough(&self) -> bool {
+        false
+    }
+
+    /// Whether a listing that is cached may lack what has changed here: the server is out of reach,
+    /// or was, and what is known of its directories was not checked with it since. The names of
+    /// this interface list rightly.
+    fn outdates_listings(&self) -> bool {
+        self.is_away()
     }
 
     /// Sets where the cached attributes, names and bytes of the server's files are found. To be

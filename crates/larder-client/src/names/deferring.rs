@@ -81,7 +81,7 @@ impl Core {
     fn may_defer(&self, class: &Class) -> bool {
         !self.options.sync
             && !class.is_synchronous()
-            && (class.promised.close <= Some(Level::Local) || self.is_away())
+            && (class.promised.close <= Some(Level::Local) || self.is_kept_enough())
     }
 
     /// The class of the file that has a name, or would have it.
@@ -118,7 +118,7 @@ impl Core {
         match self.remote.deferring() {
             None => Ok(()),
             Some(here)
-                if (class.promised.fsync <= Some(Level::Local) || here.is_away())
+                if (class.promised.fsync <= Some(Level::Local) || here.is_kept_enough())
                     && here.keep().await.is_ok() =>
             {
                 Ok(())

@@ -62,7 +62,7 @@ impl Core {
             self.revalidate(&dir, cred).await?;
         }
         let is_changing = offset == 0 && dir.state().changing() && self.remote.reachable();
-        let is_changing = is_changing || self.is_away();
+        let is_changing = is_changing || self.outdates_listings();
         let held = self.page_after(&dir, offset).filter(|_| !is_changing);
         // A reader that was given the beginning of a page continues in that page.
         let held = held.or_else(|| {
@@ -140,7 +140,7 @@ impl Core {
             self.observe(dir, attr, asked);
         }
         let page = Arc::new(self.take_in(dir, start, listing, asked));
-        let is_late = dir.state().changed_since(asked) || self.is_away();
+        let is_late = dir.state().changed_since(asked) || self.outdates_listings();
         if let Some(lease) = lease {
             self.learn_names(dir, &page, &lease, asked);
         }

@@ -31,7 +31,7 @@ impl Core {
             // The local file and the journal of names, where it is now, outlive the daemon.
             return Ok(());
         }
-        let is_enough = level <= Some(Level::Local) || self.is_away();
+        let is_enough = level <= Some(Level::Local) || self.is_kept_enough();
         if is_enough && !self.options.sync && self.keep(node, deadline).await? {
             return self.bring_names_to(node, level.min(Some(Level::Local))).await;
         }

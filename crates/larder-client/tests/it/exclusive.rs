@@ -8,7 +8,9 @@ use std::time::Duration;
 use larder_class::{Level, Sources, load};
 use larder_client::{Due, Here, Options, Start, offer};
 use larder_io::Image;
-use larder_vfs::{FileSystem, Ino, Lookup, Remote, SetAttr, SetTime, Time};
+use larder_vfs::{
+    Error, FileSystem, Ino, Kind, Lookup, MemRemote, OpenFlags, Remote, SetAttr, SetTime, Time,
+};
 
 use crate::kept::generated;
 use crate::rig::{Rig, WRITE, pattern, root};
@@ -303,4 +305,102 @@ async fn what_was_in_memory_is_gone_after_a_boot_with_its_name() {
         next.client.write_back_all().await.unwrap();
         assert!(!next.names().await.iter().any(|name| name == "n3" || name == "n4"));
     }
+}
+
+/// The server as the next process finds it: it does not answer.
+fn silent(rig: &Rig) -> MemRemote {
+    let server = rig.server.another_client();
+    server.time_out();
+    server
+}
+
+/// What `ls` and `cat` show of the root directory.
+async fn all_of(rig: &Rig) -> BTreeMap<String, Vec<u8>> {
+    let mut all = BTreeMap::new();
+    for name in rig.names().await {
+        let is_file = rig.stat(&name).await.attr.kind == Kind::File;
+        let bytes = if is_file { rig.cat(&name).await } else { Vec::new() };
+        all.insert(name, bytes);
+    }
+    all
+}
+
+/// The network is pulled, and the process dies, or the machine: the next one shows what is held and
+/// changes it, without the server, which gets all of that when it is back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_needs_no_server_goes_on_beside_a_silent_one_in_the_next_process() {
+    for die in ["resume", "crash"] {
+        let rig = Rig::exclusive(generated()).await;
+        rig.put("first", b"first").await;
+        rig.client.sync(&|_| true).await.unwrap();
+        for name in ["kept", "renamed", "removed", "edited", "emptied"] {
+            rig.put(name, name.as_bytes()).await;
+        }
+        assert_eq!(rig.names().await.len(), 6);
+        rig.checkpoint();
+        let server = silent(&rig);
+        let rig = match die {
+            "resume" => rig.on_image(rig.image(), server, Start::Resume).await,
+            _ => rig.boot(rig.disk.crash(Image::Synced), server).await,
+        };
+        assert_eq!(all_of(&rig).await.len(), 6, "{die}");
+        rig.rename("renamed", "moved").await.unwrap();
+        rig.remove("removed").await.unwrap();
+        let open = rig.open(&root(), "edited", WRITE).await.unwrap();
+        open.write(6, b" more").await.unwrap();
+        rig.client.fsync(&root(), open.ino, None).wait().await.unwrap();
+        open.close().await.unwrap();
+        rig.put("emptied", b"anew").await;
+        rig.put("made", b"made").await;
+        rig.set("kept", SetAttr { mode: Some(0o600), ..SetAttr::default() }).await;
+        let here = all_of(&rig).await;
+        let wanted: [(&str, &[u8]); 6] = [
+            ("edited", b"edited more"),
+            ("emptied", b"anew"),
+            ("first", b"first"),
+            ("kept", b"kept"),
+            ("made", b"made"),
+            ("moved", b"renamed"),
+        ];
+        let wanted: BTreeMap<_, _> =
+            wanted.into_iter().map(|(name, bytes)| (name.to_owned(), bytes.to_vec())).collect();
+        assert_eq!(here, wanted, "{die}");
+        assert_eq!(rig.server.calls("make"), 0, "{die}");
+        // Listings are right from the first moment on, whenever it is noticed that it is back.
+        rig.server.reconnect();
+        assert_eq!(all_of(&rig).await, wanted, "{die}: back");
+        rig.client.sync(&|_| true).await.unwrap();
+        assert_eq!(all_of(&rig).await, wanted, "{die}: sent");
+        let there = rig.foreigner().await;
+        assert_eq!(all_of(&there).await, wanted, "{die}: at the server");
+        assert_eq!(there.stat("kept").await.attr.mode, 0o600);
+        assert_eq!((rig.client.unsaved(), rig.set_aside().len()), (vec![], 0));
+    }
+}
+
+/// A mount that is the only writer keeps the promise of each class: what is to be at the server is
+/// not acknowledged without it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_silent_server_makes_no_class_weaker() {
+    let rig = Rig::exclusive(Options::default()).await;
+    rig.put("file", b"old").await;
+    rig.checkpoint();
+    let rig = rig.on_image(rig.image(), silent(&rig), Start::Resume).await;
+    assert_eq!(rig.cat("file").await, b"old");
+    let open = rig.open(&root(), "file", WRITE).await.unwrap();
+    open.write(0, b"new").await.unwrap();
+    let synced = rig.client.fsync(&root(), open.ino, None).wait().await;
+    assert_eq!(synced, Err(Error::TimedOut));
+    let _ = open.close().await;
+    assert_eq!(rig.rename("file", "other").await, Err(Error::TimedOut));
+    assert_eq!(rig.remove("file").await, Err(Error::TimedOut));
+    let set = SetAttr { mode: Some(0o644), ..SetAttr::default() };
+    let flags = OpenFlags { truncate: true, ..WRITE };
+    let made = rig.client.create(&root(), Ino::ROOT, OsStr::new("made"), set, flags).wait().await;
+    assert_eq!(made.map(drop), Err(Error::TimedOut));
+    assert_eq!(rig.cat("file").await, b"new");
+    rig.server.reconnect();
+    rig.client.sync(&|_| true).await.unwrap();
+    assert_eq!(all_of(&rig.foreigner().await).await.len(), 1);
+    assert_eq!(at_server(&rig, "file").await.bytes, b"new");
 }

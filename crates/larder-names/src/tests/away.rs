@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::sync::Weak;
 use std::task::{Context, Poll, Waker};
 
-use larder_vfs::{Attr, Change, Error, Held, Listed, SetTime, Time, Trouble};
+use larder_vfs::{Attr, Change, Error, Held, Listed, SetTime, Stability, Time, Trouble};
 
 use super::*;
 use crate::overlay::There;
@@ -90,10 +90,15 @@ struct Pair {
     reference: MemRemote,
     random: Random,
     count: i64,
+    licence: Licence,
 }
 
-fn offline(rig: &Rig) -> (Arc<Names>, Arc<Through>) {
-    let licence = Licence { offline: true, ..Licence::default() };
+/// Why a machine may work without its server: its user permits it, or no other client changes
+/// names.
+const LICENCES: [Licence; 2] =
+    [Licence { sole: false, offline: true }, Licence { sole: true, offline: false }];
+
+fn licensed(rig: &Rig, licence: Licence) -> (Arc<Names>, Arc<Through>) {
     let (server, cache, clock) = (rig.server.clone(), rig.cache.clone(), rig.clock.clone());
     let names = Arc::new(Names::idle(server, cache, clock, "here", licence));
     let held = Snapshot(rig.server.another_client());
@@ -104,12 +109,12 @@ fn offline(rig: &Rig) -> (Arc<Names>, Arc<Through>) {
 }
 
 impl Pair {
-    async fn new(seed: u64) -> Pair {
+    async fn new(licence: Licence, seed: u64) -> Pair {
         let mut rig = Rig::on(SimDisk::new()).await;
-        let (names, held) = offline(&rig);
+        let (names, held) = licensed(&rig, licence);
         rig.names = names;
         let (reference, top) = (MemRemote::new(), rig.top().await);
-        Pair { rig, held, top, reference, random: Random(seed), count: 0 }
+        Pair { rig, held, top, reference, random: Random(seed), count: 0, licence }
     }
 
     /// The object with a name here: its handle and kind.
@@ -229,12 +234,12 @@ impl Pair {
                 1 => Some(Image::Synced),
                 _ => Some(Image::Torn(self.random.next())),
             };
-            let Pair { rig, held, top, reference, random, count } = self;
+            let Pair { rig, held, top, reference, random, count, licence } = self;
             drop(held);
             let mut rig = rig.crash(image);
-            let (names, held) = offline(&rig);
+            let (names, held) = licensed(&rig, licence);
             rig.names = names;
-            self = Pair { rig, held, top, reference, random, count };
+            self = Pair { rig, held, top, reference, random, count, licence };
         }
         self.rig.server.reconnect();
         for _ in 0..self.random.below(4) {
@@ -267,7 +272,8 @@ async fn what_is_done_without_the_server_is_done_there_when_it_is_back() {
     let (mut done, mut refused) = (0, 0);
     for round in 0..rounds {
         println!("round {round}");
-        let mut pair = Pair::new(seed.wrapping_mul(9_000_011) + round).await;
+        let licence = LICENCES[(round % 2) as usize];
+        let mut pair = Pair::new(licence, seed.wrapping_mul(9_000_011) + round).await;
         for _ in 0..3 {
             pair.leave();
             for _ in 0..30 {
@@ -289,7 +295,7 @@ async fn what_is_done_without_the_server_is_done_there_when_it_is_back() {
 /// conflict.
 #[tokio::test]
 async fn what_somebody_else_changed_meanwhile_stays() {
-    let pair = Pair::new(1).await;
+    let pair = Pair::new(LICENCES[0], 1).await;
     let (top, other) = (pair.top.clone(), pair.rig.server.another_client());
     let root = Cred::root();
     let at = |sec| SetAttr {
@@ -351,7 +357,7 @@ async fn what_somebody_else_changed_meanwhile_stays() {
 /// another client's version, and what is cached of the file stays.
 #[tokio::test]
 async fn attributes_that_the_server_was_asked_for_are_no_other_version_while_its_answer_is_out() {
-    let pair = Pair::new(2).await;
+    let pair = Pair::new(LICENCES[0], 2).await;
     let (top, root) = (pair.top.clone(), Cred::root());
     let other = pair.rig.server.another_client();
     let set = SetAttr { uid: Some(1000), ..mode(0o644) };
@@ -367,4 +373,70 @@ async fn attributes_that_the_server_was_asked_for_are_no_other_version_while_its
     let attr = pair.rig.remote().getattr(&user(), &file).await.unwrap();
     assert!(attr.validator().same_data(&shown.validator()), "{attr:?} {shown:?}");
     assert_eq!(attr.mode, 0o600);
+}
+
+/// What waits can still be changed and removed here while the server is silent, whoever asks for it
+/// to be there: the server was not asked for it. So it is in the process that finds the names of a
+/// dead one, and in each kind of mount.
+#[tokio::test]
+async fn what_waits_is_not_attempted_at_a_silent_server() {
+    for licence in [LICENCES[0], LICENCES[1], Licence::default()] {
+        let rig = Rig::new().await;
+        let top = rig.top().await;
+        let dir = rig.made(&top, "dir", New::Directory).await.unwrap().handle;
+        for name in ["one", "two"] {
+            rig.made(&dir, name, New::File).await.unwrap();
+        }
+        let mut rig = rig.crash(None);
+        let (names, _held) = licensed(&rig, licence);
+        rig.names = names;
+        rig.server.time_out();
+        let settled = rig.deferring().settle(None).await;
+        assert_eq!(settled, Err(Error::TimedOut), "{licence:?}");
+        let (user, at) = (user(), |name| (&dir, OsStr::new(name)));
+        let text = "text".into();
+        let one = rig.find(&dir, "one").await.unwrap().handle;
+        let write = rig.remote().write(&user, &one, None, 0, text, Stability::Unstable).await;
+        assert_eq!(write.map(drop), Err(Error::TimedOut), "{licence:?}");
+        assert_eq!(rig.server.calls("make"), 0);
+        if licence == Licence::default() {
+            // Names are not changed here any more; what there is is found and listed.
+            rig.server.reconnect();
+            rig.deferring().settle(None).await.unwrap();
+            assert_eq!(tree(&*rig.server).await.len(), 3);
+            continue;
+        }
+        rig.deferring().set_here(&user, &one, &mode(0o600), None).unwrap().unwrap();
+        rig.remote().rename(&user, at("one"), at("other")).await.unwrap();
+        rig.remove(&dir, "two", Removal::File).await.unwrap();
+        rig.made(&dir, "new", New::File).await.unwrap();
+        assert_eq!(rig.server.calls("make"), 0);
+        rig.server.reconnect();
+        rig.deferring().settle(None).await.unwrap();
+        let left = tree(&*rig.server).await;
+        assert_eq!(left.keys().collect::<Vec<_>>(), ["/dir", "/dir/new", "/dir/other"]);
+        assert_eq!(left["/dir/other"].mode, 0o600);
+    }
+}
+
+/// The server falls silent while many objects are made: those that it was not asked for can be
+/// changed here.
+#[tokio::test]
+async fn objects_that_a_server_was_not_asked_for_any_more_are_not_attempted() {
+    let rig = Rig::new().await;
+    let top = rig.top().await;
+    for name in ["a", "b", "c", "d"] {
+        rig.made(&top, name, New::File).await.unwrap();
+    }
+    // The second one has no answer, whoever makes it there.
+    rig.server.trouble_after(1, Trouble::Unanswered);
+    assert_eq!(rig.deferring().settle(None).await, Err(Error::TimedOut));
+    let calls = rig.server.calls_total();
+    rig.remove(&top, "c", Removal::File).await.unwrap();
+    let (from, to) = ((&top, OsStr::new("d")), (&top, OsStr::new("e")));
+    rig.remote().rename(&user(), from, to).await.unwrap();
+    assert_eq!(rig.server.calls_total(), calls);
+    let rig = rig.crash(None);
+    rig.deferring().settle(None).await.unwrap();
+    assert_eq!(tree(&*rig.server).await.keys().collect::<Vec<_>>(), ["/a", "/b", "/e"]);
 }

@@ -6,7 +6,9 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::harness::{Kind, Mount, Server, kill, larder, said, scratch, succeed};
+use crate::harness::{
+    Kind, Mount, Server, eventually, kill, larder, pattern, said, scratch, succeed,
+};
 
 const OPTIONS: &[&str] = &["exclusive", "class=generated", "actimeo=86400"];
 
@@ -192,6 +194,72 @@ fn nothing_is_lost_when_the_worker_is_killed() {
         });
         sync(&mount);
         is_at_server(&server, &mount, "");
+    }
+}
+
+/// What works without a silent server, in a directory that the server has and in one that it has
+/// not. `round` tells the names of several rounds apart.
+const WITHOUT: &str =
+    "cat kept dir/kept old/kept old/large > /dev/null; test $(stat -c %s old/large) = 200000
+    ls -lR > /dev/null; test -z \"$(ls empty)\"; test ! -e dir/absent; test ! -e old/absent
+    for dir in dir old .; do
+      echo more >> $dir/kept; echo new > $dir/new$round; mkdir $dir/made$round
+      echo new > $dir/made$round/file; ln -s kept $dir/link$round
+      mv $dir/new$round $dir/moved$round; touch -d '2001-02-03' $dir/moved$round
+      echo gone > $dir/gone; rm $dir/gone; chmod 600 $dir/kept; : > $dir/emptied$round
+      sed -i s/more/less/ $dir/kept; sync $dir
+      echo synced | dd of=$dir/kept oflag=append conv=notrunc,fsync status=none
+      test \"$(cat $dir/moved$round)\" = new; test $(stat -c %a $dir/kept) = 600
+    done; rm old/served$round; mv old/other$round old/else$round";
+
+/// The network is pulled, and then the worker dies too: names and bytes that need no server go on,
+/// and are there in the end.
+#[test]
+fn what_needs_no_server_goes_on_although_it_is_silent_and_the_worker_is_another_one() {
+    for kind in [Kind::Larder, Kind::Ganesha] {
+        let mut server = Server::start(kind);
+        for name in ["served1", "served2", "other1", "other2"] {
+            fs::create_dir_all(server.path("old")).unwrap();
+            fs::write(server.path("old").join(name), "").unwrap();
+        }
+        fs::create_dir(server.path("empty")).unwrap();
+        fs::write(server.path("old/large"), pattern(1, 200_000)).unwrap();
+        // Nothing counts as fresh, and calls end after nine seconds.
+        let mount = Mount::new(&server, &["exclusive", "class=generated", "actimeo=0", "timeo=30"]);
+        let run = |script: &str, round: u32| {
+            let mut shell = Command::new("sh");
+            shell.args(["-ec", script]).current_dir(mount.path("")).env("round", round.to_string());
+            succeed(&mut shell);
+        };
+        fs::create_dir(mount.path("first")).unwrap();
+        run(
+            "cat old/large > /dev/null; mkdir dir; for dir in . dir old; do
+            echo kept > $dir/kept; done; ls -lR > /dev/null",
+            0,
+        );
+        mount.landed(200_000);
+        let pull = |server: &mut Server, is_pulled| match (kind, is_pulled) {
+            (Kind::Larder, true) => server.freeze(),
+            (Kind::Larder, false) => server.thaw(),
+            _ => server.cut(is_pulled),
+        };
+        pull(&mut server, true);
+        // The first call that needs the server finds that it is silent.
+        fs::metadata(mount.path("old/never seen")).unwrap_err();
+        eventually("it is known to be silent", || mount.status()["server"]["reachable"] == false);
+        run(WITHOUT, 1);
+        let [_, worker] = mount.pids();
+        kill([worker, worker]);
+        eventually("another worker serves", || mount.pids()[1] != worker);
+        run(WITHOUT, 2);
+        let here = described(&mount.path(""));
+        assert!(here.len() > 30, "{kind:?}: {here:?}");
+        pull(&mut server, false);
+        eventually("it is used again", || mount.status()["server"]["reachable"] == true);
+        assert_eq!(described(&mount.path("")), here, "{kind:?}: it is back");
+        sync(&mount);
+        is_at_server(&server, &mount, "");
+        assert_eq!(said(&mount, &["status", "--unsaved"]), (Some(0), String::new()));
     }
 }
 

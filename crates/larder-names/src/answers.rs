@@ -1,0 +1,124 @@
+//! [`Names`] as the client's [`Deferring`]: what may be answered here, and what waits for the
+//! server.
+
+use std::sync::Weak;
+use std::time::Duration;
+
+use larder_vfs::{
+    Attr, Change, Cred, Deferred, Deferring, Future, Handle, Held, Remote, Result, SetAttr, Time,
+    Validator,
+};
+
+use crate::names::Names;
+use crate::shared::Target;
+
+impl Deferring for Names {
+    fn names(&self) -> &dyn Remote {
+        self
+    }
+
+    fn is_away(&self) -> bool {
+        self.shared.is_away()
+    }
+
+    fn is_kept_enough(&self) -> bool {
+        self.shared.licence.is_kept_enough(self.remote())
+    }
+
+    fn outdates_listings(&self) -> bool {
+        self.shared.is_away() || self.shared.unchecked().is_some()
+    }
+
+    fn held_by(&self, held: Weak<dyn Held>) {
+        // Only the first counts.
+        let _ = self.shared.held.set(held);
+    }
+
+    fn promise(&self, file: &Handle, within: Duration) {
+        let mut state = self.shared.state();
+        if let Some(no) = state.journal().number_in(file)
+            && state.journal().waiting(no).is_some()
+        {
+            state.set_due(no, self.shared.clock.instant(), Some(within));
+            self.shared.more.notify_one();
+        }
+    }
+
+    fn set_here(
+        &self,
+        cred: &Cred,
+        file: &Handle,
+        set: &SetAttr,
+        written_ns: Option<i64>,
+    ) -> Option<Result<Change>> {
+        match self.shared.target(file) {
+            Ok(Target::Waiting(no)) if self.defers() => {
+                self.shared.set_here(cred, no, set, written_ns)
+            }
+            Ok(Target::Server(server)) if self.defers() => {
+                self.shared.alter_here(cred, (file, server), set)
+            }
+            _ => None,
+        }
+    }
+
+    fn emptied(&self) -> Vec<(Handle, Attr)> {
+        self.shared.emptied()
+    }
+
+    fn lacks_bytes(&self, file: &Handle) -> bool {
+        matches!(self.shared.target(file), Ok(Target::Waiting(_)))
+    }
+
+    fn given_time(&self, file: &Handle, written_ns: i64) -> Option<Time> {
+        let state = self.shared.state();
+        let given = state.journal().get(state.journal().number_in(file)?)?.given?;
+        (written_ns <= given.over_ns).then_some(given.mtime)
+    }
+
+    fn keep(&self) -> Future<'_, ()> {
+        Box::pin(self.shared.keep())
+    }
+
+    fn settle<'a>(&'a self, file: Option<&'a Handle>) -> Future<'a, ()> {
+        Box::pin(async move {
+            let Some(file) = file else { return self.shared.settle_all(None).await };
+            for no in self.shared.changes_of(file) {
+                self.shared.settle_one(no, None).await?;
+            }
+            Ok(())
+        })
+    }
+
+    fn beneath(&self, file: &Handle, shown: &Validator) -> Option<Validator> {
+        let state = self.shared.state();
+        let server = state.journal().server_handle(file)?;
+        let (_, altered) = state.journal().altered(server)?;
+        altered.beneath(shown)
+    }
+
+    fn is_removed(&self, file: &Handle) -> bool {
+        let state = self.shared.state();
+        match state.journal().number_in(file) {
+            Some(no) => state.is_gone(no),
+            None => state.journal().taken().is_gone(file),
+        }
+    }
+
+    fn awaited(&self, file: &Handle) -> Option<Deferred> {
+        let state = self.shared.state();
+        let no = state.journal().number_in(file)?;
+        self.shared.tell(&state, no)
+    }
+
+    fn deferred(&self) -> Vec<Deferred> {
+        let state = self.shared.state();
+        let conflicts = state.journal().conflicts().chain(state.journal().taken().told());
+        state
+            .all_due()
+            .map(|(no, _)| no)
+            .chain(conflicts)
+            .filter_map(|no| self.shared.tell(&state, no))
+            .collect()
+    }
+}
