@@ -11,6 +11,7 @@ mod in_place;
 mod leases;
 mod locks;
 mod memory;
+mod mending;
 mod mirrors;
 mod model;
 mod names;

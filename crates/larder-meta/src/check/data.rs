@@ -12,7 +12,7 @@ use crate::data::copies::{self, Set, Sets};
 use crate::data::{Map, Piece};
 use crate::store::key;
 use crate::store::key::Pool;
-use crate::store::records::{Blocks, Extent, InMemory, NEVER_MS, Session, Slot};
+use crate::store::records::{Blocks, Extent, InMemory, Session, Slot};
 
 /// The owner of blocks.
 #[derive(Clone, Copy, Debug)]
@@ -112,8 +112,10 @@ impl Check<'_> {
             let (set, file) = (extent.disk, map(&key)?.file());
             if sets.is_memory(set) && known.insert((set, file)) {
                 let what = format!("{} is not said to be on memory disk {}", shown(file), set.0);
-                self.mend(FaultKind::Disk, Some(file), what, "it is said from now on".into());
-                self.txn.put(key::in_memory(set, file), &InMemory { due_ms: NEVER_MS });
+                let remedy = "it is said from now on, and they are due on other disks";
+                self.mend(FaultKind::Disk, Some(file), what, remedy.into());
+                // How long they may stay in memory is not known.
+                self.txn.put(key::in_memory(set, file), &InMemory { due_ms: 0 });
             }
         }
         Ok(())
