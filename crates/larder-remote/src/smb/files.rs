@@ -97,14 +97,15 @@ impl ServerOpen {
         self.keeps.store(false, Ordering::Release);
     }
 
-    /// Closes it and waits until it is closed. Otherwise another open of the same file may be
-    /// notified of it late.
+    /// Closes it and waits until it is closed, also if another task closes it already. Otherwise
+    /// another open of the same file may be notified of it late, and a directory above it cannot be
+    /// renamed.
     pub(super) async fn close(&self) {
         if !self.closed.swap(true, Ordering::AcqRel) {
             self.end_key();
-            // It is closed if there is no connection.
-            let _ = self.link.ask(wire::close(self.id)).await;
+            self.link.close_later(self.id);
         }
+        self.link.closed().await;
     }
 
     /// Makes these last requests, closes it, and returns the final attributes. If one of them
@@ -158,10 +159,14 @@ impl Opens {
     /// Closes the open of a lease that has ended, unless the file is kept open through it, and
     /// waits until it is closed.
     pub(super) async fn give_back(&mut self) {
-        let read = self.read.take().filter(|read| !read.keeps.load(Ordering::Acquire));
-        if let Some(read) = read {
+        if let Some(read) = self.take_to_give_back() {
             read.close().await;
         }
+    }
+
+    /// Takes the open of a lease that has ended, unless the file is kept open through it.
+    pub(super) fn take_to_give_back(&mut self) -> Option<Arc<ServerOpen>> {
+        self.read.take().filter(|read| !read.keeps.load(Ordering::Acquire))
     }
 
     /// Closes it, and waits until it is.

@@ -198,7 +198,14 @@ impl Share {
     fn lost_track(&self, file: &Handle) -> Failure {
         self.places().mistaken(file);
         if let Some(file) = self.files.leave(file) {
-            tokio::spawn(async move { file.opens.lock().await.give_back().await });
+            let left = file.opens.try_lock().map(|mut opens| opens.take_to_give_back());
+            match left {
+                // Its close has begun when this returns, so that a rename can wait for it.
+                Ok(open) => drop(open),
+                Err(_) => {
+                    tokio::spawn(async move { file.opens.lock().await.give_back().await });
+                }
+            }
         }
         Failure::Is(Error::Stale)
     }
