@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use larder_class::Class;
-use larder_vfs::{Cred, Kind, Result};
+use larder_vfs::{Cred, Kind, Lookup, Result};
 
 use super::volatile;
 use crate::core::Core;
@@ -25,6 +25,39 @@ pub(super) fn leaves_within(before: &Class, after: &Class) -> Option<Duration> {
 }
 
 impl Core {
+    /// The file that a rename may raise: the known one, or the one that the server has, if what the
+    /// name stands for is not known.
+    ///
+    /// # Errors
+    /// Those of a lookup.
+    pub(crate) async fn child_to_raise(
+        self: &Arc<Self>,
+        cred: &Cred,
+        (dir, name): (&Arc<Node>, &OsStr),
+        known: Option<&Arc<Node>>,
+    ) -> Result<Option<Arc<Node>>> {
+        if known.is_some() || !self.names_may_raise() {
+            return Ok(known.cloned());
+        }
+        match self.lookup_remote(dir, cred, name).await? {
+            Lookup::Found(entry) => Ok(self.table.get(entry.ino)),
+            _ => Ok(None),
+        }
+    }
+
+    /// Whether some name has a stronger class than some file whose bytes may be in the memory of
+    /// other machines.
+    fn names_may_raise(&self) -> bool {
+        let may_differ = !self.options.classes.rules().is_empty() || !self.set_classes.is_empty();
+        may_differ && self.may_be_in_memory()
+    }
+
+    /// Whether the server may have bytes in the memory of other machines.
+    fn may_be_in_memory(&self) -> bool {
+        let mut classes = self.options.classes.all();
+        classes.any(|(_, class)| class.is_ok_and(Class::is_volatile))
+    }
+
     /// Before a file gets a name, and perhaps a class of its own with it: if that makes its class
     /// stronger, open files of a weaker one get that class, what was written through them is sent,
     /// and all of the file's bytes leave the memory of other machines.
@@ -39,8 +72,7 @@ impl Core {
         name: (&Node, &OsStr),
         inherited: Option<&str>,
     ) -> Result<()> {
-        let may_differ = !self.options.classes.rules().is_empty() || !self.set_classes.is_empty();
-        if !may_differ || node.state().known().attr.kind != Kind::File {
+        if !self.names_may_raise() || node.state().known().attr.kind != Kind::File {
             return Ok(());
         }
         let own = self.set_classes.of(node.ino);
@@ -60,7 +92,7 @@ impl Core {
         node: &Arc<Node>,
         within: Duration,
     ) -> Result<()> {
-        if node.state().known().attr.kind != Kind::File {
+        if !self.may_be_in_memory() || node.state().known().attr.kind != Kind::File {
             return Ok(());
         }
         on_handle!(self, cred, node, handle => self.remote.leave_memory(cred, &handle, within))

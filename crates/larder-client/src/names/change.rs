@@ -88,8 +88,9 @@ impl Core {
             goes = self.prepare_to_rename(cred, source, from, to).await?;
         }
         let inherited = self.send_to_inherit(source.as_ref(), replaced.as_ref()).await?;
-        if let Some(source) = &source {
-            self.raise_for_name(cred, source, (&to_dir, to.1), inherited.as_deref()).await?;
+        let raised = self.child_to_raise(cred, (&from_dir, from.1), source.as_ref()).await?;
+        if let Some(raised) = &raised {
+            self.raise_for_name(cred, raised, (&to_dir, to.1), inherited.as_deref()).await?;
         }
         let mut hidden = false;
         if let Some(replaced) = &replaced

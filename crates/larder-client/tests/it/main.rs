@@ -33,6 +33,7 @@ mod pages;
 mod parallel;
 mod passthrough;
 mod privileges;
+mod raising;
 mod retried;
 mod rig;
 mod space;

@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::ops::Range;
 use std::sync::Weak;
+use std::time::Duration;
 
 use bytes::Bytes;
 
@@ -65,6 +66,10 @@ impl Remote for MemRemote {
             let token = opens.then(|| Token::new(Open::new(&self.opens, file)));
             Ok(RemoteOpened { granted, attr, lease, token })
         })
+    }
+
+    fn leave_memory<'a>(&'a self, _: &'a Cred, file: &'a Handle, _: Duration) -> Future<'a, ()> {
+        self.call("leave_memory", |server| server.getattr(file).map(drop))
     }
 
     fn close<'a>(&'a self, _: &'a Cred, token: Token) -> Future<'a, ()> {

@@ -467,3 +467,25 @@ fn what_finds_no_room_in_memory_goes_to_disks_and_is_reported() {
     assert_eq!(written(&status(&server), 0), before);
     assert!(volume.disks[1].runs());
 }
+
+/// While the memory disk is away, a call that raises a class ends within the limit of calls, and
+/// nothing has changed; other files are written meanwhile.
+#[test]
+fn a_raise_ends_while_the_memory_disk_is_away() {
+    let (mut volume, server, _mount) = with_volatile_names();
+    let rules = format!("rules={}", volume.dir.path().join("rules.toml").display());
+    let mount = Mount::new(&server, &[&rules, "user_xattr", "timeo=30"]);
+    let content = pattern(1, 300_000);
+    fs::write(mount.path("f.o"), &content).unwrap();
+    volume.disks[1].kill();
+    let refused = std::thread::scope(|scope| {
+        let raise = scope.spawn(|| fs::rename(mount.path("f.o"), mount.path("f")));
+        fs::write(mount.path("other"), &content).unwrap();
+        raise.join().unwrap().unwrap_err()
+    });
+    assert_eq!(Errno::from_io_error(&refused), Some(Errno::TIMEDOUT));
+    assert!(mount.path("f.o").exists() && !mount.path("f").exists());
+    assert_ne!(set_class(&mount, "edited", "f.o"), Some(0));
+    let (_, told) = said(&mount, &["class", "explain", mount.path("f.o").to_str().unwrap()]);
+    assert!(told.contains("volatile"), "{told}");
+}

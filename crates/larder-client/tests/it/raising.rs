@@ -1,0 +1,92 @@
+//! Files that get a stronger class, or a name of one, on a server that keeps bytes in memory.
+
+use std::sync::Arc;
+
+use larder_class::{Sources, load};
+use larder_client::{Options, shared_offer};
+use larder_vfs::{Error, FileSystem, Ino};
+
+use crate::rig::{Rig, root};
+
+/// `*.o` is volatile, what else there is is not.
+fn options() -> Options {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("larder.toml");
+    std::fs::write(&path, "[[rule]]\nglob = '*.o'\nclass = 'volatile'\n").unwrap();
+    let sources = Sources { files: vec![path], ..Sources::default() };
+    let classes = load(&sources, &shared_offer("a volume")).unwrap();
+    Options { classes: Arc::new(classes), ..Options::default() }
+}
+
+/// How often bytes had to leave memory since this was asked last.
+fn moved(rig: &Rig) -> u64 {
+    let calls = rig.server.calls("leave_memory");
+    rig.server.reset_calls();
+    calls
+}
+
+/// Each way to a stronger class has the bytes moved, once; nothing else does. Also a rename of a
+/// file of which this client knows nothing.
+#[tokio::test]
+async fn each_way_to_a_stronger_class_moves_the_bytes() {
+    let rig = Rig::new(options()).await;
+    for name in ["a.o", "b.o", "c.o", "d.o", "e.o", "f"] {
+        rig.put(name, b"bytes").await;
+    }
+    moved(&rig);
+    for (from, to, count) in
+        [("a.o", "a2.o", 0), ("f", "f2", 0), ("f2", "f.o", 0), ("a2.o", "a", 1), ("a", "a3", 0)]
+    {
+        rig.rename(from, to).await.unwrap();
+        assert_eq!(moved(&rig), count, "{from} {to}");
+    }
+    let ino = rig.find("b.o").await.unwrap();
+    rig.client.link(&root(), ino, Ino::ROOT, "b".as_ref()).wait().await.unwrap();
+    assert_eq!(moved(&rig), 1, "a link");
+    let ino = rig.find("c.o").await.unwrap();
+    for (class, count) in [(Some("volatile"), 0), (Some("edited"), 1), (None, 0)] {
+        rig.client.set_class(&root(), ino, class).await.unwrap();
+        assert_eq!(moved(&rig), count, "{class:?}");
+    }
+    let file = rig.create("g.o").await;
+    file.write(0, b"bytes").await.unwrap();
+    moved(&rig);
+    for (class, count) in [("volatile", 0), ("edited", 1), ("edited", 0)] {
+        let hint = rig.client.hint_class(&root(), file.ino, file.id, class.to_owned());
+        hint.wait().await.unwrap();
+        assert_eq!(moved(&rig), count, "a hint of {class}");
+    }
+    file.close().await.unwrap();
+    // Somebody else changed the directory: what its names stand for is in doubt.
+    let other = rig.foreigner().await;
+    other.put("x", b"").await;
+    rig.advance(60);
+    rig.find("x").await.unwrap();
+    moved(&rig);
+    rig.rename("e.o", "e").await.unwrap();
+    assert_eq!(moved(&rig), 1, "a name in doubt");
+}
+
+/// Where the server cannot move the bytes, the file keeps its name and class, and who has it open
+/// goes on in that class.
+#[tokio::test]
+async fn a_raise_that_the_server_refuses_changes_nothing() {
+    let rig = Rig::new(options()).await;
+    let file = rig.create("a.o").await;
+    let ino = file.ino;
+    let class = || rig.client.class(ino).unwrap().class.name.clone();
+    for error in [Error::NoSpace, Error::Lost] {
+        rig.server.fail_next(1, error);
+        assert_eq!(rig.rename("a.o", "a").await, Err(error));
+        assert_eq!(rig.names().await, ["a.o"]);
+        rig.server.fail_next(1, error);
+        assert_eq!(rig.client.set_class(&root(), ino, Some("edited")).await, Err(error));
+        assert_eq!(class(), "volatile");
+    }
+    moved(&rig);
+    // It is still open in the weaker class, so this is a raise.
+    let hint = rig.client.hint_class(&root(), ino, file.id, "edited".to_owned());
+    hint.wait().await.unwrap();
+    assert_eq!(moved(&rig), 1);
+    file.close().await.unwrap();
+}
