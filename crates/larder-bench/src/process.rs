@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{Read, Seek};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -201,6 +201,28 @@ fn cpu_of(stat: &str) -> Option<(u32, f64)> {
     let ticks: u64 =
         fields.get(11..15)?.iter().map(|field| field.parse::<u64>().unwrap_or(0)).sum();
     Some((fields.get(2)?.parse().ok()?, ticks as f64 / TICKS_PER_S))
+}
+
+/// The runtime directory of a mount that is kept apart from the user's other mounts.
+fn runtime_dir(mountpoint: &Path) -> PathBuf {
+    mountpoint.with_file_name("run")
+}
+
+/// Keeps a mount apart from the user's other mounts, from before it is made.
+///
+/// # Errors
+/// If the directory cannot be made.
+pub(crate) fn make_runtime_dir(mountpoint: &Path) -> std::io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(runtime_dir(mountpoint))
+}
+
+/// The binary, for a command about a mount.
+pub(crate) fn larder_of(program: &Path, mountpoint: &Path) -> Command {
+    let (mut command, dir) = (Command::new(program), runtime_dir(mountpoint));
+    if dir.is_dir() {
+        command.env("LARDER_RUNTIME_DIR", dir);
+    }
+    command
 }
 
 #[cfg(test)]

@@ -11,6 +11,8 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 
+use crate::process;
+
 /// Calls by procedure.
 pub type Calls = BTreeMap<String, u64>;
 
@@ -114,7 +116,8 @@ impl Counter {
             Counter::None => return Ok(None),
             Counter::Daemon { larder, mountpoints } => {
                 for mountpoint in mountpoints {
-                    counted.add(ask(Command::new(larder).arg("stat").arg(mountpoint))?);
+                    let mut stat = process::larder_of(larder, mountpoint);
+                    counted.add(ask(stat.arg("stat").arg(mountpoint))?);
                 }
             }
             Counter::Export { larder, address } => {

@@ -346,6 +346,11 @@ impl Stand {
             number => self.home(&format!("{}-{number}", contestant.name))?,
         };
         fs::create_dir_all(home.join("mnt"))?;
+        if contestant.options.contains(&"exclusive") {
+            // Each works in a directory of its own, so each is the only writer of its names; larder
+            // sees one export, and would refuse the second of a user.
+            process::make_runtime_dir(&home.join("mnt"))?;
+        }
         let mut options = served.options.clone();
         options.push(MEMORY.to_owned());
         options.extend(contestant.options.iter().map(ToString::to_string));
@@ -491,9 +496,13 @@ struct CacheState {
 }
 
 impl Mount {
+    fn command(&self) -> Command {
+        process::larder_of(&self.larder, &self.mountpoint)
+    }
+
     fn mount(&self) -> Result<()> {
         let mut mounted = self.mounted();
-        let mut command = Command::new(&self.larder);
+        let mut command = self.command();
         command.args(["mount", &self.source]).arg(&self.mountpoint).arg("--cache");
         match &self.cache {
             Some(dir) => command.arg(dir),
@@ -511,7 +520,7 @@ impl Mount {
     fn unmount(&self) -> Result<()> {
         let mut mounted = self.mounted();
         if std::mem::take(&mut *mounted) {
-            let mut command = Command::new(&self.larder);
+            let mut command = self.command();
             succeed_within(command.arg("umount").arg(&self.mountpoint), COMMAND_MAX)?;
         }
         Ok(())
@@ -527,7 +536,7 @@ impl Mount {
 
     /// Its cost so far, by name; nothing if its daemon cannot be asked.
     fn costs(&self) -> Vec<(&'static str, f64)> {
-        let mut command = Command::new(&self.larder);
+        let mut command = self.command();
         command.args(["status", "--json"]).arg(&self.mountpoint);
         let told = succeed_within(&mut command, COMMAND_MAX).ok();
         let status: Option<Status> = told.and_then(|told| serde_json::from_str(&told).ok());

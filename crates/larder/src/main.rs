@@ -44,6 +44,7 @@ mod runtime_dir;
 mod series;
 mod server;
 mod servers;
+mod sole;
 mod source;
 mod stack;
 mod state_dir;

@@ -11,11 +11,14 @@ use crate::daemon::Announce;
 use crate::mountpoint;
 use crate::plan::Plan;
 use crate::runtime_dir::{Record, RuntimeDir};
+use crate::sole::Sole;
 
 /// The traces of a mount in the runtime directory; they go with it.
 pub(crate) struct Traces {
     runtime_dir: RuntimeDir,
     mountpoint: PathBuf,
+    /// No other mount of the export may be exclusive.
+    _sole: Option<Sole>,
     /// The record was written: from then on it says whose the files are.
     is_told: AtomicBool,
 }
@@ -35,6 +38,15 @@ impl Traces {
         make_way(&runtime_dir, &plan.mountpoint)?;
         let server = Server::bind(&runtime_dir.socket(&plan.mountpoint))
             .with_context(|| format!("cannot mount on {}", plan.mountpoint.display()))?;
+        let sole = Sole::claim(&runtime_dir, &plan.back, &plan.mountpoint)
+            .with_context(|| format!("cannot mount {}", plan.back.source));
+        let sole = match sole {
+            Ok(sole) => sole,
+            Err(error) => {
+                runtime_dir.remove(&plan.mountpoint);
+                return Err(error);
+            }
+        };
         let log = match (log, announce) {
             (Some(path), _) => Some(path.to_owned()),
             (None, Announce::Parent) => {
@@ -46,6 +58,7 @@ impl Traces {
         let traces = Traces {
             runtime_dir,
             mountpoint: plan.mountpoint.clone(),
+            _sole: sole,
             is_told: AtomicBool::new(false),
         };
         Ok((server, traces, log))
@@ -119,7 +132,10 @@ mod tests {
             let runtime_dir = RuntimeDir::at(folder.path().join("larder")).unwrap();
             let server = Server::bind(&runtime_dir.socket(mountpoint)).unwrap();
             let is_told = AtomicBool::new(false);
-            (server, Traces { runtime_dir, mountpoint: mountpoint.to_owned(), is_told })
+            (
+                server,
+                Traces { runtime_dir, mountpoint: mountpoint.to_owned(), _sole: None, is_told },
+            )
         };
         let is_there = |traces: &Traces| traces.runtime_dir.socket(mountpoint).exists();
         let record = |pid| Record {

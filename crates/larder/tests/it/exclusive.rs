@@ -342,3 +342,55 @@ fn where_names_cannot_be_made_here_the_option_is_refused_in_one_line() {
         assert!(told.contains(part), "{told}");
     }
 }
+
+/// Another one would change the same names. A mount that only reads, or another server, is none.
+#[test]
+fn a_second_exclusive_mount_is_refused_in_one_line() {
+    let server = Server::start(Kind::Larder);
+    let mut first = Mount::new(&server, OPTIONS);
+    // Commands find mounts of one user; here each mount has its own directory otherwise.
+    let run = first.cache().with_file_name("run");
+    let tried = |mount: &Mount| {
+        let output = mount.command().env("LARDER_RUNTIME_DIR", &run).output().unwrap();
+        (output.status.success(), String::from_utf8(output.stderr).unwrap())
+    };
+    let mut second = Mount::unmounted(&server, OPTIONS);
+    let is_refused = |second: &Mount| {
+        let (_, told) = tried(second);
+        let [supervisor, _] = first.pids();
+        assert_eq!(told.lines().count(), 1, "{told}");
+        let at = first.path("").to_str().unwrap().trim_end_matches('/').to_owned();
+        assert!(
+            told.contains("exclusive") && told.contains(&format!("larder umount {at}")),
+            "{told}"
+        );
+        assert!(told.contains(&format!("process {supervisor} has")), "{told}");
+        assert!(!second.cache().exists(), "nothing was made");
+    };
+    is_refused(&second);
+    second.set_url(format!("{}below", server.url()));
+    is_refused(&second);
+    second.set_url(server.url());
+    let [_, worker] = first.pids();
+    kill([worker, worker]);
+    eventually("another worker serves", || first.pids()[1] != worker);
+    is_refused(&second);
+    // It promises nothing.
+    second.set_options(&server, &["class=generated"]);
+    assert_eq!(tried(&second), (true, String::new()));
+    let umount = |mount: &Mount| {
+        let mut umount = larder();
+        umount.env("LARDER_RUNTIME_DIR", &run).arg("umount").arg(mount.path(""));
+        succeed(&mut umount);
+    };
+    umount(&second);
+    second.set_options(&server, OPTIONS);
+    // At once, whatever the processes of the other one are still doing.
+    first.unmount();
+    assert_eq!(tried(&second), (true, String::new()));
+    umount(&second);
+    first.mount();
+    first.kill();
+    assert_eq!(tried(&second), (true, String::new()));
+    umount(&second);
+}

@@ -1,0 +1,192 @@
+//! The claim of a mount to be the only one that changes names in an export (`-o exclusive`): a
+//! second claim to the same names is refused, among the mounts of this user on this machine.
+//!
+//! A claim is one of the mount's files in the runtime directory, with a lock on it. The process
+//! that holds the mount holds the lock too, so the claim ends with it, however it ends. Mounts of
+//! other users and of other machines are not seen: what they change is found when names are
+//! replayed at the server.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+
+use crate::backend::Backend;
+use crate::runtime_dir::RuntimeDir;
+use crate::source::Source;
+
+/// NFS servers listen here, unless the source or an option says otherwise.
+const PORT: u16 = 2049;
+
+/// A claim, as its file has it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Claimed {
+    source: String,
+    port: u16,
+    mountpoint: PathBuf,
+    pid: u32,
+}
+
+/// A claim, which its process holds until this is dropped. Its file goes with the other files of
+/// the mount.
+pub(crate) struct Sole {
+    _locked: File,
+}
+
+impl Sole {
+    /// Claims the names of an export for a mount of this process, if its options say so.
+    ///
+    /// # Errors
+    /// If another mount has claimed some of them.
+    pub(crate) fn claim(
+        runtime_dir: &RuntimeDir,
+        back: &Backend,
+        mountpoint: &Path,
+    ) -> Result<Option<Sole>> {
+        if !back.options.exclusive {
+            return Ok(None);
+        }
+        let claimed = Claimed {
+            source: back.source.to_string(),
+            port: back.source.port.or(back.options.port).unwrap_or(PORT),
+            mountpoint: mountpoint.to_owned(),
+            pid: std::process::id(),
+        };
+        Sole::claim_as(runtime_dir, &claimed).map(Some)
+    }
+
+    fn claim_as(runtime_dir: &RuntimeDir, claimed: &Claimed) -> Result<Sole> {
+        // Nobody else looks at claims meanwhile, or makes one.
+        let _locked = runtime_dir.lock()?;
+        for path in runtime_dir.claims()? {
+            let Some(other) = living(&path) else {
+                let _ = std::fs::remove_file(&path);
+                continue;
+            };
+            if overlap(claimed, &other) {
+                refuse(runtime_dir, &other)?;
+            }
+        }
+        let path = runtime_dir.claim(&claimed.mountpoint);
+        let shown = || format!("cannot write {}", path.display());
+        // A claim that somebody else still holds for the mount that was here keeps its file.
+        let _ = std::fs::remove_file(&path);
+        std::fs::write(&path, serde_json::to_vec(claimed)?).with_context(shown)?;
+        let file = File::open(&path).with_context(shown)?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive).with_context(shown)?;
+        Ok(Sole { _locked: file })
+    }
+}
+
+/// The claim in a file, if a process holds it.
+fn living(path: &Path) -> Option<Claimed> {
+    let file = File::open(path).ok()?;
+    if flock(&file, FlockOperation::NonBlockingLockShared).is_ok() {
+        return None;
+    }
+    serde_json::from_reader(file).ok()
+}
+
+/// Whether one of the exports has names of the other.
+fn overlap(one: &Claimed, other: &Claimed) -> bool {
+    let (Ok(a), Ok(b)) = (Source::parse(&one.source), Source::parse(&other.source)) else {
+        return one.source == other.source;
+    };
+    let (a_path, b_path) = (Path::new(&a.export), Path::new(&b.export));
+    let is_within = a_path.starts_with(b_path) || b_path.starts_with(a_path);
+    a.protocol == b.protocol
+        && a.host.eq_ignore_ascii_case(&b.host)
+        && one.port == other.port
+        && is_within
+}
+
+/// Says who has the names, and what to do.
+fn refuse(
+    runtime_dir: &RuntimeDir,
+    Claimed { source, mountpoint, pid, .. }: &Claimed,
+) -> Result<()> {
+    let is_detached =
+        |record: &crate::runtime_dir::Record| record.pid == *pid && record.is_detached;
+    let end = match runtime_dir.list()?.iter().any(is_detached) {
+        true => format!("larder umount --pid {pid}"),
+        false => format!("larder umount {}", mountpoint.display()),
+    };
+    bail!(
+        "process {pid} has {source} mounted on {} with option exclusive, and only one mount may: \
+         use that one, or end it by {end}",
+        mountpoint.display()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claimed(source: &str, mountpoint: &str) -> Claimed {
+        let parsed = Source::parse(source).unwrap();
+        let port = parsed.port.unwrap_or(PORT);
+        Claimed { source: parsed.to_string(), port, mountpoint: mountpoint.into(), pid: 7 }
+    }
+
+    #[test]
+    fn names_are_claimed_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = RuntimeDir::at(folder.path().join("larder")).unwrap();
+        let first = Sole::claim_as(&dir, &claimed("nfs://server/a", "/one")).unwrap();
+        for (source, is_refused) in [
+            ("nfs://server/a", true),
+            ("server:/a/", true),
+            ("nfs://SERVER:2049/a", true),
+            ("nfs://server/a/below", true),
+            ("nfs://server/", true),
+            ("nfs://server/ab", false),
+            ("nfs://server:7/a", false),
+            ("nfs://other/a", false),
+        ] {
+            let second = Sole::claim_as(&dir, &claimed(source, "/two")).map(drop);
+            assert_eq!(second.is_err(), is_refused, "{source}");
+            let Err(error) = second else { continue };
+            let told = format!("{error:#}");
+            assert!(told.contains("process 7") && told.contains("/one"), "{told}");
+        }
+        drop(first);
+        // As after a death: nobody holds it.
+        assert_eq!(dir.claims().unwrap().len(), 2);
+        let second = Sole::claim_as(&dir, &claimed("nfs://server/a", "/two")).unwrap();
+        assert_eq!(dir.claims().unwrap().len(), 1);
+        // As after an unmount whose daemon is still ending.
+        dir.remove(Path::new("/two"));
+        let third = Sole::claim_as(&dir, &claimed("nfs://server/a", "/two")).unwrap();
+        drop(second);
+        assert!(Sole::claim_as(&dir, &claimed("nfs://server/a", "/three")).is_err());
+        drop(third);
+    }
+
+    /// A mount that is out of the name space, and still served, has its claim.
+    #[test]
+    fn a_detached_mount_keeps_its_claim() {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = RuntimeDir::at(folder.path().join("larder")).unwrap();
+        let claim = claimed("nfs://server/a", "/one");
+        let record = crate::runtime_dir::Record {
+            mountpoint: "/one".into(),
+            source: claim.source.clone(),
+            cache: None,
+            pid: 7,
+            log: None,
+            is_detached: false,
+            is_trying: false,
+        };
+        dir.put(&claim.mountpoint, &record).unwrap();
+        std::fs::write(dir.socket(&claim.mountpoint), "").unwrap();
+        let first = Sole::claim_as(&dir, &claim).unwrap();
+        dir.detach(&claim.mountpoint).unwrap();
+        let second = Sole::claim_as(&dir, &claim).map(drop).unwrap_err();
+        assert!(format!("{second:#}").contains("larder umount --pid 7"), "{second:#}");
+        dir.remove_detached(&claim.mountpoint, 7);
+        drop(first);
+        Sole::claim_as(&dir, &claim).unwrap();
+    }
+}
