@@ -20,6 +20,8 @@ pub struct Activity {
     pub destaging: Destaging,
     /// What was to be on memory disks, and is not.
     pub instead: Instead,
+    /// The bytes that were moved from disks that leave, since this server knows that they do.
+    pub leaving: BTreeMap<DiskId, Progress>,
 }
 
 /// Bytes that were to be on memory disks and went to other disks, because no memory disk had room
@@ -41,14 +43,14 @@ pub struct Destaging {
     pub moved_bytes: u64,
     /// How long after they were due bytes were on other disks, at the latest since then.
     pub late_max: Duration,
-    /// Whether the other disks had no room lately for what was due.
+    /// Whether the other disks had no room lately for what was due, or leaves a disk.
     pub is_short: bool,
 }
 
-/// How far a disk has been brought up to date.
+/// How far a disk has been brought up to date, or emptied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// Bytes that were copied or cleared since this began.
+    /// Bytes that were copied, cleared or moved since this began.
     pub bytes: u64,
     /// For how long it has been going on.
     pub elapsed: Duration,

@@ -26,7 +26,7 @@ mod waiting;
 use ended::Ended;
 pub(crate) use leaving::Destaged;
 use leaving::Leaving;
-pub(crate) use resilvering::{DisksChanged, NextStale};
+pub(crate) use resilvering::{DisksWaiter, NextStale};
 use waiting::answer;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -61,7 +61,7 @@ use crate::slots::{Slots, Verdict};
 use crate::store::records::Slot;
 use crate::store::txn::{Effects, Revoked};
 use crate::store::{Txn, key};
-use crate::volume::{DisksChange, Owned};
+use crate::volume::{DisksChange, DisksChanged, Owned};
 
 /// Most events of a group: the work of one commit, for which others wait.
 const GROUP_MAX: usize = 1024;
@@ -85,14 +85,14 @@ pub(crate) enum Event {
     NextStale(oneshot::Sender<NextStale>),
     /// The task for this disk was carried out, or has failed.
     TaskEnded(DiskId, bool),
-    /// Bytes on memory disks are due on other disks.
+    /// Bytes are due on other disks.
     Due(oneshot::Sender<()>),
     /// A client asks for what a file has on memory disks to be on others.
     Destage(Destaged),
     /// A file's bytes were copied to other disks, except to these.
     Moved(FileId, BTreeSet<DiskId>),
     /// The volume is to have other disks.
-    Disks(DisksChange, DisksChanged),
+    Disks(DisksChange, DisksWaiter),
     /// Asks for the server's activity.
     Activity(oneshot::Sender<Activity>),
     /// A session's client can be called by another connection.
@@ -133,7 +133,9 @@ pub(crate) struct Committer {
     await_disks: Await,
     await_written: AwaitWritten,
     await_moved: AwaitMoved,
-    /// When the next bytes on memory disks are due on other disks.
+    /// Disks that have left.
+    left_disks: watch::Sender<BTreeSet<DiskId>>,
+    /// When the next bytes are due on other disks.
     first_due: watch::Sender<Option<Instant>>,
     /// Calls that wait for the disks.
     held: Held<Finished>,
@@ -178,7 +180,7 @@ struct Finished {
     reply: Option<(Waiter, Reply)>,
     task: Option<(oneshot::Sender<NextStale>, NextStale)>,
     copying: Option<Copying>,
-    disks: Option<(DisksChanged, DiskId)>,
+    disks: Option<(Option<DisksWaiter>, DisksChanged)>,
     ended: Ended,
 }
 
@@ -207,6 +209,7 @@ pub(crate) struct Parts {
     pub(crate) draining: Vec<(DiskId, Range<u64>)>,
     pub(crate) in_place: InPlace,
     pub(crate) destage: Destage,
+    pub(crate) leaving: crate::leaving::Leaving,
     pub(crate) await_disks: Await,
     pub(crate) await_written: AwaitWritten,
     pub(crate) await_moved: AwaitMoved,
@@ -229,6 +232,7 @@ impl Committer {
             draining,
             in_place,
             destage,
+            leaving,
             await_disks,
             await_written,
             await_moved,
@@ -249,9 +253,10 @@ impl Committer {
             own_disks,
             own_sessions,
             own_recaller,
-            (sets, in_place, destage),
+            (sets, in_place),
+            (destage, leaving),
         );
-        let first_due = watch::Sender::new(live.first_due());
+        let first_due = watch::Sender::new(live.first_due(clock.instant()));
         Committer {
             engine,
             disks,
@@ -264,6 +269,7 @@ impl Committer {
             await_disks,
             await_written,
             await_moved,
+            left_disks: watch::Sender::default(),
             first_due,
             held,
             leaving: Leaving::default(),
@@ -284,7 +290,12 @@ impl Committer {
         self.over.subscribe()
     }
 
-    /// Tells when the next bytes in memory are due on other disks.
+    /// Tells which disks have left.
+    pub(crate) fn left_disks(&self) -> watch::Receiver<BTreeSet<DiskId>> {
+        self.left_disks.subscribe()
+    }
+
+    /// Tells when the next bytes are due on other disks.
     pub(crate) fn first_due(&self) -> watch::Receiver<Option<Instant>> {
         self.first_due.subscribe()
     }
@@ -313,35 +324,9 @@ impl Committer {
             }
             self.commit(group);
         }
-        let first = self.live.first_due().filter(|_| self.failed.is_none());
+        let now = self.clock.instant();
+        let first = self.live.first_due(now).filter(|_| self.failed.is_none());
         self.first_due.send_if_modified(|known| std::mem::replace(known, first) != first);
-    }
-
-    /// The store cannot be read, so nothing is carried out.
-    fn refuse(&mut self, group: &mut Group, event: Event) {
-        match event {
-            Event::Call(called) => {
-                let status = self.failed.unwrap_or(Status::Io);
-                answer(called.waiter, Reply::refused(status));
-            }
-            Event::End(done) => group.end = Some(done),
-            Event::Destage(asked) => {
-                answer(asked.waiter, Reply::refused(self.failed.unwrap_or(Status::Io)));
-            }
-            // No further work is done.
-            Event::Revoked(_)
-            | Event::Written(..)
-            | Event::Cleared(_)
-            | Event::Flushed(_)
-            | Event::NextStale(_)
-            | Event::TaskEnded(..)
-            | Event::Due(_)
-            | Event::Moved(..)
-            | Event::Disks(..)
-            | Event::Activity(_)
-            | Event::Reached(_)
-            | Event::Tick => {}
-        }
     }
 
     /// Commits a group, and answers or has the disks revoke.
@@ -408,7 +393,9 @@ impl Committer {
             }
             Event::Destage(asked) => self.destage(view, group, asked),
             Event::Moved(file, failed) => self.end_move(view, group, file, &failed),
-            Event::Disks(change, waiter) => self.change_disks(view, group, &change, waiter),
+            Event::Disks(change, waiter) => {
+                self.change_disks(view, group, &change, Some(waiter));
+            }
             Event::Activity(asked) => {
                 // A caller that is gone does not wait.
                 self.live.look_at_pressure(self.clock.instant());
@@ -567,6 +554,7 @@ impl Committer {
         let now = self.clock.instant();
         group.renews = self.engine.term().is_some();
         self.free_cleared(view, group);
+        self.remove_emptied(view, group);
         for session in self.sessions.over(now) {
             tracing::info!(?session, "a client has not called for too long: its session ends");
             self.internal(view, group, |live, txn| live.end_session(txn, session));

@@ -36,7 +36,7 @@ pub(crate) use map::{Map, Piece};
 use std::ops::Range;
 
 use larder_wire::meta::calls::FileChanged;
-use larder_wire::meta::words::{ByteRange, FileId, SessionId};
+use larder_wire::meta::words::{ByteRange, DiskId, FileId, SessionId};
 use larder_wire::meta::{ALLOCATE_BYTES_MAX, BLOCK_BYTES, FILE_BYTES_MAX, Status};
 
 use crate::inode;
@@ -162,6 +162,41 @@ fn drop_weaker(
     }
     give_up(txn, session, file, dropped);
     Ok(())
+}
+
+/// Gives up all blocks of sessions for parts where their files have blocks: from now on these are
+/// written in place.
+pub(crate) fn drop_superseding(txn: &mut Txn<'_>) -> Result<(), Status> {
+    for (session, file, _) in provisional(txn)? {
+        drop_useless(txn, session, file, &(0..u64::MAX))?;
+    }
+    Ok(())
+}
+
+/// Bytes that sessions hold on a set, and have not committed.
+pub(crate) fn provisional_bytes_of(txn: &Txn<'_>, set: DiskId) -> Result<u64, Status> {
+    let all = provisional(txn)?.into_iter();
+    let lengths = all.flat_map(|(.., extents)| extents).filter(|extent| extent.disk == set);
+    Ok(lengths.map(|extent| extent.length()).sum())
+}
+
+/// What sessions hold of files, and have not committed.
+fn provisional(txn: &Txn<'_>) -> Result<Vec<(SessionId, FileId, Vec<Extent>)>, Status> {
+    let none = SessionId([0; 16]);
+    let mut found: Vec<(SessionId, FileId, Vec<Extent>)> = Vec::new();
+    for first in [key::provisional(none, FileId(0), 0), key::ahead(none, FileId(0), 0)] {
+        for (key, extent) in txn.scan_all::<Extent>(&first[..1])? {
+            let (session, rest) = key[1..].split_first_chunk().ok_or(Status::Io)?;
+            let file = FileId(u64::from_be_bytes(*rest.first_chunk().ok_or(Status::Io)?));
+            match found.last_mut() {
+                Some((of, one, extents)) if (of.0, *one) == (*session, file) => {
+                    extents.push(extent);
+                }
+                _ => found.push((SessionId(*session), file, vec![extent])),
+            }
+        }
+    }
+    Ok(found)
 }
 
 /// Lets blocks of a session drain.

@@ -1,10 +1,11 @@
-//! Plans moving bytes from memory disks to other disks: which file is next, and which moves are in
-//! progress.
+//! Plans moving bytes to other disks, from memory disks and from disks that leave: which file is
+//! next, and which moves are in progress.
 //!
-//! The record of a file says when its bytes are due ([`crate::store::records::InMemory`]). This
-//! module only keeps the order in which to look at the records, so an entry may be out of date, and
-//! the caller of [`Destage::next`] reads the record. One [`Move`] of a file is in progress at a
-//! time; several files are moved at once.
+//! The record of a file says when its bytes in memory are due
+//! ([`crate::store::records::InMemory`]); what is on a disk that leaves is due as soon as it is
+//! found ([`crate::leaving`]). This module only keeps the order in which to look at the records, so
+//! an entry may be out of date, and the caller of [`Destage::next`] reads the record. One [`Move`]
+//! of a file is in progress at a time; several files are moved at once.
 //!
 //! A pure state machine: the committer begins and ends moves in transactions and has the disks copy
 //! ([`crate::live`]); [`crate::destaging`] tells the committer when something is due.
@@ -16,6 +17,7 @@ use larder_wire::meta::words::{DiskId, FileId};
 
 use crate::activity::Destaging;
 use crate::data::moving::Move;
+use crate::store::records::NEVER_MS;
 
 /// Most files that are moved at a time.
 const MOVES_MAX: usize = 32;
@@ -60,11 +62,11 @@ pub(crate) struct Destage {
     /// Files that may have bytes on a set, and when these are due.
     due: BTreeMap<(FileId, DiskId), u64>,
     order: BTreeSet<(u64, DiskId, FileId)>,
-    /// The move of each file, and when its bytes are due.
+    /// The move of each file, and when its bytes are due; never if they only leave a disk.
     moving: BTreeMap<FileId, (Move, u64)>,
     /// No move begins before this: the disks had no room.
     resumes_ms: u64,
-    /// How many bytes were moved.
+    /// How many bytes were moved that were due.
     moved_bytes: u64,
     /// The longest time by which a move ended after its bytes were due, in ms.
     late_ms: u64,
@@ -90,6 +92,11 @@ impl Destage {
             self.order.insert((due_ms, set, file));
             *known = due_ms;
         }
+    }
+
+    /// The same, at a moment at the earliest.
+    pub(crate) fn note_at(&mut self, set: DiskId, file: FileId, due: Instant) {
+        self.note(set, file, self.moments.ms(due) + 1);
     }
 
     /// A file is no more.
@@ -154,11 +161,18 @@ impl Destage {
         self.moving.get(&file).map(|(one, _)| one)
     }
 
+    /// The files that are moved now.
+    pub(crate) fn files_moving(&self) -> impl Iterator<Item = FileId> {
+        self.moving.keys().copied()
+    }
+
     /// The move of a file has ended. `is_done`: its bytes are on other disks.
     pub(crate) fn ended(&mut self, file: FileId, is_done: bool, now: Instant) {
         let Some((one, due_ms)) = self.moving.remove(&file).filter(|_| is_done) else { return };
-        self.moved_bytes += one.bytes();
-        self.late_ms = self.late_ms.max(self.moments.ms(now).saturating_sub(due_ms));
+        if due_ms != NEVER_MS {
+            self.moved_bytes += one.bytes();
+            self.late_ms = self.late_ms.max(self.moments.ms(now).saturating_sub(due_ms));
+        }
     }
 
     /// What the server's status shows.

@@ -59,7 +59,8 @@ pub type Witnessed = Pin<Box<dyn Future<Output = bool> + Send>>;
 
 /// Makes capabilities on disks and revokes them.
 pub trait Disks: Send + Sync + 'static {
-    /// The disks, where clients reach them, and their boot epochs.
+    /// The disks, where clients reach them, and their boot epochs. Whether they leave is in the
+    /// store.
     fn list(&self) -> Vec<DiskInfo>;
 
     /// Whether a disk could last be reached: allocations take others first. Does not block.

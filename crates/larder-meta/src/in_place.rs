@@ -71,6 +71,12 @@ impl InPlace {
         self.0.range_mut(of_file).for_each(|(_, state)| *state = State::Clean);
     }
 
+    /// Whether a session was granted to write committed blocks of a file, and is not known to have
+    /// ended that.
+    pub(crate) fn has(&self, mark: Mark) -> bool {
+        self.0.contains_key(&mark)
+    }
+
     /// Whether a session may have written something of a file that it will not commit.
     pub(crate) fn is_left(&self, mark: Mark) -> bool {
         self.0.get(&mark) == Some(&State::Left)

@@ -49,6 +49,7 @@ mod in_place;
 mod inode;
 mod issued;
 mod leases;
+mod leaving;
 mod live;
 mod locks;
 mod names;

@@ -9,12 +9,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use larder_wire::meta::calls::{
-    Alloc, CommitExtents, FileChanged, GetCaps, LayoutGiven, Look, LookAt, LookedAt, Open,
-    OpenWhat, Opened, Preallocate, ReturnLease, SessionGiven,
+    Alloc, CommitExtents, FileChanged, GetCaps, LayoutGiven, Look, LookAt, LookedAt, Open, Opened,
+    Preallocate, ReturnLease, SessionGiven,
 };
 use larder_wire::meta::words::{
-    ByteRange, Changed, FileId, Kind, LeaseGiven, LeaseKind, Medium, Mode, OpenId, Place, Seen,
-    SessionId,
+    ByteRange, FileId, Kind, LeaseGiven, LeaseKind, Medium, Mode, OpenId, Seen, SessionId,
 };
 use larder_wire::meta::{SLOTS_MAX, Status};
 use larder_wire::xdr::Array;
@@ -31,6 +30,7 @@ use crate::in_place::{InPlace, Mark};
 use crate::inode::{self, Body};
 use crate::issued::{Table, Taken};
 use crate::leases::{Action, CallNumber, Claim, Event, Leases};
+use crate::leaving::Leaving;
 use crate::locks::Locks;
 use crate::names;
 use crate::opens::{self, Opens};
@@ -48,8 +48,10 @@ mod copying;
 pub(crate) mod destaging;
 mod locking;
 mod memory;
+mod opening;
 
 pub(crate) use copying::{Cleared, Doing};
+use opening::{Target, resolve};
 
 /// Most sessions at a time. One is a client, not a user.
 const SESSIONS_MAX: usize = 4096;
@@ -86,6 +88,7 @@ pub(crate) struct Live {
     noticed: memory::Noticed,
     resilver: Resilver,
     destage: Destage,
+    leaving: Leaving,
     /// Files that the session no longer has open for writing, and that have blocks which were given
     /// ahead.
     closed: BTreeSet<(SessionId, FileId)>,
@@ -111,7 +114,8 @@ impl Live {
         disks: Arc<dyn Disks>,
         sessions: Arc<Sessions>,
         recaller: Arc<dyn Recaller>,
-        (sets, in_place, destage): (Sets, InPlace, Destage),
+        (sets, in_place): (Sets, InPlace),
+        (destage, leaving): (Destage, Leaving),
     ) -> Live {
         let mut opens = Opens::new(volume.epoch);
         let patience = sessions.lease() / RECALLS_PER_LEASE;
@@ -138,6 +142,7 @@ impl Live {
             noticed: memory::Noticed::default(),
             resilver: Resilver::default(),
             destage,
+            leaving,
             closed: BTreeSet::new(),
             is_short: false,
             in_place,
@@ -173,8 +178,10 @@ impl Live {
     pub(crate) fn activity(&self, now: Instant) -> Activity {
         let (leases, calls_waiting) = self.leases.count();
         let (sessions, resilvering) = (self.sessions.len(), self.resilver.progress(now));
-        let (destaging, instead) = (self.destage.activity(now), self.noticed.shown());
-        Activity { sessions, leases, calls_waiting, resilvering, destaging, instead }
+        let mut destaging = self.destage.activity(now);
+        destaging.files = destaging.files.saturating_sub(self.leaving.files());
+        let (leaving, instead) = (self.leaving.progress(now), self.noticed.shown());
+        Activity { sessions, leases, calls_waiting, resilvering, destaging, instead, leaving }
     }
 
     /// Whether another session may have a lease on anything.
@@ -479,7 +486,10 @@ impl Live {
         let may = self.need_data(txn, request, call.file, call.open, Mode::Write);
         let due_ms = |within| self.destage.due_ms(moment.instant, within);
         let due_ms = call.due_ms.map_or(records::NEVER_MS, due_ms);
-        let committed = may.and_then(|_| data::commit(txn, request, call, &self.sets, due_ms));
+        // What was written in place before a disk began to leave is written again.
+        let is_in_place = self.in_place.has((call.file, request.session));
+        let committed =
+            may.and_then(|_| data::commit(txn, request, call, (&self.sets, is_in_place), due_ms));
         self.note_commit((call.file, request.session), committed.is_ok(), call.all);
         committed
     }
@@ -524,7 +534,7 @@ impl Live {
             server_boot: self.volume.epoch,
             root: FileId::ROOT,
             copies: u32::try_from(self.sets.copies()).unwrap_or(u32::MAX),
-            disks: Array(self.disks.list()),
+            disks: Array(self.disks_told()),
         }
     }
 
@@ -563,38 +573,4 @@ impl Live {
         }
         Ok(())
     }
-}
-
-/// The file to be opened.
-struct Target {
-    inode: Inode,
-    created: bool,
-    file: Changed,
-    dir: Option<Changed>,
-}
-
-fn resolve(txn: &mut Txn<'_>, request: &Request<'_>, what: &OpenWhat) -> Result<Target, Status> {
-    match what {
-        OpenWhat::File(file) => {
-            let inode = inode::regular(txn, *file)?;
-            let file = inode.changed(inode.attributes.version());
-            Ok(Target { inode, created: false, file, dir: None })
-        }
-        OpenWhat::Name(place) => resolve_name(txn, request, place),
-        OpenWhat::Create(create) => {
-            let (place, set) = (&create.place, create.set);
-            let found = names::make_file(txn, request, place, set, create.if_exists)?;
-            let names::Found { inode, created, file, dir } = found;
-            Ok(Target { inode, created, file, dir: Some(dir) })
-        }
-    }
-}
-
-fn resolve_name(txn: &Txn<'_>, request: &Request<'_>, place: &Place) -> Result<Target, Status> {
-    let found = names::lookup(txn, request.caller, place)?;
-    let file = found.found.ok_or(Status::NotFound)?.file;
-    let inode = inode::regular(txn, file)?;
-    let file = inode.changed(inode.attributes.version());
-    let dir = Changed { before: found.dir.version(), after: found.dir };
-    Ok(Target { inode, created: false, file, dir: Some(dir) })
 }

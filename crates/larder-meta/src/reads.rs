@@ -1,11 +1,13 @@
 //! Calls that change nothing: answered from durable state, on the task that read them.
 
+use std::collections::BTreeMap;
+
 use larder_wire::meta::calls::{self, FsStat, Renewed, Space};
 use larder_wire::meta::words::SessionId;
 use larder_wire::meta::{Res, Status};
 use larder_wire::xdr::Array;
 
-use crate::data::blocks;
+use crate::data::{blocks, copies};
 use crate::disks::Disks;
 use crate::rights::Caller;
 use crate::store::records::Volume;
@@ -69,6 +71,15 @@ fn space(txn: &Txn<'_>, _call: &FsStat) -> Result<Space, Status> {
 }
 
 /// The results of RENEW.
-pub(crate) fn renewed(server_boot: u64, disks: &dyn Disks) -> Renewed {
-    Renewed { server_boot, disks: Array(disks.list()) }
+pub(crate) fn renewed(
+    txn: &Txn<'_>,
+    server_boot: u64,
+    disks: &dyn Disks,
+) -> Result<Renewed, Status> {
+    let records: BTreeMap<_, _> = copies::all(txn)?.into_iter().collect();
+    let mut disks = disks.list();
+    for info in &mut disks {
+        info.leaves = records.get(&info.disk).is_some_and(|record| record.leaves);
+    }
+    Ok(Renewed { server_boot, disks: Array(disks) })
 }

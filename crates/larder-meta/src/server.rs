@@ -1,5 +1,6 @@
 //! The metadata program as a service of `larder-rpc`, and the threads behind it.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +17,9 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::activity::Activity;
 use crate::change::{Change, Reply};
 use crate::channels::{Channels, Recaller};
-use crate::committer::{Called, Committer, Destaged, Event, Parts, Waiter};
+use crate::committer::{
+    Await, AwaitMoved, AwaitWritten, Called, Committer, Destaged, Event, Parts, Waiter,
+};
 use crate::data::blocks;
 use crate::data::copies::Sets;
 use crate::data::memory;
@@ -25,6 +28,7 @@ use crate::destaging;
 use crate::disks::{Acknowledged, Disks, Moved, Witnessed};
 use crate::engine::{Engine, Writes};
 use crate::in_place::InPlace;
+use crate::leaving::Leaving;
 use crate::ownership::Ownership;
 use crate::reads::{Read, renewed};
 use crate::resilvering;
@@ -33,7 +37,7 @@ use crate::sessions::{self, Sessions, Standing};
 use crate::slots::Slots;
 use crate::store::records::{self, Session, Slot};
 use crate::store::{Txn, key};
-use crate::volume::{DisksChange, NewDisk, Owned, Place, VolumeError};
+use crate::volume::{DisksChange, DisksChanged, NewDisk, Owned, Place, Removal, VolumeError};
 
 /// Most events that wait for the committer. Beyond them, callers wait.
 const QUEUE_MAX: usize = 4096;
@@ -77,6 +81,7 @@ pub struct Metadata {
     ownership: Arc<Ownership>,
     queue: mpsc::Sender<Event>,
     over: watch::Receiver<Option<String>>,
+    left: watch::Receiver<BTreeSet<DiskId>>,
 }
 
 impl std::fmt::Debug for Metadata {
@@ -102,24 +107,11 @@ impl Metadata {
         let ownership = Arc::new(Ownership::new(engine.term(), Arc::clone(&clock)));
         let Loaded { slots, sets, draining, in_place, destage } =
             load(&*engine, &sessions, &*clock)?;
+        let rate = options.resilver_rate.max(1);
         let (queue, events) = mpsc::channel(QUEUE_MAX);
         let channels = Arc::new(Channels::new(tokio::runtime::Handle::current()));
         let recaller = Arc::clone(&channels) as Arc<dyn Recaller>;
-        let (runtime, reports) = (tokio::runtime::Handle::current(), queue.downgrade());
-        let await_disks = Box::new(move |acknowledged: Acknowledged, event| {
-            report(&runtime, &reports, async move {
-                acknowledged.await;
-                event
-            });
-        });
-        let (runtime, reports) = (tokio::runtime::Handle::current(), queue.downgrade());
-        let await_written = Box::new(move |witnessed: Witnessed, number| {
-            report(&runtime, &reports, async move { Event::Written(number, witnessed.await) });
-        });
-        let (runtime, reports) = (tokio::runtime::Handle::current(), queue.downgrade());
-        let await_moved = Box::new(move |moved: Moved, file| {
-            report(&runtime, &reports, async move { Event::Moved(file, moved.await) });
-        });
+        let (await_disks, await_written, await_moved) = reporters(&queue);
         let epoch = volume.epoch;
         let committer = Committer::new(Parts {
             engine: Arc::clone(&engine),
@@ -132,6 +124,7 @@ impl Metadata {
             draining,
             in_place,
             destage,
+            leaving: Leaving::new(rate),
             await_disks,
             await_written,
             await_moved,
@@ -139,17 +132,27 @@ impl Metadata {
             ownership: Arc::clone(&ownership),
         });
         let (over, first_due) = (committer.over(), committer.first_due());
+        let left = committer.left_disks();
         let pause = options.lease / TICKS_PER_LEASE;
         let pause = ownership.renewal().map_or(pause, |renewal| renewal.min(pause));
-        let metadata =
-            Metadata { engine, disks, clock, sessions, channels, epoch, ownership, queue, over };
+        let metadata = Metadata {
+            engine,
+            disks,
+            clock,
+            sessions,
+            channels,
+            epoch,
+            ownership,
+            queue,
+            over,
+            left,
+        };
         std::thread::Builder::new()
             .name("larder-meta".into())
             .spawn(move || run(committer, events))
             .map_err(|error| crate::engine::EngineError::Failed(error.to_string()))?;
         // Started even if there are no copies yet: memory disks may be enrolled beside each other.
         let (disks, clock) = (Arc::clone(&metadata.disks), Arc::clone(&metadata.clock));
-        let rate = options.resilver_rate.max(1);
         tokio::spawn(resilvering::drive(disks, clock, rate, metadata.queue.downgrade()));
         let clock = Arc::clone(&metadata.clock);
         tokio::spawn(destaging::drive(clock, first_due, metadata.queue.downgrade()));
@@ -174,18 +177,33 @@ impl Metadata {
     /// # Errors
     /// As [`volume::enrol`](crate::volume::enrol)
     pub async fn enrol(&self, new: NewDisk, place: Place) -> Result<DiskId, VolumeError> {
-        self.change_disks(DisksChange::Enrol { new, place }).await
+        self.change_disks(DisksChange::Enrol { new, place }).await.map(|done| done.disk)
     }
 
-    /// Removes an empty disk from the volume. Returns when this is durable.
+    /// Removes a disk from the volume; one that is not empty leaves from now on, and is gone when
+    /// what is on it is on others. Returns when this is durable.
     ///
     /// # Errors
     /// As [`volume::remove_disk`](crate::volume::remove_disk)
-    pub async fn remove_disk(&self, disk: DiskId) -> Result<(), VolumeError> {
-        self.change_disks(DisksChange::Remove(disk)).await.map(drop)
+    pub async fn remove_disk(&self, disk: DiskId) -> Result<Removal, VolumeError> {
+        self.change_disks(DisksChange::Remove(disk)).await.map(|done| done.removal)
     }
 
-    async fn change_disks(&self, change: DisksChange) -> Result<DiskId, VolumeError> {
+    /// Keeps a disk that leaves. Returns when this is durable.
+    ///
+    /// # Errors
+    /// As [`volume::keep_disk`](crate::volume::keep_disk)
+    pub async fn keep_disk(&self, disk: DiskId) -> Result<Removal, VolumeError> {
+        self.change_disks(DisksChange::Keep(disk)).await.map(|done| done.removal)
+    }
+
+    /// The disks that have left since the server began, after each that leaves. The caller sees to
+    /// it that no server controls them any more.
+    pub fn left(&self) -> watch::Receiver<BTreeSet<DiskId>> {
+        self.left.clone()
+    }
+
+    async fn change_disks(&self, change: DisksChange) -> Result<DisksChanged, VolumeError> {
         let (waiter, done) = oneshot::channel();
         let sent = self.queue.send(Event::Disks(change, waiter)).await;
         sent.map_err(|_| VolumeError::Ended)?;
@@ -289,11 +307,13 @@ impl Metadata {
     }
 
     fn renew(&self, channel: Option<&Backchannel>, call: &calls::Renew) -> Reply {
-        let renewed = |_| {
+        let of = |_| {
             self.note(call.session, channel);
-            renewed(self.epoch, &*self.disks)
+            let view = self.engine.view().map_err(|error| error.status())?;
+            let none = Writes::new();
+            renewed(&Txn::new(&*view, &none), self.epoch, &*self.disks)
         };
-        let renewed = self.sessions.renew(call.session, self.clock.instant()).map(renewed);
+        let renewed = self.sessions.renew(call.session, self.clock.instant()).and_then(of);
         self.while_ours(Reply::of(&renewed))
     }
 }
@@ -361,6 +381,26 @@ fn run(mut committer: Committer, mut events: mpsc::Receiver<Event>) {
     while let Some(first) = events.blocking_recv() {
         committer.group(first, &mut || events.try_recv().ok());
     }
+}
+
+/// What lets work at the disks end in events for the committer.
+fn reporters(queue: &mpsc::Sender<Event>) -> (Await, AwaitWritten, AwaitMoved) {
+    let (runtime, reports) = (tokio::runtime::Handle::current(), queue.downgrade());
+    let await_disks = Box::new(move |acknowledged: Acknowledged, event| {
+        report(&runtime, &reports, async move {
+            acknowledged.await;
+            event
+        });
+    });
+    let (runtime, reports) = (tokio::runtime::Handle::current(), queue.downgrade());
+    let await_written = Box::new(move |witnessed: Witnessed, number| {
+        report(&runtime, &reports, async move { Event::Written(number, witnessed.await) });
+    });
+    let (runtime, reports) = (tokio::runtime::Handle::current(), queue.downgrade());
+    let await_moved = Box::new(move |moved: Moved, file| {
+        report(&runtime, &reports, async move { Event::Moved(file, moved.await) });
+    });
+    (await_disks, await_written, await_moved)
 }
 
 /// Sends the committer an event once it has happened.

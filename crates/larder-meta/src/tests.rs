@@ -9,6 +9,7 @@ mod destaging;
 mod enrolment;
 mod in_place;
 mod leases;
+mod leaving;
 mod locks;
 mod memory;
 mod mending;

@@ -1,10 +1,13 @@
 //! The volume as a whole: making one, taking ownership, adding disks.
 //!
 //! - [`removal`]: taking disks out.
+//! - [`tenure`]: whether a disk stays.
 
 mod removal;
+mod tenure;
 
-pub use removal::remove_disk;
+pub use removal::{Removal, keep_disk, remove_disk};
+pub use tenure::Tenure;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -55,7 +58,7 @@ pub enum VolumeError {
     /// which another one is to be put does not exist.
     #[error("{0}")]
     Replaced(String),
-    /// A disk that is to be removed does not exist, or is needed.
+    /// A disk that is to be removed or kept does not exist, is needed, or is as it is wanted.
     #[error("{0}")]
     Removed(String),
 }
@@ -144,8 +147,23 @@ fn root(now: Time) -> Inode {
 pub(crate) enum DisksChange {
     /// To add one.
     Enrol { new: NewDisk, place: Place },
-    /// To remove one that is empty.
+    /// To remove one: at once if it is empty, or when what is on it is on others.
     Remove(DiskId),
+    /// To keep one that leaves.
+    Keep(DiskId),
+    /// One that leaves is empty.
+    Emptied(DiskId),
+}
+
+/// What became of such a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DisksChanged {
+    /// The disk that was added, or is the other one's subject.
+    pub(crate) disk: DiskId,
+    /// The disk that no longer belongs to the volume.
+    pub(crate) gone: Option<DiskId>,
+    /// How one is that was to be removed or kept.
+    pub(crate) removal: Removal,
 }
 
 /// Where a disk is to be among the others.
@@ -171,20 +189,20 @@ impl Place {
 }
 
 impl DisksChange {
-    /// Adds or removes the disk. Returns its number.
-    pub(crate) fn carry_out(&self, txn: &mut Txn<'_>) -> Result<DiskId, VolumeError> {
-        match self {
-            DisksChange::Enrol { new, place } => enrol_in(txn, new, *place),
-            DisksChange::Remove(disk) => removal::remove(txn, *disk).map(|()| *disk),
-        }
-    }
-
-    /// The disk that no longer belongs to the volume.
-    pub(crate) fn gone(&self) -> Option<DiskId> {
-        match self {
-            DisksChange::Enrol { place, .. } => place.old(),
-            DisksChange::Remove(disk) => Some(*disk),
-        }
+    /// Adds, removes or keeps the disk.
+    pub(crate) fn carry_out(&self, txn: &mut Txn<'_>) -> Result<DisksChanged, VolumeError> {
+        let (disk, removal) = match self {
+            DisksChange::Enrol { new, place } => {
+                let disk = enrol_in(txn, new, *place)?;
+                let removal = Removal { tenure: Tenure::Stays, used_bytes: 0 };
+                return Ok(DisksChanged { disk, gone: place.old(), removal });
+            }
+            DisksChange::Remove(disk) => (*disk, removal::remove(txn, *disk)?),
+            DisksChange::Keep(disk) => (*disk, removal::keep(txn, *disk)?),
+            DisksChange::Emptied(disk) => (*disk, removal::emptied(txn, *disk)?),
+        };
+        let gone = (removal.tenure == Tenure::Gone).then_some(disk);
+        Ok(DisksChanged { disk, gone, removal })
     }
 }
 
@@ -295,6 +313,9 @@ fn put_beside(txn: &mut Txn<'_>, other: DiskId, new: &NewDisk) -> Result<DiskId,
     else {
         return refused(format!("the volume has no memory disk {}", other.0));
     };
+    if sets.leaves(set) {
+        return refused(format!("disk {} is leaving", other.0));
+    }
     if !new.is_memory {
         return refused(format!("disk {} is a memory disk: add --memory", other.0));
     }
@@ -324,7 +345,10 @@ fn judge(txn: &Txn<'_>, new: &NewDisk) -> Result<(DiskId, Disk), VolumeError> {
         () if there.len() >= DISKS_MAX => Err(VolumeError::Disk("the volume has 256 disks")),
         () if blocks == 0 => Err(VolumeError::Disk("the disk is smaller than one block")),
         () if address.len() > 255 => Err(VolumeError::Disk("the address is too long")),
-        () => Ok((number, Disk { id: new.id, address, blocks, set: 0, is_memory: new.is_memory })),
+        () => {
+            let (id, is_memory) = (new.id, new.is_memory);
+            Ok((number, Disk { id, address, blocks, set: 0, is_memory, leaves: false }))
+        }
     }
 }
 
@@ -378,8 +402,8 @@ pub fn copies(engine: &dyn Engine) -> Result<Copies, VolumeError> {
         let stale_bytes = copies::stale_bytes(&txn, number)?;
         let free = blocks::free_in(&txn, set, &(0..bytes))?;
         let bytes_free = free.iter().map(|bytes| bytes.end - bytes.start).sum();
-        let is_memory = disk.is_memory;
-        Ok((number, CopiesOn { set, bytes, bytes_free, stale_bytes, is_memory }))
+        let Disk { is_memory, leaves, .. } = disk;
+        Ok((number, CopiesOn { set, bytes, bytes_free, stale_bytes, is_memory, leaves }))
     };
     let all = copies::all(&txn).map_err(unreadable)?;
     let disks = all.into_iter().map(disk).collect::<Result<_, _>>().map_err(unreadable)?;
@@ -411,6 +435,8 @@ pub struct CopiesOn {
     pub stale_bytes: u64,
     /// Whether it is a memory disk.
     pub is_memory: bool,
+    /// Whether it is to be removed, and its bytes that are not free go to other disks.
+    pub leaves: bool,
 }
 
 /// A file with lost bytes.
@@ -476,7 +502,7 @@ pub fn id(engine: &dyn Engine) -> Result<VolumeId, VolumeError> {
 
 /// How many bytes a volume's disks have, and how many of them are free: can also be called while a
 /// server runs, and is as of its last commit. Memory disks do not count: ordinary files get no
-/// space there.
+/// space there. Of a disk that leaves, what is in use counts.
 ///
 /// # Errors
 /// [`VolumeError::Unreadable`], [`VolumeError::Engine`]

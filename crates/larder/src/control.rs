@@ -86,10 +86,14 @@ pub(crate) enum Request {
     /// Adds a disk to the volume that a metadata server serves: answers a
     /// [`Enrolled`].
     EnrolDisk(Wanted),
-    /// Removes an empty disk from the volume that a metadata server serves.
+    /// Removes a disk from the volume that a metadata server serves; one that is not empty leaves,
+    /// until it is. Answers a [`Removed`].
     RemoveDisk {
         /// Its number.
         disk: u32,
+        /// Keeps one that leaves after all.
+        #[serde(default)]
+        keep: bool,
     },
     /// Lists what the cache holds: an item per file.
     CacheLs {
@@ -118,6 +122,25 @@ pub(crate) enum Request {
         /// Whether to pin or unpin.
         pinned: bool,
     },
+}
+
+/// How a disk is after it was to be removed, or kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Removed {
+    pub(crate) disk: u32,
+    pub(crate) state: RemovedIs,
+    /// Its bytes that were in use.
+    pub(crate) used_bytes: u64,
+}
+
+/// Whether it is one of the volume's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum RemovedIs {
+    Stays,
+    /// It is until what is on it is on others.
+    Leaving,
+    Gone,
 }
 
 /// The disk that is wanted.

@@ -73,6 +73,21 @@ pub(crate) fn forget_key(keys: &Path, disk: DiskId) -> Result<()> {
     remove_if_there(&path).with_context(|| format!("cannot remove {}", path.display()))
 }
 
+/// Removes the keys of disks that have left the volume: a server that dies just then leaves them.
+/// That of the next disk may be there before the disk is added.
+///
+/// # Errors
+/// If the volume cannot be read, or a key stays.
+pub(crate) fn forget_unused_keys(keys: &Path, engine: &dyn Engine) -> Result<()> {
+    let there = volume::disks(engine)?;
+    for number in 1..volume::next_disk(engine)?.0 {
+        if there.iter().all(|(disk, _)| disk.0 != number) {
+            forget_key(keys, DiskId(number))?;
+        }
+    }
+    Ok(())
+}
+
 fn key_of(keys: &Path, id: VolumeId, disk: DiskId) -> Result<DiskKeyFile> {
     let path = key_path(keys, disk);
     if path.exists() {

@@ -3,6 +3,7 @@
 //! The address is the lock: the process that listens there over TCP owns the socket of that name. A
 //! server also serves without a socket, if the runtime directory cannot be used.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,11 +13,14 @@ use larder_disk::Device;
 use larder_meta::Metadata;
 use larder_meta::disks::{ControlledDisks, DiskAddress};
 use larder_meta::engine::Engine;
-use larder_meta::volume::{self, VolumeError};
+use larder_meta::volume::{self, Tenure, VolumeError};
 use larder_wire::capability::{DiskId, VolumeId};
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 
-use crate::control::{self, CallError, Enrolled, Nowhere, Request, SILENCE_MAX, Wanted, call};
+use crate::control::{
+    self, CallError, Enrolled, Nowhere, Removed, RemovedIs, Request, SILENCE_MAX, Wanted, call,
+};
 use crate::enrolment::{forget_key, prepare};
 use crate::report::{DiskServed, DiskStatus, LostFile, ServerStatus, Standby, VolumeStatus};
 use crate::runtime_dir::{Kind, RuntimeDir};
@@ -76,9 +80,9 @@ impl Asked {
                 Ok(serde_json::to_value(ServerStatus::Volume(status))?)
             }
             Request::EnrolDisk(wanted) => Ok(serde_json::to_value(self.enrol(&runtime, &wanted)?)?),
-            Request::RemoveDisk { disk } => {
-                self.remove(&runtime, DiskId(disk))?;
-                Ok(serde_json::Value::Null)
+            Request::RemoveDisk { disk, keep } => {
+                let removed = self.remove(&runtime, DiskId(disk), keep)?;
+                Ok(serde_json::to_value(removed)?)
             }
             _ => bail!("a metadata server tells how it does, and adds disks, and no more"),
         })
@@ -114,19 +118,31 @@ impl Asked {
         Ok(Enrolled { disk: disk.0, volume: self.volume.to_text(), key: key.to_text() })
     }
 
-    /// Removes an empty disk. No other disk gets its number.
-    fn remove(&self, runtime: &Handle, disk: DiskId) -> Result<()> {
+    /// Removes a disk, begins to, or keeps it.
+    fn remove(&self, runtime: &Handle, disk: DiskId, keep: bool) -> Result<Removed> {
         let _one = self.enrolling.lock().unwrap_or_else(PoisonError::into_inner);
         let keys = self.kept_at.keys.as_ref();
         let keys = keys.context("the volume is one of larder serve, whose disks are its own")?;
-        runtime.block_on(async {
-            self.metadata.remove_disk(disk).await?;
-            self.disks.retire(disk).await;
-            Ok::<_, VolumeError>(())
+        let removal = runtime.block_on(async {
+            let removal = match keep {
+                true => self.metadata.keep_disk(disk).await?,
+                false => self.metadata.remove_disk(disk).await?,
+            };
+            if removal.tenure == Tenure::Gone {
+                self.disks.retire(disk).await;
+            }
+            Ok::<_, VolumeError>(removal)
         })?;
-        forget_key(keys, disk)?;
-        tracing::info!(disk = disk.0, "a disk was removed");
-        Ok(())
+        let removed = Removed::of(disk, removal);
+        match removed.state {
+            RemovedIs::Stays => tracing::info!(disk = disk.0, "a disk that was leaving stays"),
+            RemovedIs::Leaving => tracing::info!(disk = disk.0, "a disk leaves"),
+            RemovedIs::Gone => {
+                forget_key(keys, disk)?;
+                tracing::info!(disk = disk.0, "a disk was removed");
+            }
+        }
+        Ok(removed)
     }
 
     async fn status(&self) -> Result<VolumeStatus> {
@@ -166,6 +182,31 @@ impl Asked {
             calls_waiting: activity.calls_waiting,
             disks: states.iter().map(|state| DiskStatus::of(state, &copies, &activity)).collect(),
         })
+    }
+}
+
+/// Stops controlling disks when they have left, and removes their keys. Runs until the metadata
+/// server has ended.
+pub(crate) async fn see_off(
+    mut left: watch::Receiver<BTreeSet<DiskId>>,
+    disks: Arc<ControlledDisks>,
+    keys: Option<PathBuf>,
+) {
+    let mut seen = BTreeSet::new();
+    loop {
+        let all = left.borrow_and_update().clone();
+        for disk in all.difference(&seen) {
+            disks.retire(*disk).await;
+            let forgotten = keys.as_ref().map_or(Ok(()), |keys| forget_key(keys, *disk));
+            match forgotten {
+                Ok(()) => tracing::info!(disk = disk.0, "a disk has left"),
+                Err(error) => tracing::warn!(disk = disk.0, "a disk has left: {error:#}"),
+            }
+        }
+        seen = all;
+        if left.changed().await.is_err() {
+            return;
+        }
     }
 }
 

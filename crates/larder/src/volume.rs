@@ -22,6 +22,7 @@ use larder_wire::disk::key_file::DiskKeyFile;
 use larder_wire::meta::words::Time;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use crate::enrolment::forget_unused_keys;
 use crate::error::Usage;
 use crate::options::Bytes;
 use crate::runtime_dir::make_private;
@@ -389,7 +390,12 @@ pub(crate) async fn begin_meta(
     let disks = Arc::new(ControlledDisks::start(disks, id, owned.epoch(), clock));
     let asked = Arc::clone(&disks) as Arc<dyn Disks>;
     let kept = Arc::clone(&engine);
+    if let Some(keys) = &kept_at.keys {
+        forget_unused_keys(keys, &*engine)?;
+    }
     let metadata = Metadata::start(engine, owned, asked, Arc::clone(clock), options)?;
+    let left = metadata.left();
+    tokio::spawn(servers::see_off(left, Arc::clone(&disks), kept_at.keys.clone()));
     if clock.timeout(READY_MAX, disks.ready()).await.is_err() {
         tracing::warn!("not all disks answer: what lies on the others can be used");
     }

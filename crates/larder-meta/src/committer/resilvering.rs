@@ -1,5 +1,5 @@
-//! The committer's part of bringing stale blocks of disks up to date, of moving bytes from memory
-//! disks to other disks, and of adding and replacing disks.
+//! The committer's part of bringing stale blocks of disks up to date, of moving bytes to other
+//! disks, and of adding, replacing and removing disks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -14,10 +14,10 @@ use crate::live::{Cleared, Doing, Live};
 use crate::resilver::{Source, Step, Task};
 use crate::store::Txn;
 use crate::store::txn::Revoked;
-use crate::volume::{DisksChange, VolumeError};
+use crate::volume::{DisksChange, DisksChanged, VolumeError};
 
-/// Receives the disk that was enrolled or removed.
-pub(crate) type DisksChanged = oneshot::Sender<Result<DiskId, VolumeError>>;
+/// Receives what became of a request about disks.
+pub(crate) type DisksWaiter = oneshot::Sender<Result<DisksChanged, VolumeError>>;
 
 /// What is to be done for disks with stale blocks.
 #[derive(Debug)]
@@ -111,52 +111,68 @@ impl Committer {
         let is_done = self.internal(view, group, |live, txn| {
             blocks.iter().try_for_each(|cleared| live.free(txn, cleared))
         });
-        if !is_done {
+        if is_done {
+            self.remove_emptied(view, group);
+        } else {
             self.cleared = blocks;
         }
     }
 
-    /// Adds a disk, and answers when that is durable; if it replaces another one, when no
-    /// capability on that is valid any more.
+    /// Adds, replaces, removes or keeps a disk, and answers when that is durable; if a disk is
+    /// gone, when no capability on it is valid any more.
     pub(super) fn change_disks(
         &mut self,
         view: &dyn View,
         group: &mut Group,
         change: &DisksChange,
-        waiter: DisksChanged,
+        waiter: Option<DisksWaiter>,
     ) {
         let mut txn = Txn::new(view, &group.writes);
         let done = match self.failed {
             Some(status) => Err(EngineError::Failed(format!("{status:?}")).into()),
             None => change.carry_out(&mut txn),
         };
-        let done = done.and_then(|disk| {
-            let ended = self.live.disks_changed(&txn, change.gone());
-            Ok((disk, ended.map_err(|_: Status| VolumeError::Unreadable)?))
+        let done = done.and_then(|done| {
+            let ended = self.live.disks_changed(&mut txn, done.gone);
+            Ok((done, ended.map_err(|_: Status| VolumeError::Unreadable)?))
         });
-        let (disk, capabilities) = match done {
+        let (done, capabilities) = match done {
             Ok(done) => done,
             Err(error) => {
-                // A caller that is gone does not wait.
-                let _ = waiter.send(Err(error));
+                if let Some(waiter) = waiter {
+                    // A caller that is gone does not wait.
+                    let _ = waiter.send(Err(error));
+                }
                 return;
             }
         };
-        let (mut writes, _) = txn.finish();
+        let (mut writes, effects) = txn.finish();
         group.writes.append(&mut writes);
-        let mut ended = Ended::default();
+        let mut ended = self.ended(effects);
         for taken in &capabilities {
             let (session, file) = taken.on;
             ended.revoked.insert(Revoked::Session(session, file));
         }
-        ended.capabilities = capabilities;
-        let disks = Some((waiter, disk));
-        group.finished.push(Finished { disks, ..Finished::nobody_asked(ended) });
+        ended.capabilities.extend(capabilities);
+        group
+            .finished
+            .push(Finished { disks: Some((waiter, done)), ..Finished::nobody_asked(ended) });
+    }
+
+    /// Removes the disks that leave and are empty.
+    pub(super) fn remove_emptied(&mut self, view: &dyn View, group: &mut Group) {
+        // What cannot be read now is tried again at the next tick.
+        let emptied = self.live.emptied(&Txn::new(view, &group.writes)).unwrap_or_default();
+        for disk in emptied {
+            self.change_disks(view, group, &DisksChange::Emptied(disk), None);
+        }
     }
 
     /// Begins moves of bytes that are due, as many as may be in progress at a time.
     pub(super) fn begin_moves(&mut self, view: &dyn View, group: &mut Group) {
         let now = self.clock.instant();
+        // What cannot be read now is tried again.
+        let _ = self.live.look_for_leaving(&Txn::new(view, &group.writes), now);
         while self.failed.is_none()
             && let Some((set, file, now_ms)) = self.live.next_due(now)
         {
@@ -167,8 +183,10 @@ impl Committer {
             });
             match begun {
                 Ok(Some(copying)) => {
-                    // The bytes are copied after the commit of the group, which takes the blocks.
-                    let nobody = Finished::nobody_asked(Ended::default());
+                    // The bytes are copied after the commit of the group, which takes the blocks,
+                    // and when nobody can write them any more where they are.
+                    let revoked = BTreeSet::from([Revoked::File(copying.file)]);
+                    let nobody = Finished::nobody_asked(Ended { revoked, ..Ended::default() });
                     group.finished.push(Finished { copying: Some(copying), ..nobody });
                 }
                 // What is left there cannot be read or written now.
@@ -199,7 +217,7 @@ impl Committer {
             Ok(())
         });
         if !is_done {
-            tracing::error!(file = file.0, "it cannot be noted that bytes were moved from memory");
+            tracing::error!(file = file.0, "it cannot be noted that bytes were moved");
         }
         self.tell_left(view, group, file, must_wait.then_some(Status::Later));
     }

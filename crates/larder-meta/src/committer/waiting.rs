@@ -37,6 +37,33 @@ impl Committer {
         number
     }
 
+    /// The store cannot be read, so nothing is carried out.
+    pub(super) fn refuse(&mut self, group: &mut Group, event: Event) {
+        match event {
+            Event::Call(called) => {
+                let status = self.failed.unwrap_or(Status::Io);
+                answer(called.waiter, Reply::refused(status));
+            }
+            Event::End(done) => group.end = Some(done),
+            Event::Destage(asked) => {
+                answer(asked.waiter, Reply::refused(self.failed.unwrap_or(Status::Io)));
+            }
+            // No further work is done.
+            Event::Revoked(_)
+            | Event::Written(..)
+            | Event::Cleared(_)
+            | Event::Flushed(_)
+            | Event::NextStale(_)
+            | Event::TaskEnded(..)
+            | Event::Due(_)
+            | Event::Moved(..)
+            | Event::Disks(..)
+            | Event::Activity(_)
+            | Event::Reached(_)
+            | Event::Tick => {}
+        }
+    }
+
     /// Carries out what no longer has to wait.
     pub(super) fn go_on(&mut self, view: &dyn View, group: &mut Group) {
         while let Some(number) = self.ready.pop_front() {
@@ -207,9 +234,11 @@ impl Committer {
             let file = copying.file;
             (self.await_moved)(self.live.copy(copying), file);
         }
-        if let Some((waiter, disk)) = finished.disks {
+        match finished.disks {
             // A caller that is gone finds the disk in the list.
-            let _ = waiter.send(Ok(disk));
+            Some((Some(waiter), done)) => drop(waiter.send(Ok(done))),
+            Some((None, done)) => self.left_disks.send_modify(|left| left.extend(done.gone)),
+            None => {}
         }
         let Some((waiter, reply)) = finished.reply else { return };
         let others = finished.sequence.map(|call| match reply.is_not_yet() {

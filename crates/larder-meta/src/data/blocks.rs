@@ -156,8 +156,8 @@ pub(crate) fn take(
     }
 }
 
-/// Takes free blocks for bytes that are moved from memory, and returns them with the disks of their
-/// set to write. The blocks count as draining until a file has them.
+/// Takes free blocks for bytes that are moved to other disks, and returns them with the disks of
+/// their set to write. The blocks count as draining until a file has them.
 ///
 /// # Errors
 /// [`Status::NoSpace`]
@@ -324,12 +324,36 @@ pub(crate) fn forget(txn: &mut Txn<'_>, set: DiskId) -> Result<(), Status> {
 
 /// Free bytes that ordinary files can have.
 pub(crate) fn free_bytes(txn: &Txn<'_>) -> Result<u64, Status> {
-    let mut bytes = 0;
-    for (set, Set { bytes: end, .. }) in Sets::load(txn)?.lasting() {
-        let free = free_in(txn, set, &(0..*end))?;
-        bytes += free.iter().map(|free| free.end - free.start).sum::<u64>();
-    }
-    Ok(bytes)
+    free_bytes_beside(txn, DiskId(0))
+}
+
+/// The same if one set leaves.
+pub(crate) fn free_bytes_beside(txn: &Txn<'_>, leaving: DiskId) -> Result<u64, Status> {
+    let sets = Sets::load(txn)?;
+    let stay = sets.lasting().filter(|(number, set)| *number != leaving && !set.leaves);
+    stay.map(|(set, _)| free_bytes_of(txn, set)).sum()
+}
+
+/// Free bytes of a set.
+pub(crate) fn free_bytes_of(txn: &Txn<'_>, set: DiskId) -> Result<u64, Status> {
+    pool_bytes(txn, Pool::Free, set)
+}
+
+/// Bytes of a set that no file has, and that are not free yet.
+pub(crate) fn draining_bytes_of(txn: &Txn<'_>, set: DiskId) -> Result<u64, Status> {
+    pool_bytes(txn, Pool::Draining, set)
+}
+
+fn pool_bytes(txn: &Txn<'_>, pool: Pool, set: DiskId) -> Result<u64, Status> {
+    let first = key::blocks(pool, set, 0);
+    let all = txn.scan_all::<Blocks>(&first[..first.len() - 8])?;
+    Ok(all.into_iter().map(|(_, blocks)| blocks.length).sum())
+}
+
+/// Whether all blocks of a set are free.
+pub(crate) fn are_all_free(txn: &Txn<'_>, set: DiskId, bytes: u64) -> Result<bool, Status> {
+    // Free neighbours are one.
+    Ok(next(txn, Pool::Free, set, 0)? == Some(0..bytes))
 }
 
 /// The free parts of a range of a set.
@@ -346,9 +370,14 @@ pub(crate) fn free_in(
     Ok(found)
 }
 
-/// Bytes of all sets: those that ordinary files can use.
+/// Bytes of all sets: those that ordinary files use or can use.
 pub(crate) fn bytes(txn: &Txn<'_>) -> Result<u64, Status> {
-    Ok(Sets::load(txn)?.lasting().map(|(_, set)| set.bytes).sum())
+    let sets = Sets::load(txn)?;
+    let of = |(number, set): (DiskId, &Set)| match set.leaves {
+        true => Ok(set.bytes - free_bytes_of(txn, number)?),
+        false => Ok(set.bytes),
+    };
+    sets.lasting().map(of).sum()
 }
 
 /// The first blocks of a pool that end beyond `from`.

@@ -18,11 +18,12 @@ use crate::store::records::Inode;
 use crate::store::txn::Revoked;
 
 /// Commits what a session wrote to a file; on memory disks it is due at `due_ms` on others.
+/// `is_in_place`: the session may have written committed blocks.
 pub(crate) fn commit(
     txn: &mut Txn<'_>,
     request: &Request<'_>,
     call: &CommitExtents,
-    sets: &Sets,
+    (sets, is_in_place): (&Sets, bool),
     due_ms: u64,
 ) -> Result<FileChanged, Status> {
     let CommitExtents { file, written, copies, merged, mtime, .. } = call;
@@ -41,6 +42,7 @@ pub(crate) fn commit(
             request,
             inode: &mut inode,
             sets,
+            is_in_place,
             copies: &copies.0,
             merged: &merged.0,
             part: *part,
@@ -67,6 +69,8 @@ struct Commit<'a, 'b> {
     request: &'a Request<'a>,
     inode: &'a mut Inode,
     sets: &'a Sets,
+    /// Whether the session may have written committed blocks.
+    is_in_place: bool,
     /// Disks that have all that was written.
     copies: &'a [DiskId],
     /// Blocks that were not written as a whole.
@@ -181,6 +185,10 @@ impl Commit<'_, '_> {
     /// Blocks that belong to the file were written in place; or, where there are copies, when they
     /// still were blocks of the session.
     fn write_on(&mut self, piece: Piece) -> Result<(), Status> {
+        // A grant from before: whoever puts another block in its place does not know these bytes.
+        if self.sets.are_written_anew() && self.is_in_place {
+            return Err(Status::Changed);
+        }
         let end = self.range.end.min(piece.end());
         if end <= piece.valid_end() {
             return Ok(());

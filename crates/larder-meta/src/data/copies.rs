@@ -12,9 +12,10 @@
 //!
 //! Blocks of a set of memory disks that are stale on each of them are *lost*.
 //!
-//! With copies or memory disks, a committed block is never written again: a writer gets other
-//! blocks, and the commit puts them in its place. So copies of a committed block that are not stale
-//! are equal, whatever died meanwhile: uncommitted blocks are never read by others.
+//! With copies or memory disks, and while a disk leaves, a committed block is never written again:
+//! a writer gets other blocks, and the commit puts them in its place. So copies of a committed
+//! block that are not stale are equal, whatever died meanwhile: uncommitted blocks are never read
+//! by others.
 //!
 //! Invariant, checked by [`crate::check`]: some disk has a copy of each committed block that is not
 //! stale, except on memory disks. The same holds for free blocks: a disk has cleared them.
@@ -47,6 +48,8 @@ pub(crate) struct Set {
     pub(crate) bytes: u64,
     /// For memory disks: the boot of each to which the blocks belong.
     pub(crate) boots: BTreeMap<DiskId, u64>,
+    /// Whether it leaves the volume: it gets no new blocks.
+    pub(crate) leaves: bool,
 }
 
 impl Set {
@@ -71,6 +74,7 @@ impl Sets {
             let bytes = disk.blocks * BLOCK_BYTES;
             set.bytes = if set.disks.is_empty() { bytes } else { set.bytes.min(bytes) };
             set.disks.push(number);
+            set.leaves |= disk.leaves;
             if disk.is_memory {
                 let boot = txn.get::<MemoryBoot>(&key::memory_boot(number))?;
                 set.boots.insert(number, boot.map_or(0, |record| record.boot));
@@ -94,10 +98,20 @@ impl Sets {
         self.sets.values().map(|set| set.disks.len()).max().unwrap_or(1)
     }
 
-    /// Whether a committed block is never written again: with copies, and if what is written may be
-    /// on another medium than what it replaces.
+    /// Whether a committed block is never written again: with copies, if what is written may be on
+    /// another medium than what it replaces, and while committed blocks are moved.
     pub(crate) fn are_written_anew(&self) -> bool {
-        self.are_mirrored() || self.memory().next().is_some()
+        self.are_mirrored() || self.memory().next().is_some() || self.leaving().next().is_some()
+    }
+
+    /// The sets that leave the volume.
+    pub(crate) fn leaving(&self) -> impl Iterator<Item = (DiskId, &Set)> {
+        self.complete().filter(|(_, set)| set.leaves)
+    }
+
+    /// Whether a set leaves the volume.
+    pub(crate) fn leaves(&self, set: DiskId) -> bool {
+        self.sets.get(&set).is_some_and(|set| set.leaves)
     }
 
     /// The disks of a set.
@@ -125,10 +139,14 @@ impl Sets {
     }
 
     /// The sets from which blocks are taken for a medium: for memory all memory disks, however many
-    /// copies are wanted.
+    /// copies are wanted. None that leaves.
     pub(crate) fn on(&self, medium: Medium) -> Vec<DiskId> {
         let is_on = |(_, set): &(DiskId, &Set)| set.is_memory() == (medium != Medium::Disk);
-        self.complete().filter(is_on).map(|(number, _)| number).collect()
+        self.complete()
+            .filter(|(_, set)| !set.leaves)
+            .filter(is_on)
+            .map(|(number, _)| number)
+            .collect()
     }
 
     /// Whether a set is as good as a medium, or better: it is durable, or has as many memory disks

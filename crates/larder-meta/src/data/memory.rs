@@ -158,8 +158,8 @@ pub(crate) fn lose(txn: &mut Txn<'_>, disk: DiskId, sets: &Sets) -> Result<Vec<F
     Ok(files)
 }
 
-/// Sessions give up the blocks that they have on a set.
-fn give_up_provisional(txn: &mut Txn<'_>, set: DiskId) -> Result<(), Status> {
+/// Sessions give up the blocks that they have on a set, and write again elsewhere.
+pub(crate) fn give_up_provisional(txn: &mut Txn<'_>, set: DiskId) -> Result<(), Status> {
     let none = SessionId([0; 16]);
     let (own, ahead) = (key::provisional(none, FileId(0), 0), key::ahead(none, FileId(0), 0));
     for (tag, map) in [(own, Map::Own as fn(_, _) -> _), (ahead, Map::Ahead)] {

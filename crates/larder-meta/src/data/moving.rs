@@ -1,9 +1,11 @@
-//! Moves bytes of a file from memory disks to other disks: blocks are taken, the bytes are copied
-//! to them, and the blocks replace those in memory. The file does not change.
+//! Moves bytes of a file from memory disks, or from disks that leave, to other disks: blocks are
+//! taken, the bytes are copied to them, and the blocks replace those before. The file does not
+//! change.
 //!
-//! Only committed blocks are moved, and with memory disks a committed block is never written again
-//! ([`super::copies`]). So blocks that the file still has after the copy hold what was copied,
-//! provided that the capabilities for the copy still exist: they end when the file gives up blocks.
+//! Only committed blocks are moved, and with memory disks or disks that leave a committed block is
+//! never written again ([`super::copies`]). So blocks that the file still has after the copy hold
+//! what was copied, provided that the capabilities for the copy still exist: they end when the file
+//! gives up blocks.
 //!
 //! The new blocks count as draining until the file has them. If the server dies before, they are
 //! cleared and freed after its restart, like blocks that were given up.
@@ -25,11 +27,11 @@ const BYTES_MAX: u64 = 4 << 20;
 /// Most parts of a move: one capability for each disk covers them.
 const LEGS_MAX: usize = EXTENTS_MAX;
 
-/// Bytes of a file on a set of memory disks, and where they are moved to.
+/// Bytes of a file on a set, and where they are moved to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Move {
     file: FileId,
-    /// The memory disks.
+    /// Where they are.
     set: DiskId,
     legs: Vec<Leg>,
     /// The disks to write, by the set that gets some of the bytes.
@@ -43,7 +45,7 @@ pub(crate) struct Leg {
     offset: u64,
     /// How many they are: whole blocks.
     length: u64,
-    /// Which memory disk they are read from.
+    /// Which disk they are read from.
     pub(crate) from: DiskId,
     /// Where they begin on it.
     position: u64,
@@ -75,7 +77,7 @@ impl Leg {
 pub(crate) enum Found {
     /// These bytes.
     Move(Move),
-    /// Nothing can be read now: memory disks are away.
+    /// Nothing can be read now: disks are away.
     Away,
     /// Nothing: the bytes that the file has there are lost.
     Lost,
@@ -83,7 +85,7 @@ pub(crate) enum Found {
     None,
 }
 
-/// Finds bytes of a file to move from a set of memory disks, and takes blocks for them.
+/// Finds bytes of a file to move from a set, and takes blocks for them.
 ///
 /// # Errors
 /// [`Status::NoSpace`] if no blocks are free, or their disks are away.
@@ -111,7 +113,7 @@ pub(crate) fn begin(
     Ok(Found::Move(found))
 }
 
-/// Bytes of a file that a memory disk has: where they begin in the file, the disk, and where they
+/// Bytes of a file that a disk has: where they begin in the file, the disk, and where they
 /// are on it.
 type Source = (u64, DiskId, Range<u64>);
 
@@ -152,7 +154,7 @@ impl Move {
         self.file
     }
 
-    /// The memory disks.
+    /// The set that they are moved from.
     pub(crate) fn set(&self) -> DiskId {
         self.set
     }
@@ -195,7 +197,7 @@ impl Move {
         Ok(())
     }
 
-    /// Which bytes of which memory disks are read, in order and apart.
+    /// Which bytes of which disks are read, in order and apart.
     pub(crate) fn reads(&self) -> BTreeMap<DiskId, Vec<Range<u64>>> {
         by_disk(self.legs.iter().map(|leg| (leg.from, leg.source())))
     }
@@ -212,8 +214,8 @@ impl Move {
         }
     }
 
-    /// The bytes were copied, except to the disks in `failed`. The new blocks replace those in
-    /// memory that the file still has. Replaced blocks, and new ones that are not used, drain.
+    /// The bytes were copied, except to the disks in `failed`. The new blocks replace those that
+    /// the file still has. Replaced blocks, and new ones that are not used, drain.
     pub(crate) fn end(
         &self,
         txn: &mut Txn<'_>,
@@ -237,7 +239,7 @@ impl Move {
         Ok(())
     }
 
-    /// Replaces blocks in memory that the file still has by their copies. Returns the blocks used.
+    /// Replaces blocks that the file still has by their copies. Returns the blocks used.
     fn put(&self, txn: &mut Txn<'_>, leg: &Leg) -> Result<Vec<Range<u64>>, Status> {
         let (map, mut used) = (Map::File(self.file), Vec::new());
         let there = map.overlapping(txn, &leg.in_file(), usize::MAX)?;
@@ -245,9 +247,9 @@ impl Move {
             if !piece.maps(leg.offset, self.set, leg.position) {
                 continue;
             }
-            let in_memory = map.cut(txn, &(piece.offset..piece.end()))?;
+            let replaced = map.cut(txn, &(piece.offset..piece.end()))?;
             txn.revoke(Revoked::File(self.file));
-            blocks::drain(txn, in_memory);
+            blocks::drain(txn, replaced);
             let moved =
                 Piece { disk: leg.to, position: leg.target + (piece.offset - leg.offset), ..piece };
             map.put(txn, moved)?;

@@ -220,6 +220,7 @@ impl Disks for ControlledDisks {
             address: Opaque::copy_from_slice(keeper.public.as_bytes()),
             epoch: lock(&keeper.known).boot().map_or(0, |boot| boot.0),
             is_memory: keeper.is_memory,
+            leaves: false,
         };
         self.all().iter().map(info).collect()
     }

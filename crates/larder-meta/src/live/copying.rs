@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::time::Instant;
 
 use larder_wire::meta::words::{
-    ByteRange, DiskId, Extent, ExtentState, FileId, Grant, Layout, Mode, SessionId, Time,
+    ByteRange, DiskId, DiskInfo, Extent, ExtentState, FileId, Grant, Layout, Mode, SessionId, Time,
 };
 use larder_wire::meta::{EXTENTS_MAX, Status};
 use larder_wire::xdr::{Array, Opaque};
@@ -118,15 +118,13 @@ impl Live {
         Ok(())
     }
 
-    /// The volume has other disks from now on. Capabilities on one that was removed end.
-    pub(crate) fn disks_changed(
-        &mut self,
-        txn: &Txn<'_>,
-        gone: Option<DiskId>,
-    ) -> Result<Vec<Taken>, Status> {
-        self.sets = copies::Sets::load(txn)?;
-        self.cursors = blocks::Cursors::default();
-        Ok(gone.map(|disk| self.issued.take_on(disk)).unwrap_or_default())
+    /// The disks, as clients learn of them.
+    pub(super) fn disks_told(&self) -> Vec<DiskInfo> {
+        let mut disks = self.disks.list();
+        for info in &mut disks {
+            info.leaves = self.sets.of(info.disk).is_some_and(|(_, set)| set.leaves);
+        }
+        disks
     }
 
     /// The disks of a set.

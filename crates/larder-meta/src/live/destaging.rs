@@ -1,4 +1,5 @@
-//! Begins and ends moves of bytes from memory disks to other disks ([`crate::destage`]).
+//! Begins and ends moves of bytes to other disks: from memory disks when they are due
+//! ([`crate::destage`]), and from disks that leave ([`crate::leaving`]).
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -7,12 +8,14 @@ use larder_wire::meta::Status;
 use larder_wire::meta::words::{DiskId, FileId, Medium, Mode, SessionId};
 
 use super::Live;
-use crate::data::blocks::Room;
+use crate::data;
+use crate::data::blocks::{self, Cursors, Room};
+use crate::data::copies::Sets;
 use crate::data::memory::{self, Standing};
 use crate::data::moving::{self, Found, Leg, Move};
 use crate::disks::{Minted, Moved};
 use crate::inode;
-use crate::issued::Purpose;
+use crate::issued::{Purpose, Taken};
 use crate::store::records::{NEVER_MS, Orphan};
 use crate::store::txn::Revoked;
 use crate::store::{Txn, key};
@@ -20,7 +23,7 @@ use crate::store::{Txn, key};
 /// The session under which capabilities of moves are issued. Ids of real sessions are random.
 const MOVER: SessionId = SessionId(*b"\0\0\0\0\0\0\0\0larder-m");
 
-/// A copy to be made from a memory disk to another disk.
+/// A copy to be made from a disk to another one.
 struct Copy {
     leg: Leg,
     from: (DiskId, Minted),
@@ -80,9 +83,57 @@ impl Live {
         self.destage.moving(file).is_some()
     }
 
-    /// When the next bytes are due.
-    pub(crate) fn first_due(&self) -> Option<Instant> {
-        self.destage.first_due()
+    /// When the next bytes are due, or files are to be searched for that have some on disks that
+    /// leave. `now` is that or a moment before it.
+    pub(crate) fn first_due(&self, now: Instant) -> Option<Instant> {
+        let search = self.leaving.due(&self.sets, now);
+        self.destage.first_due().into_iter().chain(search).min()
+    }
+
+    /// Searches for more files with bytes on disks that leave, if that is due.
+    pub(crate) fn look_for_leaving(&mut self, txn: &Txn<'_>, now: Instant) -> Result<(), Status> {
+        for (set, file) in self.leaving.look(txn, &self.sets, now)? {
+            self.destage.note(set, file, 0);
+        }
+        Ok(())
+    }
+
+    /// The disks that leave, all of whose blocks are free.
+    pub(crate) fn emptied(&self, txn: &Txn<'_>) -> Result<Vec<DiskId>, Status> {
+        let mut emptied = Vec::new();
+        for (set, about) in self.sets.leaving() {
+            if blocks::are_all_free(txn, set, about.bytes)? {
+                emptied.extend(about.disks.iter().copied());
+            }
+        }
+        Ok(emptied)
+    }
+
+    /// The volume has other disks from now on, or others leave. Capabilities on one that was
+    /// removed end.
+    pub(crate) fn disks_changed(
+        &mut self,
+        txn: &mut Txn<'_>,
+        gone: Option<DiskId>,
+    ) -> Result<Vec<Taken>, Status> {
+        let sets = Sets::load(txn)?;
+        if self.sets.are_written_anew() && !sets.are_written_anew() {
+            self.write_in_place(txn)?;
+        }
+        self.sets = sets;
+        self.leaving.sets_changed(&self.sets);
+        self.cursors = Cursors::default();
+        Ok(gone.map(|disk| self.issued.take_on(disk)).unwrap_or_default())
+    }
+
+    /// Committed blocks are written in place from now on: no move in progress counts, and no
+    /// session has blocks that are to be put in place of committed ones.
+    fn write_in_place(&mut self, txn: &mut Txn<'_>) -> Result<(), Status> {
+        data::drop_superseding(txn)?;
+        for file in self.destage.files_moving() {
+            txn.revoke(Revoked::Session(MOVER, file));
+        }
+        Ok(())
     }
 
     /// The next file that may have bytes that are due by now.
@@ -91,21 +142,29 @@ impl Live {
     }
 
     /// Begins to move a file's bytes, if they are due. They may be copied once the transaction is
-    /// durable.
+    /// durable, and no capability of the file that it ends is valid any more.
     pub(crate) fn begin_move(
         &mut self,
         txn: &mut Txn<'_>,
         (set, file, now_ms): (DiskId, FileId, u64),
         now: Instant,
     ) -> Result<Option<Copying>, Status> {
-        let due_ms = memory::due_ms(txn, set, file)?;
-        if due_ms > now_ms {
+        let leaves = self.sets.leaves(set);
+        let mut due_ms = memory::due_ms(txn, set, file)?;
+        if due_ms > now_ms && leaves {
+            if let Some(until) = self.leaving.held_until(now) {
+                self.destage.note_at(set, file, until);
+                return Ok(None);
+            }
+            due_ms = NEVER_MS;
+        } else if due_ms > now_ms {
             if due_ms != NEVER_MS {
                 self.destage.note(set, file, due_ms);
             }
             return Ok(None);
         }
-        if txn.get::<Orphan>(&key::orphan(file))?.is_some() && !self.opens.is_open(file) {
+        let is_orphan = !leaves && txn.get::<Orphan>(&key::orphan(file))?.is_some();
+        if is_orphan && !self.opens.is_open(file) {
             // The file has no name, and is removed unless a client from before the server's start
             // opens it again.
             self.destage.put_off(set, file, now);
@@ -116,6 +175,14 @@ impl Live {
         match moving::begin(txn, (set, file), &mut self.cursors, room)? {
             Found::Move(found) => match self.mint_copies(&found, now) {
                 Some(copies) => {
+                    if leaves {
+                        // Under these committed blocks may be written in place, from before the
+                        // disk began to leave.
+                        for disk in found.reads().keys() {
+                            self.ended.extend(self.issued.take_writers(file, *disk));
+                        }
+                        self.leaving.begun(found.bytes(), now);
+                    }
                     self.destage.begun(found, due_ms);
                     Ok(Some(Copying { file, copies }))
                 }
@@ -131,7 +198,10 @@ impl Live {
                 Ok(None)
             }
             found @ (Found::Lost | Found::None) => {
-                memory::is_not_due(txn, (set, file), found == Found::Lost);
+                self.leaving.done(set, file);
+                if self.sets.is_memory(set) {
+                    memory::is_not_due(txn, (set, file), found == Found::Lost);
+                }
                 Ok(None)
             }
         }
@@ -141,7 +211,7 @@ impl Live {
     pub(crate) fn cannot_move(&mut self, set: DiskId, file: FileId, now: Instant) {
         self.destage.put_off(set, file, now);
         if !self.destage.is_short(now) {
-            tracing::warn!("bytes in memory are due on other disks, and those have no room");
+            tracing::warn!("bytes are due on other disks, and those have no room");
         }
         self.destage.rest(now);
     }
@@ -202,7 +272,8 @@ impl Live {
         } else {
             found.give_up(txn);
         }
-        let set = found.set();
+        let (set, bytes) = (found.set(), found.bytes());
+        let leaves = self.sets.leaves(set);
         let has_more = !memory::on_set(txn, set, file)?.is_empty();
         let due_ms = memory::due_ms(txn, set, file)?;
         if !has_more && due_ms != NEVER_MS {
@@ -211,12 +282,19 @@ impl Live {
         let is_done = failed.is_empty() && has_lasted;
         self.destage.ended(file, is_done, now);
         if !is_done {
-            tracing::debug!(file = file.0, ?failed, "bytes in memory were not moved");
+            tracing::debug!(file = file.0, ?failed, "bytes were not moved");
+        } else if leaves {
+            self.leaving.moved(set, bytes);
+        }
+        if !has_more {
+            self.leaving.done(set, file);
         }
         // If the file was changed meanwhile, the rest of it is moved at once.
         let must_wait = has_lasted && !failed.is_empty();
         if must_wait {
             self.destage.put_off(set, file, now);
+        } else if has_more && leaves {
+            self.destage.note(set, file, 0);
         } else if has_more && due_ms != NEVER_MS {
             self.destage.note(set, file, due_ms);
         }

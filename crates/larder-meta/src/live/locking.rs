@@ -100,6 +100,7 @@ impl Live {
         self.locks.forget(file);
         self.in_place.gone(file);
         self.destage.forget(file);
+        self.leaving.forget(file);
     }
 }
 

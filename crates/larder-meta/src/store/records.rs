@@ -115,6 +115,9 @@ records! {
         /// Whether its bytes are in memory, and lost with its process. Its set is then one of
         /// memory disks.
         is_memory: bool = false
+    }, or 4 {
+        /// Whether it is to be removed, and what is on it goes to other disks.
+        leaves: bool = false
     }
 
     /// A file of any kind.

@@ -11,7 +11,7 @@ use crate::committer::Event;
 use crate::rights::Caller;
 use crate::store::Record;
 use crate::store::records::Volume;
-use crate::volume::{self, DisksChange, NewDisk, Place};
+use crate::volume::{self, DisksChange, NewDisk, Place, Tenure};
 
 const B: u64 = BLOCK_BYTES;
 
@@ -34,7 +34,7 @@ fn a_disk_that_is_replaced_lets_nobody_in_when_that_is_answered() {
     call.copies = Array(vec![DiskId(1)]);
     assert_eq!(refused(rig.call(&Caller::root(), call)), Status::NotAllocated);
     rig.acknowledge_all();
-    assert_eq!(done.try_recv().unwrap().unwrap(), DiskId(3));
+    assert_eq!(done.try_recv().unwrap().unwrap().disk, DiskId(3));
     assert!(!rig.disks.write(lost.name, &bytes, 7) && !rig.disks.takes_any(DiskId(1)));
     // The new disk gets the bytes that the other one has.
     let copies = volume::copies(&rig.engine).unwrap();
@@ -102,13 +102,18 @@ fn an_empty_disk_is_removed_and_no_other_gets_its_number() {
     let opened = rig.create(&Caller::root(), FileId::ROOT, "f").unwrap();
     let file = opened.file.after.file;
     rig.write(file, 0..10 * B).unwrap();
-    let why = |refused: Result<DiskId, volume::VolumeError>| refused.unwrap_err().to_string();
+    let why = |refused: Result<Tenure, volume::VolumeError>| refused.unwrap_err().to_string();
     for used in [1, 2] {
+        let before = rig.dump();
         let why = why(rig.remove_disk(DiskId(used)));
-        assert!(why.contains(&format!("bytes of disk {used} are in use")), "{why}");
+        assert!(
+            why.contains(&format!("disk {used}: it has")) && why.contains("add a disk"),
+            "{why}"
+        );
+        assert_eq!(rig.dump(), before, "nothing is half done");
     }
     assert_eq!(why(rig.remove_disk(DiskId(9))), "the volume has no disk 9");
-    rig.remove_disk(DiskId(3)).unwrap();
+    assert_eq!(rig.remove_disk(DiskId(3)).unwrap(), Tenure::Gone);
     rig.check();
     rig.close(opened.open).unwrap();
     rig.remove(FileId::ROOT, "f").unwrap();

@@ -64,20 +64,25 @@ fn a_disk_record_has_the_least_format_that_says_it() {
         blocks: 5,
         set: 0,
         is_memory: false,
+        leaves: false,
     };
     let fields = [&[1; 16][..], &[0, 0, 0, 3], b"d:1\0", &5_u64.to_be_bytes()].concat();
     let word = u32::to_be_bytes;
     let memory = Disk { is_memory: true, ..plain.clone() };
     for (disk, bytes) in [
         (plain.clone(), [&word(1)[..], &fields].concat()),
-        (Disk { set: 9, ..plain }, [&word(2)[..], &fields, &word(9)].concat()),
+        (Disk { set: 9, ..plain.clone() }, [&word(2)[..], &fields, &word(9)].concat()),
         (memory.clone(), [&word(3)[..], &fields, &word(0), &word(1)].concat()),
+        (
+            Disk { leaves: true, ..plain },
+            [&word(4)[..], &fields, &word(0), &word(0), &word(1)].concat(),
+        ),
     ] {
         assert_eq!(disk.to_bytes(), bytes);
         assert_eq!(Disk::from_bytes(bytes), Ok(disk));
     }
-    let later = [&word(4)[..], &memory.to_bytes()[4..]].concat();
-    assert!(Disk::from_bytes(later).unwrap_err().contains("format 4"));
+    let later = [&word(5)[..], &memory.to_bytes()[4..]].concat();
+    assert!(Disk::from_bytes(later).unwrap_err().contains("format 5"));
 }
 
 /// The memory disk of the volumes below.

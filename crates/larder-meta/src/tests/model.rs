@@ -11,6 +11,7 @@ use larder_wire::meta::words::{self, Attributes, FileId, OpenId, SetAttributes};
 
 use super::rig::{Rig, place, user};
 use crate::rights::Caller;
+use crate::volume::{self, Place, Tenure};
 
 /// Number of histories, unless the variable `LARDER_META_HISTORIES` says otherwise.
 const HISTORIES: u64 = 300;
@@ -141,13 +142,26 @@ impl Pair {
 
     fn step(&mut self) {
         let ((caller, cred), dir, name) = (self.caller(), self.file(), self.name());
-        match self.random.below(9) {
+        match self.random.below(10) {
             0 => self.lookup(&caller, &cred, &dir, name),
             1..=3 => self.make(&caller, &cred, &dir, name),
             4 => self.remove(&caller, &cred, &dir, name),
             5 => self.rename(&caller, &cred, &dir, name),
             6 => self.link(&caller, &cred, &dir, name),
+            7 => self.disks(),
             _ => self.set(&caller, &cred, &dir),
+        }
+    }
+
+    /// A disk is added or removed, whichever changes no file.
+    fn disks(&mut self) {
+        let there = volume::disks(&self.rig.engine).unwrap();
+        if there.len() < 3 {
+            let (_, like) = there.first().cloned().unwrap();
+            self.rig.enrol(like, Place::Any).unwrap();
+        } else {
+            let (disk, _) = self.random.one_of(&there);
+            assert_eq!(self.rig.remove_disk(disk).unwrap(), Tenure::Gone);
         }
     }
 

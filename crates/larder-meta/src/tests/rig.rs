@@ -34,7 +34,7 @@ use crate::reads::Read;
 use crate::rights::Caller;
 use crate::sessions::Sessions;
 use crate::store::{Record, Txn};
-use crate::volume::{self, DisksChange, NewDisk, VolumeError};
+use crate::volume::{self, DisksChange, DisksChanged, NewDisk, Tenure, VolumeError};
 
 pub(crate) const LEASE: Duration = Duration::from_secs(30);
 
@@ -176,6 +176,7 @@ impl Rig {
             draining: loaded.draining,
             in_place: loaded.in_place,
             destage: loaded.destage,
+            leaving: crate::leaving::Leaving::new(u64::MAX),
             await_disks: Box::new(move |_ready, event| events.lock().unwrap().push_back(event)),
             await_written: Box::new(move |_, number| {
                 on_way.lock().unwrap().push_back(Event::Written(number, false));
@@ -312,15 +313,20 @@ impl Rig {
         new: NewDisk,
         place: volume::Place,
     ) -> Result<DiskId, VolumeError> {
-        self.change_disks(DisksChange::Enrol { new, place })
+        self.change_disks(DisksChange::Enrol { new, place }).map(|done| done.disk)
     }
 
-    /// A disk is removed.
-    pub(crate) fn remove_disk(&mut self, disk: DiskId) -> Result<DiskId, VolumeError> {
-        self.change_disks(DisksChange::Remove(disk))
+    /// A disk is removed, or leaves.
+    pub(crate) fn remove_disk(&mut self, disk: DiskId) -> Result<Tenure, VolumeError> {
+        self.change_disks(DisksChange::Remove(disk)).map(|done| done.removal.tenure)
     }
 
-    fn change_disks(&mut self, change: DisksChange) -> Result<DiskId, VolumeError> {
+    /// A disk that leaves is kept.
+    pub(crate) fn keep_disk(&mut self, disk: DiskId) -> Result<Tenure, VolumeError> {
+        self.change_disks(DisksChange::Keep(disk)).map(|done| done.removal.tenure)
+    }
+
+    fn change_disks(&mut self, change: DisksChange) -> Result<DisksChanged, VolumeError> {
         let (waiter, mut done) = oneshot::channel();
         self.event(Event::Disks(change, waiter));
         done.try_recv().expect("an answer at once")

@@ -1,5 +1,5 @@
-//! Writes on volumes with copies or memory disks: never over committed blocks, but to other blocks,
-//! which the commit puts in their place.
+//! Writes on volumes with copies, memory disks or a disk that leaves: never over committed blocks,
+//! but to other blocks, which the commit puts in their place.
 //!
 //! A block of which only a part is written is *merged*: the rest is read from the file's present
 //! block, and the whole block is written. The commit names that block, so that two clients that
@@ -77,7 +77,7 @@ impl Native {
         }
         let whole = merge(offset, data, &blocks);
         let end = self.write_whole(cred, (file, open), &whole, how).await?;
-        Ok(end.min(range.end))
+        Ok(end.clamp(range.start, range.end))
     }
 
     async fn write_whole(
@@ -101,6 +101,14 @@ impl Native {
                     None => continue,
                 },
             };
+            let covered = layout.covered.get().map_or(range.start, |covered| covered.end);
+            if !is_all_there(&layout, &(range.start..range.end.min(covered))) {
+                // No disk leaves any more, and the volume accepts writes in place.
+                self.session.learn_disks().await?;
+                if !self.disks.writes_anew() {
+                    return Ok(*offset);
+                }
+            }
             let (pieces, grants) = self.planned(&layout, range.clone())?;
             let end = pieces.last().map_or(*offset, |last| last.offset + last.length);
             match self.write_pieces(pieces, grants, *offset, data, how.is_stable).await {

@@ -121,7 +121,8 @@ impl Native {
                 // now.
                 Err(Failed::Status(Status::NotAllocated | Status::Changed)) => {
                     is_lost = true;
-                    // Since it has a memory disk the volume accepts no writes in place.
+                    // Since it has a memory disk, or one leaves, the volume accepts no writes in
+                    // place.
                     if !self.disks.writes_anew() {
                         self.session.learn_disks().await?;
                     }

@@ -345,10 +345,11 @@ impl Disks {
         begun.given.disks.0.iter().any(|info| info.disk == number && info.is_memory)
     }
 
-    /// Whether committed blocks are never overwritten: there are copies, or memory disks.
+    /// Whether committed blocks are never overwritten: there are copies, memory disks, or a disk
+    /// that leaves.
     pub(super) fn writes_anew(&self) -> bool {
         let given = &self.session.now().given;
-        given.copies > 1 || given.disks.0.iter().any(|disk| disk.is_memory)
+        given.copies > 1 || given.disks.0.iter().any(|disk| disk.is_memory || disk.leaves)
     }
 
     /// Where a disk is, as the metadata server said last.

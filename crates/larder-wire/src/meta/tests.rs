@@ -189,8 +189,8 @@ fn a_reply_is_what_the_document_says() {
     let address = Opaque::copy_from_slice(b"d:1");
     let (disk, epoch) = (DiskId(2), 0x0102_0304_0506_0708);
     golden(
-        &DiskInfo { disk, address, epoch, is_memory: true },
-        "00000002 00000003 643a3100 01020304 05060708 00000001",
+        &DiskInfo { disk, address, epoch, is_memory: true, leaves: false },
+        "00000002 00000003 643a3100 01020304 05060708 00000001 00000000",
     );
 }
 

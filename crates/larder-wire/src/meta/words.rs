@@ -174,9 +174,12 @@ xdr_struct! {
     Seen { attributes: Attributes, granted: u32, lease: Option<LeaseGiven>, layout: Layout }
 
     /// A disk of the volume. Its grants carry `epoch`, which changes with each boot of the disk.
-    /// What is on a memory disk is lost then. If there is one, committed blocks are never written
-    /// again, as with copies.
-    DiskInfo { disk: DiskId, address: Opaque<ADDRESS_BYTES_MAX>, epoch: u64, is_memory: bool }
+    /// What is on a memory disk is lost then. What is on a disk that leaves is moved to others. If
+    /// there is a disk of one of these kinds, committed blocks are never written again, as with
+    /// copies.
+    DiskInfo {
+        disk: DiskId, address: Opaque<ADDRESS_BYTES_MAX>, epoch: u64, is_memory: bool, leaves: bool,
+    }
 }
 
 xdr_union! {

@@ -36,7 +36,7 @@ enum Command {
     Enrol(enrol::Args),
     /// Make the key of a disk
     Key(key::Args),
-    /// Remove an empty disk from a volume
+    /// Remove a disk from a volume, when what is on it is on others
     Remove(remove::Args),
     /// Show the state of a disk
     Status(status::Args),

@@ -110,6 +110,9 @@ pub(crate) struct DiskStatus {
     pub(crate) resilvered_bytes: u64,
     /// How long the rest takes at the rate so far.
     pub(crate) resilver_left_s: Option<u64>,
+    /// How far it is, if it is to be removed.
+    #[serde(default)]
+    pub(crate) leaving: Option<LeavingStatus>,
     /// Capabilities that may have been in use when their group ended because it had no numbers
     /// left.
     pub(crate) unwanted_revocations: u64,
@@ -119,12 +122,39 @@ pub(crate) struct DiskStatus {
     pub(crate) text: Option<String>,
 }
 
+/// How far a disk is that is to be removed when what is on it is on others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct LeavingStatus {
+    /// Bytes of it that are in use.
+    pub(crate) left_bytes: u64,
+    /// Bytes that were moved since the metadata server began, or the disk began to leave.
+    pub(crate) moved_bytes: u64,
+    /// How long the rest takes at the rate so far.
+    pub(crate) left_s: Option<u64>,
+    /// Whether the other disks had no room lately.
+    pub(crate) is_short_of_room: bool,
+}
+
+impl fmt::Display for LeavingStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let LeavingStatus { left_bytes, moved_bytes, left_s, is_short_of_room } = *self;
+        write!(f, "{} are left, {} were moved", Bytes(left_bytes), Bytes(moved_bytes))?;
+        match left_s {
+            _ if is_short_of_room => f.write_str("; the other disks have no room"),
+            Some(left) => write!(f, ", about {left} s are left"),
+            None => Ok(()),
+        }
+    }
+}
+
 /// The state of a disk, in one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum DiskIs {
     Up,
     Away,
+    /// It is there, and to be removed when what is on it is on others.
+    Leaving,
     /// It is there, and lacks something that is being brought to it.
     Resilvering,
     /// It lacks something, and nothing is being brought to it.
@@ -134,14 +164,33 @@ pub(crate) enum DiskIs {
 impl DiskStatus {
     pub(crate) fn of(state: &DiskState, copies: &Copies, activity: &Activity) -> DiskStatus {
         let set = state.disk;
-        let own = CopiesOn { set, bytes: 0, bytes_free: 0, stale_bytes: 0, is_memory: false };
-        let CopiesOn { set, bytes, bytes_free, stale_bytes, is_memory } =
+        let own = CopiesOn {
+            set,
+            bytes: 0,
+            bytes_free: 0,
+            stale_bytes: 0,
+            is_memory: false,
+            leaves: false,
+        };
+        let CopiesOn { set, bytes, bytes_free, stale_bytes, is_memory, leaves } =
             copies.disks.get(&state.disk).copied().unwrap_or(own);
+        let leaving = leaves.then(|| {
+            let progress = activity.leaving.get(&set);
+            let left_bytes = bytes.saturating_sub(bytes_free);
+            let left = progress.and_then(|progress| progress.time_left(left_bytes));
+            LeavingStatus {
+                left_bytes,
+                moved_bytes: progress.map_or(0, |progress| progress.bytes),
+                left_s: left.map(|left| left.as_secs_f64().ceil() as u64),
+                is_short_of_room: activity.destaging.is_short,
+            }
+        });
         let progress = activity.resilvering.get(&state.disk).filter(|_| stale_bytes > 0);
         let left = progress.and_then(|progress| progress.time_left(stale_bytes));
         DiskStatus {
             state: match (state.is_there, stale_bytes, progress) {
                 (false, ..) => DiskIs::Away,
+                _ if leaves => DiskIs::Leaving,
                 // Stale blocks of a memory disk are lost, and nothing is copied there.
                 (true, 0, _) => DiskIs::Up,
                 _ if is_memory => DiskIs::Up,
@@ -149,6 +198,7 @@ impl DiskStatus {
                 (true, _, None) => DiskIs::Stale,
             },
             is_memory,
+            leaving,
             set: set.0,
             size_bytes: bytes,
             free_bytes: bytes_free,
@@ -272,7 +322,7 @@ impl fmt::Display for VolumeStatus {
             line("instead", &format!("{bytes} for memory went to disks, {when}: {why}"));
         }
         if self.is_short_of_room {
-            line("late", "bytes in memory are due, and the disks have no room for them");
+            line("late", "bytes are due on other disks, and those have no room for them");
         }
         for LostFile { path, bytes } in &self.lost {
             let path = path.as_deref().unwrap_or("a file without a name");
@@ -301,6 +351,9 @@ impl fmt::Display for VolumeStatus {
             line(&format!("disk {}", disk.disk), &format!("{}: {memory}{state}", disk.address));
             if self.copies > 1 && !disk.is_memory {
                 line("", &format!("copy      of set {}: {}", disk.set, disk.copy()));
+            }
+            if let Some(leaving) = disk.leaving {
+                line("", &format!("leaving   {leaving}"));
             }
             if disk.unwanted_revocations > 0 {
                 let unwanted = disk.unwanted_revocations;
@@ -351,6 +404,7 @@ mod tests {
             stale_bytes: if disk == 1 { 0 } else { 1 << 20 },
             resilvered_bytes: 3 << 20,
             resilver_left_s: (state == DiskIs::Resilvering).then_some(2),
+            leaving: None,
             unwanted_revocations: 0,
             status: is_there.then(|| serde_json::json!({ "setup": "secure" })),
             text: is_there.then(|| "setup     secure\n".to_owned()),
@@ -420,11 +474,27 @@ mod tests {
         assert!(text.contains("\nlost      8.00 KiB of /a/b\n"), "{text}");
         let memory = "\nmemory    1.00 GiB, 512 MiB free; 3 files go to disks when they are due\n";
         assert!(text.contains(memory), "{text}");
-        let late = "\nlate      bytes in memory are due, and the disks have no room for them\n";
+        let late = "\nlate      bytes are due on other disks, and those have no room for them\n";
         assert!(text.contains(late), "{text}");
         assert!(
             text.contains("\ndisk 1    192.0.2.4:2051: memory, up, 512 MiB free\n          setup"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn a_disk_that_leaves_says_how_much_is_left() {
+        let mut leaving = LeavingStatus {
+            left_bytes: 3 << 20,
+            moved_bytes: 1 << 20,
+            left_s: Some(3),
+            is_short_of_room: false,
+        };
+        let said = "3.00 MiB are left, 1.00 MiB were moved";
+        assert_eq!(leaving.to_string(), format!("{said}, about 3 s are left"));
+        leaving.is_short_of_room = true;
+        assert_eq!(leaving.to_string(), format!("{said}; the other disks have no room"));
+        leaving = LeavingStatus { left_s: None, is_short_of_room: false, ..leaving };
+        assert_eq!(leaving.to_string(), said);
     }
 }

@@ -27,6 +27,7 @@ mod fdstore;
 mod groups;
 mod harness;
 mod kills;
+mod leaving;
 mod limits;
 mod locks;
 mod logs;

@@ -319,13 +319,13 @@ fn an_empty_disk_is_removed_and_its_number_is_not_given_again() {
         command
     };
     assert_eq!(numbers(&server), [1, 2]);
-    let said = refusal(&mut remove(Some(&server), "1"));
-    assert!(said.contains("bytes of disk 1 are in use"), "{said}");
     let said = refusal(&mut remove(Some(&server), "7"));
     assert!(said.contains("the volume has no disk 7"), "{said}");
     let said = succeed(&mut remove(Some(&server), "2")).stdout;
     assert_eq!(said, b"disk 2 does not belong to the volume any more\n");
     assert_eq!(numbers(&server), [1]);
+    let said = refusal(&mut remove(Some(&server), "1"));
+    assert!(said.contains("and the disks that stay have 0 free bytes: add a disk"), "{said}");
     assert!(!key(2).exists() && key(1).exists());
     assert!(fs::read(mount.path("file")).unwrap() == pattern(1, 3 << 20));
     fs::write(mount.path("more"), pattern(2, 3 << 20)).unwrap();
@@ -339,10 +339,14 @@ fn an_empty_disk_is_removed_and_its_number_is_not_given_again() {
     assert!(added.stdout.starts_with(b"disk 3 of volume "), "{added:?}");
     drop(mount);
     server.kill();
-    let said = refusal(&mut remove(None, "1"));
-    assert!(said.contains("bytes of disk 1 are in use"), "{said}");
-    succeed(&mut remove(None, "3"));
+    let said = succeed(remove(None, "3").arg("--json")).stdout;
+    assert_eq!(
+        serde_json::from_slice::<serde_json::Value>(&said).unwrap(),
+        serde_json::json!({ "disk": 3, "state": "gone", "used_bytes": 0 })
+    );
     assert!(!key(3).exists());
+    let said = refusal(&mut remove(None, "1"));
+    assert!(said.contains("and the disks that stay have 0 free bytes: add a disk"), "{said}");
     assert_eq!(succeed(&mut volume.check()).stdout, b"nothing is wrong\n");
     server.restart();
     assert_eq!(numbers(&server), [1]);

@@ -181,6 +181,7 @@ impl Disks for FakeDisks {
             address: Opaque::default(),
             epoch: *epoch,
             is_memory: true,
+            leaves: false,
         };
         out.boots.iter().map(info).collect()
     }

@@ -1,14 +1,15 @@
-//! `larder disk remove`: takes an empty disk out of a volume.
+//! `larder disk remove`: takes a disk out of a volume.
 
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use larder_meta::volume;
+use larder_meta::volume::{self, Removal, Tenure};
 use larder_wire::capability::DiskId;
 
-use crate::command::print;
-use crate::control::{Nowhere, Request, call};
+use crate::command::{print, print_json};
+use crate::control::{Nowhere, Removed, RemovedIs, Request, call};
 use crate::enrolment::forget_key;
+use crate::options::Bytes;
 use crate::runtime_dir::RuntimeDir;
 use crate::servers;
 use crate::volume::{Kept, TERM};
@@ -19,33 +20,74 @@ const ANSWER_MAX: Duration = Duration::from_secs(60);
 /// Arguments of `larder disk remove`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "The disk must be empty: larder volume status shows how many of its bytes are in use. If a metadata \
-server serves the volume, run this command on its machine as its user. The disk's key is removed from the volume's keys, and no \
-other disk gets its number; end the disk's process afterwards. A disk of a volume with copies is replaced instead (larder disk enrol \
---replace).\n\nExample:\n  larder disk remove 3 --engine embedded:/srv/meta"
+    after_help = "An empty disk is removed at once. Another one leaves: it gets no new data, and the metadata server moves \
+what is on it to other disks while clients work, no faster than larder meta --resilver says. When it is empty it is removed. \
+larder volume status shows how much is left. If the other disks have no room for it, nothing is changed. --cancel keeps a disk that \
+leaves; what was moved stays where it is.\n\nIf a metadata server serves the volume, run this command on its machine as its user; \
+without one, the next one moves the data. A removed disk's key is removed from the volume's keys, and no other disk gets its number; \
+end the disk's process afterwards. A disk of a volume with copies is replaced instead (larder disk enrol \
+--replace).\n\nExample:\n  larder disk remove 3 --engine embedded:/srv/meta\n  larder disk remove 3 --cancel --engine embedded:/srv/meta"
 )]
 pub(super) struct Args {
     /// The disk's number
     #[arg(value_name = "NUMBER")]
     disk: u32,
+    /// Keep a disk that leaves
+    #[arg(long)]
+    cancel: bool,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     kept: Kept,
 }
 
-/// Removes the disk, by the metadata server if one serves the volume.
+/// Removes the disk, or begins to, by the metadata server if one serves the volume.
 pub(super) fn run(args: &Args) -> Result<()> {
-    let disk = args.disk;
+    let (disk, keep) = (args.disk, args.cancel);
     let runtime = RuntimeDir::open()?;
-    match servers::of_engine(&runtime, &args.kept.shown()?)? {
+    let removed = match servers::of_engine(&runtime, &args.kept.shown()?)? {
         Some(socket) => {
-            call(&socket, &Request::RemoveDisk { disk }, ANSWER_MAX, &mut Nowhere)
+            let request = Request::RemoveDisk { disk, keep };
+            let (value, _) = call(&socket, &request, ANSWER_MAX, &mut Nowhere)
                 .context("the metadata server that serves the volume")?;
+            serde_json::from_value(value)?
         }
         None => {
-            let engine = args.kept.open(TERM)?;
-            volume::remove_disk(&*engine, DiskId(disk))?;
-            forget_key(&args.kept.keys()?, DiskId(disk))?;
+            let (engine, disk) = (args.kept.open(TERM)?, DiskId(disk));
+            let change = if keep { volume::keep_disk } else { volume::remove_disk };
+            let removed = Removed::of(disk, change(&*engine, disk)?);
+            if removed.state == RemovedIs::Gone {
+                forget_key(&args.kept.keys()?, disk)?;
+            }
+            removed
+        }
+    };
+    match args.json {
+        true => print_json(&removed),
+        false => print(&removed.to_text()),
+    }
+}
+
+impl Removed {
+    pub(crate) fn of(disk: DiskId, removal: Removal) -> Removed {
+        let state = match removal.tenure {
+            Tenure::Stays => RemovedIs::Stays,
+            Tenure::Leaves => RemovedIs::Leaving,
+            Tenure::Gone => RemovedIs::Gone,
+        };
+        Removed { disk: disk.0, state, used_bytes: removal.used_bytes }
+    }
+
+    fn to_text(self) -> String {
+        let Removed { disk, state, used_bytes } = self;
+        match state {
+            RemovedIs::Stays => format!("disk {disk} stays in the volume\n"),
+            RemovedIs::Leaving => format!(
+                "disk {disk} leaves: {} of it are in use and go to other disks (larder volume status)\n",
+                Bytes(used_bytes)
+            ),
+            RemovedIs::Gone => format!("disk {disk} does not belong to the volume any more\n"),
         }
     }
-    print(&format!("disk {disk} does not belong to the volume any more\n"))
 }
