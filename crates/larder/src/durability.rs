@@ -1,5 +1,6 @@
 //! An engine's answers and actions about the durability of files, when a command asks.
 
+use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
 
@@ -10,7 +11,9 @@ use larder_client::{Durability, last_path};
 use larder_vfs::{Cred, Error, Ino};
 
 use crate::classes::shown;
-use crate::report::{ClassShown, Durable, Explained, StoredPlace, Unsaved, promised_levels};
+use crate::report::{
+    ClassShown, Conflict, Durable, Explained, StoredPlace, Unsaved, promised_levels,
+};
 use crate::stack::Engine;
 
 /// How long a server is waited for that is asked where it has the bytes of a file: it may be away.
@@ -92,6 +95,19 @@ impl Engine {
             }
             done => done.context("its class cannot be set"),
         }
+    }
+
+    /// Objects of which both versions are kept, ours and another client's.
+    pub(crate) fn conflicts(&self) -> Vec<Conflict> {
+        let of = |(ino, wanted, name): (Ino, OsString, OsString)| {
+            let path = last_path(&self.cache, FileNo(ino.0));
+            let path = path.map_or_else(|| name.clone().into(), |path| path.with_file_name(&name));
+            Conflict {
+                path: path.to_string_lossy().into_owned(),
+                wanted: wanted.to_string_lossy().into_owned(),
+            }
+        };
+        self.client.conflicts().into_iter().map(of).collect()
     }
 
     /// The files that the server does not have completely: where they are, and when it gets the

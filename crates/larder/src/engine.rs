@@ -16,7 +16,7 @@ use crate::control::{Progress, Request, Sink};
 use crate::maintenance::{self, Warmed};
 use crate::remembered;
 use crate::report::{
-    Fill, Offline, Procedure, Reads, RpcTotal, ServerState, State, Status, Synced,
+    Conflict, Fill, Offline, Procedure, Reads, RpcTotal, ServerState, State, Status, Synced,
 };
 use crate::stack::Engine;
 
@@ -60,6 +60,7 @@ impl Engine {
                 bytes: client.fill.filled_bytes,
             },
             dirty: client.unsent.into(),
+            conflicts: self.conflicts(),
             cache: self.cache_state(),
             memory_bytes: resident_bytes().unwrap_or(0),
             rpc: RpcTotal {
@@ -137,8 +138,8 @@ impl Engine {
             true => Synced { left: self.client.unsent(&|_| true).into(), ..Synced::default() },
             false => self.send_all(sink).await?,
         };
-        let all = self.unsaved().into_iter();
-        let conflicts = all.filter_map(|file| Some((file.path?, file.kept_beside?))).collect();
+        let all = self.conflicts().into_iter();
+        let conflicts = all.map(|Conflict { path, wanted }| (path, wanted)).collect();
         Ok(Offline { is_away, synced, conflicts })
     }
 

@@ -14,6 +14,7 @@ mod server;
 mod stat;
 
 use std::fmt::{self, Write};
+use std::path::Path;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -31,6 +32,9 @@ pub(crate) use stat::{Connection, KernelState, Latency, Procedure, Stat};
 
 /// A limit that is as large as this counts as none: the free space of the disk decides then.
 const BYTES_UNLIMITED: u64 = 1 << 50;
+
+/// Most conflicts that are listed for people.
+const CONFLICTS_MAX: usize = 10;
 
 /// State of a mount.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -72,6 +76,10 @@ pub(crate) struct Status {
     pub(crate) fill: Fill,
     /// Data that waits to be written back.
     pub(crate) dirty: Dirty,
+    /// What was changed here and by another client, where both are kept under names of their own;
+    /// until the name is changed here.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) conflicts: Vec<Conflict>,
     /// Files that are lost, and could not be made again when they were opened.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) stay_lost: Vec<StaysLost>,
@@ -81,6 +89,15 @@ pub(crate) struct Status {
     pub(crate) memory_bytes: u64,
     /// All procedures together.
     pub(crate) rpc: RpcTotal,
+}
+
+/// An object that is kept beside the one of another client.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Conflict {
+    /// Its path in the mount.
+    pub(crate) path: String,
+    /// The name that it was to have; its own, if it was to be removed.
+    pub(crate) wanted: String,
 }
 
 /// How a daemon does.
@@ -296,6 +313,15 @@ impl Status {
         if self.dirty.files > 0 {
             writeln!(f, "  dirty    {} wait for the server", self.dirty)?;
         }
+        let at = if self.listen.is_some() { "" } else { self.mountpoint.as_str() };
+        for Conflict { path, wanted } in self.conflicts.iter().take(CONFLICTS_MAX) {
+            let path = Path::new(at).join(path);
+            writeln!(f, "  conflict {}", conflict(&path.to_string_lossy(), wanted))?;
+        }
+        if let Some(more) = self.conflicts.len().checked_sub(CONFLICTS_MAX).filter(|more| *more > 0)
+        {
+            writeln!(f, "  conflict and {more} more: larder status --json lists all")?;
+        }
         for StaysLost { path, why } in &self.stay_lost {
             writeln!(f, "  lost     {path}: {why}")?;
         }
@@ -325,7 +351,7 @@ impl Status {
             let count = cache.set_aside;
             writeln!(
                 f,
-                "  warning  {count} file(s) with changes that the server refused lie in {dir}/set-aside: copy what you need and remove them"
+                "  warning  {count} file(s) with changes that the server refused, or that met somebody else's, lie in {dir}/set-aside: copy what you need and remove them"
             )?;
         }
         let Reads { bytes_cached, bytes_remote, opens_passthrough, opens_other, .. } = self.reads;
@@ -422,6 +448,24 @@ mod tests {
         let shown = shown.to_string();
         assert!(shown.contains("  options  ro,actimeo=5\n"), "{shown}");
         assert!(shown.contains("9 calls, 3 failed (2 refused by the server)"), "{shown}");
+    }
+
+    #[test]
+    fn conflicts_are_listed_up_to_a_limit() {
+        let one = |number| Conflict {
+            path: format!("dir/name.conflict-here-{number}"),
+            wanted: "name".to_owned(),
+        };
+        let shown = |count| {
+            let conflicts = (0..count).map(one).collect();
+            let (state, mountpoint) = (State::Mounted, "/mnt".to_owned());
+            Status { state, mountpoint, conflicts, ..Status::default() }.to_string()
+        };
+        let listed = |count| shown(count).matches("  conflict ").count();
+        assert_eq!([0, 1, 10, 11].map(listed), [0, 1, 10, 11]);
+        let line = "  conflict /mnt/dir/name.conflict-here-0: kept beside name, which somebody else has made\n";
+        assert!(shown(1).contains(line), "{}", shown(1));
+        assert!(shown(12).contains("  conflict and 2 more: "), "{}", shown(12));
     }
 
     #[test]

@@ -78,6 +78,16 @@ impl Client {
         unsaved
     }
 
+    /// Objects that were changed here and by another client, and of which both versions are kept:
+    /// the file, the name that it was to have, and its name. Sends no request.
+    pub fn conflicts(&self) -> Vec<(Ino, OsString, OsString)> {
+        let all = self.core.names_to_tell(&|_| true).into_iter();
+        let mut all: Vec<_> =
+            all.filter_map(|(node, name)| Some((node.ino, name.wanted?, name.name))).collect();
+        all.sort();
+        all
+    }
+
     /// What the server lacks of the files that are `wanted`, including files that are open, or that
     /// the kernel writes itself. Sends no request.
     pub fn unsent(&self, wanted: &(dyn Fn(Ino) -> bool + Sync)) -> UnsentTotal {

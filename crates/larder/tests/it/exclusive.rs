@@ -297,11 +297,18 @@ fn a_name_of_another_client_is_kept_beside_ours_and_listed() {
     assert!(code == Some(0) && told.lines().count() == 1, "{told}");
     let (path, _) = told.split_once(": kept beside name, which somebody else has made").unwrap();
     assert!(path.contains("/name.conflict-"), "{path}");
+    // Where people look first, too.
+    let status = said(&mount, &["status", mount.path("").to_str().unwrap()]).1;
+    assert!(status.contains(&format!("  conflict {}", told.trim())), "{status}");
+    let listed = &mount.status()["conflicts"];
+    let at = path.rsplit_once('/').unwrap().1;
+    assert_eq!(*listed, serde_json::json!([{ "path": at, "wanted": "name" }]));
     assert_eq!(fs::read(path).unwrap(), b"ours");
     assert_eq!(fs::read(mount.path("name")).unwrap(), b"theirs");
     fs::rename(path, mount.path("mine")).unwrap();
     sync(&mount);
     assert_eq!(said(&mount, &["status", "--unsaved"]), (Some(0), String::new()));
+    assert!(mount.status()["conflicts"].is_null());
 }
 
 /// For classes that promise more, names are at the server when they are acknowledged.

@@ -238,6 +238,8 @@ fn what_two_mounts_did_without_the_server_is_kept_twice_where_it_meets() {
     assert_eq!(fs::read(server.path("made")).unwrap(), b"one");
     assert_eq!(fs::read(server.path("both")).unwrap(), b"one");
     assert!(told.contains("made.conflict-") && told.contains("kept beside made"), "{told}");
+    let conflicts = two.status()["conflicts"].as_array().unwrap().clone();
+    assert!(conflicts.iter().any(|one| one["wanted"] == "made"), "{conflicts:?}");
     // The bytes of the other machine.
     assert_eq!(two.status()["cache"]["set_aside"], 1);
     for mount in &mounts {
