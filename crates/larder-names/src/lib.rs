@@ -29,6 +29,7 @@
 //! - [`deferred`]: changes of names that are answered here.
 //! - [`passed`]: changes of names that are made at the server at once.
 //! - [`replay`]: makes waiting objects at the server.
+//! - [`retake`], [`giving_way`]: removes and renames there what was taken away here.
 //! - [`told`]: reports on waiting objects for users.
 //! - [`names`], [`answers`]: the [`larder_vfs::Remote`], and its [`larder_vfs::Deferring`].
 //!
@@ -42,6 +43,7 @@
 mod altered;
 mod answers;
 mod deferred;
+mod giving_way;
 mod journal;
 mod known;
 mod licence;

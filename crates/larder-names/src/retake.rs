@@ -13,7 +13,6 @@
 //! `NAME.conflict-HOST-TIME`. The journal reports that until the name is changed here.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -87,15 +86,6 @@ impl Shared {
             self.settle_change(moved, deadline, under_way).await?;
         }
         Ok(())
-    }
-
-    /// Where something is at the server for the moment.
-    fn own_name(&self, no: ObjectNo) -> OsString {
-        let state = self.state();
-        let handle = state.journal().handle(no);
-        let id: String =
-            handle.as_bytes()[8..12].iter().map(|byte| format!("{byte:02x}")).collect();
-        format!(".larder-{id}-{}", no.0).into()
     }
 
     /// The move that gives an object of the server its name.
@@ -189,7 +179,7 @@ impl Shared {
 
     /// The bytes of a file, and attributes set on it, are at the server before it replaces another
     /// one: both depend on its version, which a rename may change.
-    async fn send_bytes(&self, taken: &Taken) -> Result<()> {
+    pub(crate) async fn send_bytes(&self, taken: &Taken) -> Result<()> {
         if let Some(no) = self.altered_of(&taken.handle) {
             self.settle_altered(no, None).await?;
         }
@@ -201,37 +191,8 @@ impl Shared {
         held.bring(&self.known_as(&taken.handle)).await.map_err(|_| Error::TimedOut)
     }
 
-    /// Changes that wait for each other: the object of this one gets a temporary name.
-    async fn give_way(
-        &self,
-        no: ObjectNo,
-        taken: &Taken,
-        deadline: Option<Deadline>,
-    ) -> Result<()> {
-        self.send_bytes(taken).await?;
-        let own = Place { dir: taken.origin.dir.clone(), name: self.own_name(no) };
-        self.mark_taken(&[no]).await?;
-        let moved = self.rename_at_server(taken, (&taken.origin, &own), deadline).await;
-        let changes = match moved {
-            Ok(changes) => changes,
-            Err(error) => return Err(self.taken_late(no, error)),
-        };
-        let mut state = self.state();
-        if let Some(known) = state.known_mut(&own.dir) {
-            known.replayed(&changes.1, |names| {
-                names.remove(&taken.origin.name);
-                names.insert(own.name.clone());
-            });
-        }
-        state.journal_mut().renamed(&taken.origin, &own);
-        let left = Taken { origin: own, is_attempted: false, ..taken.clone() };
-        state.journal_mut().put_taken(no, Some(left));
-        self.record(&mut state);
-        Ok(())
-    }
-
     /// Asks for a rename between two places.
-    async fn rename_at_server(
+    pub(crate) async fn rename_at_server(
         &self,
         taken: &Taken,
         (from, to): (&Place, &Place),
@@ -451,7 +412,7 @@ impl Shared {
     }
 
     /// From now on the server may have made these changes; this survives a crash of the machine.
-    async fn mark_taken(&self, all: &[ObjectNo]) -> Result<()> {
+    pub(crate) async fn mark_taken(&self, all: &[ObjectNo]) -> Result<()> {
         {
             let mut state = self.state();
             for no in all {
@@ -467,7 +428,7 @@ impl Shared {
     }
 
     /// Records why a name was not taken away; returns the error for its waiting callers.
-    fn taken_late(&self, no: ObjectNo, error: Error) -> Error {
+    pub(crate) fn taken_late(&self, no: ObjectNo, error: Error) -> Error {
         let mut state = self.state();
         let Some(taken) = state.journal().taken().get(no).cloned() else { return Error::TimedOut };
         if state.failure(no) != Some(error) {

@@ -440,3 +440,39 @@ async fn objects_that_a_server_was_not_asked_for_any_more_are_not_attempted() {
     rig.deferring().settle(None).await.unwrap();
     assert_eq!(tree(&*rig.server).await.keys().collect::<Vec<_>>(), ["/a", "/b", "/e"]);
 }
+
+/// Something of the server's is taken out of a directory and gets the directory's name after that
+/// is removed: each waits for the other at the server.
+#[tokio::test]
+async fn what_gets_the_name_of_its_own_directory_is_there_when_the_server_is_back() {
+    for licence in LICENCES {
+        let pair = Pair::new(licence, 3).await;
+        let (top, root) = (pair.top.clone(), Cred::root());
+        let other = pair.rig.server.another_client();
+        let mut dir = top.clone();
+        let set = SetAttr { uid: Some(1000), ..mode(0o755) };
+        for name in ["a", "b"] {
+            let made = other.make(&root, &dir, name.as_ref(), New::Directory, set).await;
+            dir = made.unwrap().found.handle;
+        }
+        let file = other.make(&root, &dir, "file".as_ref(), New::FileExclusive, set).await.unwrap();
+        let above = pair.find(&top, "a").await.unwrap().0;
+        pair.leave();
+        let user = user();
+        let rename = async |from: (&Handle, &str), to: (&Handle, &str)| {
+            let (from, to) = ((from.0, OsStr::new(from.1)), (to.0, OsStr::new(to.1)));
+            pair.rig.remote().rename(&user, from, to).await.unwrap();
+        };
+        rename((&dir, "file"), (&top, "x")).await;
+        pair.rig.remove(&above, "b", Removal::Directory).await.unwrap();
+        pair.rig.remove(&top, "a", Removal::Directory).await.unwrap();
+        rename((&top, "x"), (&top, "a")).await;
+        pair.rig.server.reconnect();
+        pair.rig.names.shared().state().forget_known();
+        pair.rig.deferring().settle(None).await.unwrap();
+        let left = tree(&*pair.rig.server).await;
+        assert_eq!(left.keys().collect::<Vec<_>>(), ["/a"], "{licence:?}");
+        assert_eq!(left["/a"].kind, Kind::File);
+        assert_eq!(pair.rig.find(&top, "a").await.unwrap().handle, file.found.handle);
+    }
+}

@@ -1,0 +1,78 @@
+//! Changes that wait for each other at the server: two names that were exchanged, or a directory
+//! that is removed and something from in it that gets its name. One of them gets a temporary name.
+
+use std::ffi::OsString;
+
+use larder_vfs::{Deadline, Result};
+
+use crate::object::{Dir, ObjectNo, Place, Taken};
+use crate::shared::Shared;
+
+impl Shared {
+    /// Where something is at the server for the moment.
+    pub(crate) fn own_name(&self, no: ObjectNo) -> OsString {
+        let state = self.state();
+        let handle = state.journal().handle(no);
+        let id: String =
+            handle.as_bytes()[8..12].iter().map(|byte| format!("{byte:02x}")).collect();
+        format!(".larder-{id}-{}", no.0).into()
+    }
+
+    /// Gives the object of a change that waits for itself a temporary name.
+    pub(crate) async fn give_way(
+        &self,
+        no: ObjectNo,
+        taken: &Taken,
+        deadline: Option<Deadline>,
+    ) -> Result<()> {
+        self.send_bytes(taken).await?;
+        let own = Place { dir: self.staying(&taken.origin.dir), name: self.own_name(no) };
+        self.mark_taken(&[no]).await?;
+        let moved = self.rename_at_server(taken, (&taken.origin, &own), deadline).await;
+        let changes = match moved {
+            Ok(changes) => changes,
+            Err(error) => return Err(self.taken_late(no, error)),
+        };
+        let mut state = self.state();
+        let is_same = own.dir == taken.origin.dir;
+        if let Some(known) = state.known_mut(&own.dir) {
+            known.replayed(&changes.1, |names| {
+                if is_same {
+                    names.remove(&taken.origin.name);
+                }
+                names.insert(own.name.clone());
+            });
+        }
+        if !is_same && let Some(known) = state.known_mut(&taken.origin.dir) {
+            known.replayed(&changes.0, |names| {
+                names.remove(&taken.origin.name);
+            });
+        }
+        state.journal_mut().renamed(&taken.origin, &own);
+        let left = Taken { origin: own, is_attempted: false, ..taken.clone() };
+        state.journal_mut().put_taken(no, Some(left));
+        self.record(&mut state);
+        Ok(())
+    }
+
+    /// A directory, or if it is to be removed, the nearest one above it that is not: what gives way
+    /// to its removal must not stay in it.
+    fn staying(&self, dir: &Dir) -> Dir {
+        let state = self.state();
+        let journal = state.journal();
+        let mut dir = dir.clone();
+        loop {
+            let server = match &dir {
+                Dir::Server(handle) => Some(handle),
+                Dir::Made(no) => journal.named(*no).map(|named| &named.handle),
+            };
+            let removed = server.and_then(|server| {
+                journal.taken().of(server).map(|(_, taken)| taken).find(|one| one.place.is_none())
+            });
+            match removed {
+                Some(removed) => dir = removed.origin.dir.clone(),
+                None => return dir,
+            }
+        }
+    }
+}
