@@ -89,7 +89,9 @@ pub(crate) struct Moment(u64);
 const FORGOTTEN_KEPT: usize = 1024;
 /// More nodes than this are many, until there are only [`FEW`].
 const MANY: usize = 8 * FORGOTTEN_KEPT;
-const FEW: usize = FORGOTTEN_KEPT / 16;
+/// More than those that stay: the kernel may have forgotten these before there were many, and does
+/// not forget them again.
+const FEW: usize = 2 * FORGOTTEN_KEPT;
 
 /// The nodes in memory, over the index.
 pub(crate) struct Table {
@@ -368,6 +370,32 @@ mod tests {
         let begun_with = FILES * file_of(Time::default()).size;
         assert_eq!(sizes.sum::<u64>(), begun_with + THREADS * CHANGES);
         assert!(table.in_memory().len() <= FILES as usize);
+    }
+
+    /// The kernel forgets some nodes while there are few, and the others after there were many: none
+    /// stays, whether one of them was in use just then or not.
+    #[test]
+    fn after_a_large_walk_no_node_stays() {
+        let clock = Arc::new(SimClock::new());
+        let cache = Cache::in_memory(clock.clone(), Limits::default()).unwrap();
+        let table = Table::new(cache, clock, 32 << 10);
+        let ttl = TtlRange { min: Default::default(), max: Default::default() };
+        let begun = Monotonic::from_nanos(0);
+        let described = || Known::described(file_of(Time::default()), 1, begun, ttl.at_first());
+        let files = 0..2 * MANY as u64;
+        let mut inos = Vec::new();
+        for file in files {
+            inos.push(table.get_or_insert(&Handle::new(&file.to_be_bytes()), described).0.ino);
+            if file < FORGOTTEN_KEPT as u64 {
+                table.forget(inos[inos.len() - 1]);
+            }
+        }
+        assert_eq!(table.in_memory().len(), inos.len());
+        let in_use = table.get(inos[FORGOTTEN_KEPT]).unwrap();
+        table.forget(in_use.ino);
+        drop(in_use);
+        inos[FORGOTTEN_KEPT + 1..].iter().for_each(|ino| table.forget(*ino));
+        assert_eq!(table.in_memory().len(), 0);
     }
 
     /// A file that is gone has no handle; its number leads to its record, for callers that ask by
