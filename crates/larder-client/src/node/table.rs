@@ -372,8 +372,8 @@ mod tests {
         assert!(table.in_memory().len() <= FILES as usize);
     }
 
-    /// The kernel forgets some nodes while there are few, and the others after there were many: none
-    /// stays, whether one of them was in use just then or not.
+    /// The kernel forgets some nodes while there are few, and the others after there were many:
+    /// none stays, whether one of them was in use just then or not.
     #[test]
     fn after_a_large_walk_no_node_stays() {
         let clock = Arc::new(SimClock::new());
