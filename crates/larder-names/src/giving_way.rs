@@ -28,7 +28,16 @@ impl Shared {
         self.send_bytes(taken).await?;
         let own = Place { dir: self.staying(&taken.origin.dir), name: self.own_name(no) };
         self.mark_taken(&[no]).await?;
-        let moved = self.rename_at_server(taken, (&taken.origin, &own), deadline).await;
+        let cred = taken.taker.cred().until(deadline);
+        // The answer to an earlier attempt may have been lost.
+        let has_given_way = match self.at_place(&cred, &own).await {
+            Ok(found) => found.is_some_and(|found| found.handle == taken.handle),
+            Err(error) => return Err(self.taken_late(no, error)),
+        };
+        let moved = match has_given_way {
+            true => Ok(Default::default()),
+            false => self.rename_at_server(taken, (&taken.origin, &own), deadline).await,
+        };
         let changes = match moved {
             Ok(changes) => changes,
             Err(error) => return Err(self.taken_late(no, error)),

@@ -214,7 +214,7 @@ impl Shared {
     }
 
     /// The object that the server has under a name.
-    async fn at_place(&self, cred: &Cred, place: &Place) -> Result<Option<Found>> {
+    pub(crate) async fn at_place(&self, cred: &Cred, place: &Place) -> Result<Option<Found>> {
         let dir = self.server_dir(&place.dir)?;
         match self.remote.lookup(cred, &dir, &place.name).await {
             Ok(answer) => Ok(answer.found),

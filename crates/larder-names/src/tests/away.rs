@@ -476,3 +476,38 @@ async fn what_gets_the_name_of_its_own_directory_is_there_when_the_server_is_bac
         assert_eq!(pair.rig.find(&top, "a").await.unwrap().handle, file.found.handle);
     }
 }
+
+/// A file gives way to a directory that gets its name and then the file itself; whichever answer is
+/// lost, both are there in the end.
+#[tokio::test]
+async fn what_gave_way_is_found_again_although_the_answer_was_lost() {
+    let mut losses = 0;
+    for count in 0.. {
+        let pair = Pair::new(LICENCES[0], 4).await;
+        let (top, user) = (pair.top.clone(), user());
+        let other = pair.rig.server.another_client();
+        let set = SetAttr { uid: Some(1000), ..mode(0o644) };
+        let named = OsStr::new("name");
+        other.make(&Cred::root(), &top, named, New::FileExclusive, set).await.unwrap();
+        pair.leave();
+        let remote = pair.rig.remote();
+        remote.rename(&user, (&top, named), (&top, "x".as_ref())).await.unwrap();
+        let dir = pair.rig.made(&top, "name", New::Directory).await.unwrap().handle;
+        let (from, to) = ((&top, OsStr::new("x")), (&dir, OsStr::new("file")));
+        remote.rename(&user, from, to).await.unwrap();
+        pair.rig.server.reconnect();
+        pair.rig.names.shared().state().forget_known();
+        pair.rig.server.trouble_after(count, Trouble::Unanswered);
+        let _ = pair.rig.deferring().settle(None).await;
+        let was_lost = !pair.rig.server.is_trouble_to_come();
+        pair.rig.server.trouble_after(u64::MAX, Trouble::Unanswered);
+        pair.rig.deferring().settle(None).await.unwrap();
+        let left = tree(&*pair.rig.server).await;
+        assert_eq!(left.keys().collect::<Vec<_>>(), ["/name", "/name/file"], "{count}");
+        if !was_lost {
+            break;
+        }
+        losses += 1;
+    }
+    assert!(losses > 3, "{losses}");
+}
