@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{self, AtFlags, CWD, FallocateFlags, FlockOperation, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
@@ -65,7 +66,7 @@ impl Disk for RealDisk {
         };
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | create;
         let fd = fs::openat(&self.root, path, flags, FILE_MODE)?;
-        Ok(Arc::new(RealFile { fd }))
+        Ok(Arc::new(RealFile::new(fd)))
     }
 
     fn remove(&self, path: &str) -> io::Result<()> {
@@ -144,11 +145,22 @@ impl Disk for RealDisk {
 #[derive(Debug)]
 pub(crate) struct RealFile {
     fd: OwnedFd,
+    is_locked: AtomicBool,
 }
 
 impl RealFile {
     pub(crate) fn new(fd: OwnedFd) -> Self {
-        Self { fd }
+        Self { fd, is_locked: AtomicBool::new(false) }
+    }
+}
+
+impl Drop for RealFile {
+    fn drop(&mut self) {
+        if *self.is_locked.get_mut() {
+            // A process that is being started has inherited the descriptor, and the lock with it,
+            // until its exec: to close ours is not enough.
+            let _ = fs::flock(&self.fd, FlockOperation::Unlock);
+        }
     }
 }
 
@@ -242,7 +254,10 @@ impl DiskFile for RealFile {
 
     fn try_lock_exclusive(&self) -> io::Result<bool> {
         match fs::flock(&self.fd, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(true),
+            Ok(()) => {
+                self.is_locked.store(true, Ordering::Relaxed);
+                Ok(true)
+            }
             Err(Errno::WOULDBLOCK) => Ok(false),
             Err(error) => Err(error.into()),
         }
@@ -260,6 +275,23 @@ fn nanos(sec: i64, nsec: impl TryInto<i64>) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A copy of the descriptor, as a process has that is being started, does not hold the lock.
+    #[test]
+    fn a_lock_ends_when_its_file_is_dropped_though_a_process_has_inherited_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let disk = RealDisk::open(folder.path()).unwrap();
+        let open = || disk.open("lock", OpenMode::Create).unwrap();
+        let (first, second) = (open(), open());
+        assert!(first.try_lock_exclusive().unwrap());
+        let inherited = first.as_fd().unwrap().try_clone_to_owned().unwrap();
+        assert!(!second.try_lock_exclusive().unwrap());
+        drop(open());
+        assert!(!second.try_lock_exclusive().unwrap(), "only by the file that has it");
+        drop(first);
+        assert!(second.try_lock_exclusive().unwrap());
+        drop(inherited);
+    }
 
     /// Blocks reserved for root count neither as free nor as part of the total. Otherwise a disk
     /// that is half empty for its users could count as full.

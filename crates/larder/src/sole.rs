@@ -32,7 +32,14 @@ struct Claimed {
 /// A claim, which its process holds until this is dropped. Its file goes with the other files of
 /// the mount.
 pub(crate) struct Sole {
-    _locked: File,
+    locked: File,
+}
+
+impl Drop for Sole {
+    fn drop(&mut self) {
+        // A process that is being started has inherited it, until its exec.
+        let _ = flock(&self.locked, FlockOperation::Unlock);
+    }
 }
 
 impl Sole {
@@ -76,7 +83,7 @@ impl Sole {
         std::fs::write(&path, serde_json::to_vec(claimed)?).with_context(shown)?;
         let file = File::open(&path).with_context(shown)?;
         flock(&file, FlockOperation::NonBlockingLockExclusive).with_context(shown)?;
-        Ok(Sole { _locked: file })
+        Ok(Sole { locked: file })
     }
 }
 
