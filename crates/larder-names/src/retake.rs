@@ -108,7 +108,7 @@ impl Shared {
         under_way.push(no);
         let settled = match &taken.place {
             Some(to) => self.settle_moved(no, to, deadline, under_way).await,
-            None => self.settle_removed(no, &taken, deadline, under_way).await,
+            None => self.settle_removed(no, &taken.handle, deadline, under_way).await,
         };
         under_way.pop();
         settled
@@ -156,24 +156,26 @@ impl Shared {
     async fn settle_removed(
         &self,
         no: ObjectNo,
-        taken: &Taken,
+        removed: &Handle,
         deadline: Option<Deadline>,
         under_way: &mut Vec<ObjectNo>,
     ) -> Result<()> {
         loop {
             let inner = {
                 let state = self.state();
-                let dir = state.journal().dir(&taken.handle);
+                let dir = state.journal().dir(removed);
                 state.journal().taken().origins_in(&dir).map(|(_, inner)| inner).next()
             };
             let Some(inner) = inner else { break };
             self.settle_change(inner, deadline, under_way).await?;
         }
+        // Perhaps it had to give way in the meantime, and has another name.
+        let Some(taken) = self.waiting_taken(no) else { return Ok(()) };
         if !taken.is_last {
-            self.send_bytes(taken).await?;
+            self.send_bytes(&taken).await?;
         }
         self.mark_taken(&[no]).await?;
-        let removed = self.remove_at_server(no, taken, deadline).await;
+        let removed = self.remove_at_server(no, &taken, deadline).await;
         removed.map_err(|error| self.taken_late(no, error))
     }
 

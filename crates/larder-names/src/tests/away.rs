@@ -511,3 +511,39 @@ async fn what_gave_way_is_found_again_although_the_answer_was_lost() {
     }
     assert!(losses > 3, "{losses}");
 }
+
+/// A directory is removed, and gives way meanwhile to one that gets its name and what was in it: the
+/// removal, with which the change began, finds it under its temporary name.
+#[tokio::test]
+async fn what_gives_way_while_it_is_removed_is_no_conflict() {
+    for licence in LICENCES {
+        let pair = Pair::new(licence, 5).await;
+        let (top, user) = (pair.top.clone(), user());
+        let other = pair.rig.server.another_client();
+        let set = |mode| SetAttr { uid: Some(1000), mode: Some(mode), ..SetAttr::default() };
+        let made =
+            other.make(&Cred::root(), &top, "dir".as_ref(), New::Directory, set(0o755)).await;
+        let old = made.unwrap().found.handle;
+        let file = other.make(&Cred::root(), &old, "file".as_ref(), New::File, set(0o644)).await;
+        pair.leave();
+        let remote = pair.rig.remote();
+        let new = pair.rig.made(&top, "new", New::Directory).await.unwrap().handle;
+        let rename = async |from: (&Handle, &str), to: (&Handle, &str)| {
+            let (from, to) = ((from.0, OsStr::new(from.1)), (to.0, OsStr::new(to.1)));
+            remote.rename(&user, from, to).await.unwrap();
+        };
+        rename((&old, "file"), (&new, "file")).await;
+        rename((&top, "new"), (&top, "dir")).await;
+        pair.rig.server.reconnect();
+        pair.rig.names.shared().state().forget_known();
+        pair.rig.deferring().settle(Some(&old)).await.unwrap();
+        pair.rig.deferring().settle(None).await.unwrap();
+        let told = pair.rig.deferring().deferred();
+        assert!(told.is_empty(), "{licence:?}: {told:?}");
+        let left = tree(&*pair.rig.server).await;
+        assert_eq!(left.keys().collect::<Vec<_>>(), ["/dir", "/dir/file"], "{licence:?}");
+        let dir = pair.rig.find(&top, "dir").await.unwrap().handle;
+        let found = pair.rig.find(&dir, "file").await.unwrap().handle;
+        assert_eq!(found, file.as_ref().unwrap().found.handle);
+    }
+}
