@@ -512,8 +512,8 @@ async fn what_gave_way_is_found_again_although_the_answer_was_lost() {
     assert!(losses > 3, "{losses}");
 }
 
-/// A directory is removed, and gives way meanwhile to one that gets its name and what was in it: the
-/// removal, with which the change began, finds it under its temporary name.
+/// A directory is removed, and gives way meanwhile to one that gets its name and what was in it.
+/// The removal, with which the change began, finds it under its temporary name.
 #[tokio::test]
 async fn what_gives_way_while_it_is_removed_is_no_conflict() {
     for licence in LICENCES {
