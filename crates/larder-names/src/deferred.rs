@@ -12,9 +12,9 @@ use larder_vfs::{
     Time,
 };
 
-use crate::known::Known;
 use crate::object::{Body, Given, Maker, ObjectNo, Waiting, as_before, has_rights};
 use crate::overlay::There;
+use crate::server_dir::ServerDir;
 use crate::shared::{Shared, Target};
 use crate::state::State;
 
@@ -332,7 +332,7 @@ impl Shared {
         let key = state.journal().dir(dir);
         match state.known_mut(&key) {
             Some(known) => known.observe(attr),
-            None => drop(state.learn(key.clone(), Known::new(attr))),
+            None => drop(state.learn(key.clone(), ServerDir::new(attr))),
         }
         let granted = judged.granted.contains(wanted) && attr.kind == Kind::Directory;
         if granted {
@@ -355,7 +355,7 @@ impl Shared {
             state.see_file_system(attr.fsid);
             // Waiting objects are counted again when the attributes are shown.
             let nlink = attr.nlink.saturating_sub(state.journal().subdirectories(&key));
-            state.learn(key, Known::new(Attr { nlink, ..attr }));
+            state.learn(key, ServerDir::new(Attr { nlink, ..attr }));
         }
         Some(())
     }

@@ -22,7 +22,7 @@
 //!
 //! - [`object`], [`record`], [`journal`]: what was made here, as a pure state machine.
 //! - [`licence`]: when this machine may answer.
-//! - [`known`]: what is known of the server's directories in which something was made.
+//! - [`server_dir`]: what is known of the server's directories in which something was made.
 //! - [`state`], [`shared`]: both together; translates handles and attributes between client and
 //!   server.
 //! - [`lookup`], [`listing`]: lookups and listings.
@@ -45,7 +45,6 @@ mod answers;
 mod deferred;
 mod giving_way;
 mod journal;
-mod known;
 mod licence;
 mod listing;
 mod lookup;
@@ -56,6 +55,7 @@ mod passed;
 mod record;
 mod replay;
 mod retake;
+mod server_dir;
 mod shared;
 mod state;
 mod taken;

@@ -6,8 +6,8 @@ use std::ffi::OsStr;
 
 use larder_vfs::{Attr, Change, Cred, Error, Handle, Made, New, Removal, Result, SetAttr};
 
-use crate::known::Known;
 use crate::object::Dir;
+use crate::server_dir::ServerDir;
 use crate::shared::Shared;
 
 impl Shared {
@@ -34,7 +34,7 @@ impl Shared {
             let attr = &made.found.attr;
             state.learn_time(&*self.clock, attr.ctime);
             let known = state.known(&state.journal().dir(dir));
-            let inherits = known.is_none_or(Known::passes_group_on);
+            let inherits = known.is_none_or(ServerDir::passes_group_on);
             if owner_is_told && !inherits {
                 state.learn_owner(cred, attr);
             }

@@ -20,8 +20,8 @@ use larder_vfs::{
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-use crate::known::Known;
 use crate::object::{Body, Dir, Named, ObjectNo, Place, Shown, Taken, Waiting, is_unanswered};
+use crate::server_dir::ServerDir;
 use crate::shared::{Shared, Target};
 
 /// Most directories in which objects are made at the same time.
@@ -463,7 +463,7 @@ impl Shared {
             });
         }
         if attr.kind == Kind::Directory {
-            let known = if is_new { Known::made(attr, shown) } else { Known::new(attr) };
+            let known = if is_new { ServerDir::made(attr, shown) } else { ServerDir::new(attr) };
             state.learn(Dir::Made(no), known);
         }
         let is_conflict = given != *wanted;

@@ -9,8 +9,8 @@ use larder_io::Clock;
 use larder_vfs::{Attr, Cred, Error, Found, Handle, Time};
 
 use crate::journal::Journal;
-use crate::known::Known;
 use crate::object::{Dir, ObjectNo, Place, after};
+use crate::server_dir::ServerDir;
 
 /// Most directories of which something is known.
 const KNOWN_MAX: usize = 4096;
@@ -24,7 +24,7 @@ const SECOND_NS: i64 = 1_000_000_000;
 /// What is known, in memory. The journal is in the cache as well.
 pub(crate) struct State {
     journal: Journal,
-    known: HashMap<Dir, Known>,
+    known: HashMap<Dir, ServerDir>,
     /// Objects that were waiting in directories when they were listed; they keep their positions
     /// there.
     listed: HashMap<Dir, BTreeSet<ObjectNo>>,
@@ -78,11 +78,11 @@ impl State {
     }
 
     /// What is known of a directory of the server.
-    pub(crate) fn known(&self, dir: &Dir) -> Option<&Known> {
+    pub(crate) fn known(&self, dir: &Dir) -> Option<&ServerDir> {
         self.known.get(dir)
     }
 
-    pub(crate) fn known_mut(&mut self, dir: &Dir) -> Option<&mut Known> {
+    pub(crate) fn known_mut(&mut self, dir: &Dir) -> Option<&mut ServerDir> {
         self.known.get_mut(dir)
     }
 
@@ -157,7 +157,7 @@ impl State {
     }
 
     /// Something is known of a directory from now on.
-    pub(crate) fn learn(&mut self, dir: Dir, known: Known) -> &mut Known {
+    pub(crate) fn learn(&mut self, dir: Dir, known: ServerDir) -> &mut ServerDir {
         if self.known.len() >= KNOWN_MAX && !self.known.contains_key(&dir) {
             self.known.clear();
         }

@@ -13,7 +13,7 @@ const WRITERS_MAX: usize = 16;
 
 /// A directory of the server, as its only writer knows it.
 #[derive(Clone, Debug)]
-pub(crate) struct Known {
+pub(crate) struct ServerDir {
     /// The server's last report.
     attr: Attr,
     /// The times that applications see instead, as long as the server's version is this one.
@@ -24,16 +24,16 @@ pub(crate) struct Known {
     writers: Vec<Maker>,
 }
 
-impl Known {
+impl ServerDir {
     /// Of a directory that the server has just described.
-    pub(crate) fn new(attr: Attr) -> Known {
-        Known { attr, shown: None, names: None, writers: Vec::new() }
+    pub(crate) fn new(attr: Attr) -> ServerDir {
+        ServerDir { attr, shown: None, names: None, writers: Vec::new() }
     }
 
     /// For a directory that was just made, here and at the server: its version is `shown`, and it
     /// is empty.
-    pub(crate) fn made(attr: Attr, shown: Shown) -> Known {
-        Known { shown: Some(shown), names: Some(HashSet::new()), ..Known::new(attr) }
+    pub(crate) fn made(attr: Attr, shown: Shown) -> ServerDir {
+        ServerDir { shown: Some(shown), names: Some(HashSet::new()), ..ServerDir::new(attr) }
     }
 
     /// Whether objects made in it get its group.
@@ -64,7 +64,7 @@ impl Known {
     /// nevertheless, its names are not known any more.
     pub(crate) fn observe(&mut self, attr: Attr) {
         if !self.attr.validator().same(&attr.validator()) {
-            *self = Known::new(attr);
+            *self = ServerDir::new(attr);
         }
         self.attr = attr;
     }
@@ -115,7 +115,7 @@ impl Known {
     }
 
     fn forget(&mut self, change: &Change) {
-        *self = Known::new(change.after.unwrap_or(self.attr));
+        *self = ServerDir::new(change.after.unwrap_or(self.attr));
     }
 
     /// Its mode or owner may be another one.
