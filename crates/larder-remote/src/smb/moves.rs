@@ -89,8 +89,8 @@ impl Moves {
         is_below: impl Below,
     ) -> Move<'_> {
         self.until(|state| state.try_move(dir, &ends, &is_below)).await;
-        let _ends = Stay { moves: self, files: ends.map(Handle::clone).into() };
-        let begun = Move { dir: dir.clone(), _ends };
+        let ends = Stay { moves: self, files: ends.map(Handle::clone).into() };
+        let begun = Move { dir: dir.clone(), ends };
         self.until(|state| state.is_quiet_below(dir, &is_below)).await;
         begun
     }
@@ -126,13 +126,14 @@ impl Drop for Stay<'_> {
 /// A rename of a directory under way.
 pub(super) struct Move<'a> {
     dir: Handle,
-    _ends: Stay<'a>,
+    /// The directories from which and to which it moves stay where they are.
+    ends: Stay<'a>,
 }
 
 impl Drop for Move<'_> {
     fn drop(&mut self) {
         // Before the ends, whose end wakes those that wait.
-        self._ends.moves.state().end_move(&self.dir);
+        self.ends.moves.state().end_move(&self.dir);
     }
 }
 
