@@ -123,9 +123,7 @@ impl Core {
             Err(_) => Ok(()),
         };
         if let Ok(copied) = &answer {
-            let (mut state, end) = (node.state(), copy.to + copied.len);
-            state.wrote(end);
-            state.opens_mut().raise_believed_end(end);
+            node.state().wrote(copy.to + copied.len);
         }
         let told = answer.as_ref().ok().filter(|_| followed.is_ok());
         self.end_change(node, told.map(|copied| copied.change));

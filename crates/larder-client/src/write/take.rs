@@ -193,9 +193,7 @@ impl Core {
             self.remote.write(cred, &handle, open.as_ref(), offset, data.clone(), Stability::FileSync));
         let changes = answer.as_ref().ok().map(|written| written.change);
         if changes.is_some() {
-            let (mut state, end) = (node.state(), offset + data.len() as u64);
-            state.wrote(end);
-            state.opens_mut().raise_believed_end(end);
+            node.state().wrote(offset + data.len() as u64);
         }
         // Without a version, so that the change cannot make the cached bytes valid under a new one.
         // What was written in the meantime, and found room, stays; other cached bytes are dropped

@@ -19,11 +19,12 @@ impl State {
         self.changes.in_flight += 1;
     }
 
-    /// During a change of ours: the server has the bytes that we wrote up to `end`. The reply
-    /// perhaps does not describe the file.
+    /// During a change of ours: the server has the bytes that we wrote up to `end`, and the kernel
+    /// knows of them. The reply perhaps does not describe the file.
     pub(crate) fn wrote(&mut self, end: u64) {
         assert!(self.changes.in_flight > 0, "bytes are sent outside of a change");
         self.changes.written_end = self.changes.written_end.max(end);
+        self.opens.raise_believed_end(end);
     }
 
     /// Where the file ends at the server, as far as is known: all behind it are zeros or nothing.
