@@ -19,6 +19,7 @@ mod names;
 mod on_way;
 mod once;
 mod raising;
+mod random;
 pub(crate) mod rig;
 mod sessions;
 mod several;

@@ -14,6 +14,7 @@ use larder_wire::meta::{BLOCK_BYTES, Status};
 use larder_wire::xdr::Array;
 use tokio::sync::oneshot;
 
+use super::random::Random;
 use super::rig::{Rig, refused, size};
 use crate::committer::{Event, NextStale};
 use crate::disks::CapabilityName;
@@ -24,18 +25,6 @@ use crate::volume::{self, NewDisk, Place};
 const B: u64 = BLOCK_BYTES;
 const DISK_BLOCKS: u64 = 44;
 const FILE_BLOCKS: u64 = 6;
-
-/// A small random number generator (xorshift64*).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % end
-    }
-}
 
 /// A grant, as the disks of tests make it.
 pub(super) struct Granted {

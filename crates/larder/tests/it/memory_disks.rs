@@ -23,9 +23,7 @@ fn written(told: &serde_json::Value, at: usize) -> u64 {
 /// other disk is, and the memory disk is empty.
 #[test]
 fn memory_disks_are_told_apart_and_stay_empty() {
-    let mut volume = Volume::with_copies(1, 1);
-    volume.enrol(&["--memory"]);
-    volume.disks[1].keep_in_memory();
+    let mut volume = Volume::with_memory_disk();
     volume.disks.iter_mut().for_each(Disk::start);
     for mut server in [
         Server::volume(&["--size", "64M", "--memory", "64M"]),
@@ -63,9 +61,7 @@ fn memory_disks_are_told_apart_and_stay_empty() {
 /// the file can be rewritten and removed; files of class `edited` are unaffected.
 #[test]
 fn a_volatile_file_is_in_memory_and_its_loss_is_told() {
-    let mut volume = Volume::with_copies(1, 1);
-    volume.enrol(&["--memory"]);
-    volume.disks[1].keep_in_memory();
+    let mut volume = Volume::with_memory_disk();
     volume.disks.iter_mut().for_each(Disk::start);
     let server = Server::meta(&["--engine", &volume.engine()]);
     eventually("both disks are there", || status(&server)["disks"][1]["state"] == "up");
@@ -170,9 +166,7 @@ fn what_is_in_two_memories_is_lost_with_both_alone() {
 /// is killed between.
 #[test]
 fn what_is_due_goes_from_memory_to_the_disk_and_nothing_else_does() {
-    let mut volume = Volume::with_copies(1, 1);
-    volume.enrol(&["--memory"]);
-    volume.disks[1].keep_in_memory();
+    let mut volume = Volume::with_memory_disk();
     volume.disks.iter_mut().for_each(Disk::start);
     let mut server = Server::meta(&["--engine", &volume.engine()]);
     let up = |server: &Server| status(server)["disks"][1]["state"] == "up";
@@ -227,9 +221,7 @@ fn what_is_due_goes_from_memory_to_the_disk_and_nothing_else_does() {
 /// A volume with a disk and a memory disk, and a mount whose files `*.o` are volatile, `*.later`
 /// for a time, and others not.
 fn with_volatile_names() -> (Volume, Server, Mount) {
-    let mut volume = Volume::with_copies(1, 1);
-    volume.enrol(&["--memory"]);
-    volume.disks[1].keep_in_memory();
+    let mut volume = Volume::with_memory_disk();
     volume.disks.iter_mut().for_each(Disk::start);
     let server = Server::meta(&["--engine", &volume.engine()]);
     eventually("both disks are there", || status(&server)["disks"][1]["state"] == "up");
@@ -400,9 +392,7 @@ fn the_attribute_reports_where_the_bytes_are() {
 /// user may make one.
 #[test]
 fn a_memory_disk_that_does_not_fit_is_refused() {
-    let mut volume = Volume::with_copies(1, 1);
-    volume.enrol(&["--memory"]);
-    volume.disks[1].keep_in_memory();
+    let volume = Volume::with_memory_disk();
     let told = refusal(&mut volume.disks[1].command_with("1000T"));
     assert!(told.contains("a memory disk of 1000 TiB does not fit: "), "{told}");
     let folder = scratch("larder-serve-");
@@ -432,9 +422,7 @@ fn a_memory_disk_that_does_not_fit_is_refused() {
 /// kernel kills nothing. When files are removed, later ones are in memory again.
 #[test]
 fn what_finds_no_room_in_memory_goes_to_disks_and_is_reported() {
-    let mut volume = Volume::with_copies(1, 1);
-    volume.enrol(&["--memory"]);
-    volume.disks[1].keep_in_memory();
+    let mut volume = Volume::with_memory_disk();
     volume.disks[1].group = Group::with_limit(104 << 20);
     volume.disks.iter_mut().for_each(Disk::start);
     let server = Server::meta(&["--engine", &volume.engine()]);

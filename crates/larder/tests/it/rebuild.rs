@@ -45,9 +45,7 @@ struct Lossy {
 
 impl Lossy {
     fn new() -> Lossy {
-        let mut volume = Volume::with_copies(1, 1);
-        volume.enrol(&["--memory"]);
-        volume.disks[1].keep_in_memory();
+        let mut volume = Volume::with_memory_disk();
         volume.disks.iter_mut().for_each(Disk::start);
         let server = Server::meta(&["--engine", &volume.engine()]);
         eventually("both disks are there", || status(&server)["disks"][1]["state"] == "up");

@@ -97,6 +97,14 @@ impl Volume {
         volume
     }
 
+    /// A volume with a disk and a memory disk, which do not run.
+    pub(crate) fn with_memory_disk() -> Volume {
+        let mut volume = Volume::with_copies(1, 1);
+        volume.enrol(&["--memory"]);
+        volume.disks[1].keep_in_memory();
+        volume
+    }
+
     /// Adds a disk that does not run.
     pub(crate) fn enrol(&mut self, options: &[&str]) -> &mut Disk {
         let number = self.disks.len();

@@ -10,28 +10,13 @@ use larder_wire::meta::words::{ByteRange, DiskId, FileId, OpenId};
 
 use super::{B, Clients, Held, content, disk_of, is_there, move_all};
 use crate::rights::Caller;
+use crate::tests::random::Random;
 use crate::tests::rig::{Rig, size};
 use crate::volume::{self, Tenure};
 
 const DISK_BLOCKS: u64 = 14;
 const DISKS_MAX: usize = 4;
 const FILE_BLOCKS: u64 = 5;
-
-/// A small random number generator (xorshift64*).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % end
-    }
-
-    fn one_of<T: Copy>(&mut self, from: &[T]) -> T {
-        from[self.below(from.len() as u64) as usize]
-    }
-}
 
 /// A block of a file.
 type Block = (FileId, u64);
