@@ -12,6 +12,7 @@ use larder_io::Monotonic;
 use larder_vfs::{Attr, Change, Entry, Found, Fresh, Ino, Kind, Validator};
 
 use super::changes::{Seen, Settled};
+use super::server_times::Age;
 use super::squash::RootSquash;
 use super::state::State;
 use super::table::Node;
@@ -27,7 +28,8 @@ impl Core {
         asked: Monotonic,
         hint: Option<(Ino, std::ffi::OsString)>,
     ) -> Arc<Node> {
-        let is_young = self.see(&found.attr, asked);
+        self.times.see(&found.attr, self.now());
+        let is_young = self.age(&found.attr, asked).is_young();
         let ttl = self.ttl_range(found.attr.kind).at_first();
         let (node, is_new) = self.table.get_or_insert(&found.handle, || Known {
             // Not a number that old names may have, in case the record was lost.
@@ -41,14 +43,14 @@ impl Core {
             return node;
         }
         let is_moved = hint.is_some_and(|place| node.state().seen_at(place));
-        self.observe_at(&node, found.attr, asked, is_young, is_moved);
+        self.observe_at(&node, found.attr, asked, is_moved);
         node
     }
 
     /// Processes a description that came with the reply to a call made at `asked`.
     pub(crate) fn observe(&self, node: &Node, attr: Attr, asked: Monotonic) -> Seen {
-        let is_young = self.see(&attr, asked);
-        self.observe_at(node, attr, asked, is_young, false)
+        self.times.see(&attr, self.now());
+        self.observe_at(node, attr, asked, false)
     }
 
     /// The same for a description that came with bytes requested for `version`. To be called before
@@ -62,7 +64,7 @@ impl Core {
         asked: Monotonic,
     ) {
         self.observe(node, attr, asked);
-        if !self.is_young(&attr, asked) {
+        if !self.age(&attr, asked).is_young() {
             return;
         }
         let mut state = node.state();
@@ -73,22 +75,18 @@ impl Core {
         }
     }
 
-    /// The same for a file that was perhaps found under another name, in a version that is perhaps
-    /// young.
-    fn observe_at(
-        &self,
-        node: &Node,
-        attr: Attr,
-        asked: Monotonic,
-        is_young: bool,
-        is_moved: bool,
-    ) -> Seen {
+    /// The same for a file that was perhaps found under another name.
+    fn observe_at(&self, node: &Node, attr: Attr, asked: Monotonic, is_moved: bool) -> Seen {
         let mut state = node.state();
+        if state.is_newest(asked, self.session) {
+            self.see_next(&state, &attr);
+        }
+        let age = self.age(&attr, asked);
         let ttl = self.ttl_range(state.known().attr.kind);
         let before = Attr { atime: attr.atime, ..state.known().attr };
         let is_shown = state.is_shown(self.session);
         let believed = (state.known().epoch, state.known().doubtful);
-        let seen = state.observe(attr, self.session, asked, ttl, is_young);
+        let seen = state.observe(attr, self.session, asked, ttl, age);
         let is_believed = (state.known().epoch, state.known().doubtful) == believed;
         let is_same = seen == Seen::Same && before == attr && !is_moved && is_believed;
         if is_same {
@@ -112,16 +110,16 @@ impl Core {
         seen
     }
 
-    /// Learns from a description what time the server's clock has, and whether the version was too
-    /// young for what is read from `asked` on to be reliable.
-    fn see(&self, attr: &Attr, asked: Monotonic) -> bool {
-        self.times.see(attr, self.now());
-        self.is_young(attr, asked)
+    /// Learns what time the server's clock has from a description that is newer than the known one.
+    fn see_next(&self, state: &State, attr: &Attr) {
+        let known = state.known();
+        let before = (known.session == self.session).then_some(known.asked);
+        self.times.see_next(&known.attr, before, attr, self.now());
     }
 
-    /// Whether a version was too young at `asked` for what was read from then on to be reliable.
-    fn is_young(&self, attr: &Attr, asked: Monotonic) -> bool {
-        self.times.is_young(attr, asked, (self.now(), || self.clock.wall()))
+    /// How old a version was at `asked`.
+    fn age(&self, attr: &Attr, asked: Monotonic) -> Age {
+        self.times.age(attr, asked, (self.now(), || self.clock.wall()))
     }
 
     /// What is cached under the version `from` is valid under the present one too.
@@ -162,10 +160,10 @@ impl Core {
     /// The part of it that concerns the node's state.
     pub(crate) fn end_change_of(&self, state: &mut State, replies: Vec<Change>) -> Option<Settled> {
         let (now, ttl) = (self.now(), self.ttl_range(state.known().attr.kind));
-        replies
-            .iter()
-            .filter_map(|change| change.after)
-            .for_each(|attr| self.times.see(&attr, now));
+        for attr in replies.iter().filter_map(|change| change.after) {
+            self.times.see(&attr, now);
+            self.see_next(state, &attr);
+        }
         let is_coarse = self.times.is_coarse(&state.known().attr);
         state.end_change(replies, self.session, now, ttl, is_coarse)
     }

@@ -29,6 +29,8 @@ pub(crate) mod verdicts;
 mod xattrs;
 
 pub(crate) use changes::{have_same_bytes, replacing, unchanged};
+#[cfg(test)]
+pub(crate) use server_times::Age;
 pub(crate) use server_times::ServerTimes;
 pub(crate) use squash::{RootSquash, Squash};
 pub(crate) use state::State;

@@ -15,12 +15,16 @@
 //!   change time that was seen. A change time may be in the future, because a clock was set; so the
 //!   server's time is assumed to be no later than our own clock. If our clock is behind, versions
 //!   count as young for longer, which costs requests.
+//! - A file that has changed since it was last seen shows what time the server had since then. If
+//!   that is less than the bound, the server's clock was *set back*. From then on only such changes
+//!   tell the time, because all other change times may be of the server's future; and a version of
+//!   that future vouches for nothing, however long ago it was read.
 //!
 //! Some clocks have fine digits and move in steps of some milliseconds (Linux before 6.13). That is
 //! noticed when two changes, the second one sent after the first was answered, have the same time.
 //!
-//! With a change attribute none of this matters. The server's clock is assumed never to be set
-//! back.
+//! With a change attribute none of this matters. Until a change shows that the server's clock was
+//! set back, nobody can know it.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -54,14 +58,47 @@ struct Seen {
     unit: i128,
     /// Two changes had the same time, although they were apart.
     ticks: bool,
-    /// Greatest difference between a change time and our clock when it was seen, less the possible
-    /// drift.
-    ahead: Option<i128>,
+    reached: Option<Reached>,
+    /// The clock was set back while we looked.
+    was_set_back: bool,
+}
+
+/// A time that the server's clock had reached at a moment of ours.
+#[derive(Clone, Copy, Debug)]
+struct Reached {
+    time: i128,
+    at: Monotonic,
+}
+
+impl Reached {
+    /// The earliest time that the server's clock can have had at another moment, unless it was set.
+    fn by(&self, moment: Monotonic) -> i128 {
+        let ours = i128::from(moment.as_nanos()) - i128::from(self.at.as_nanos());
+        self.time + ours - ours.abs() / DRIFT_PARTS
+    }
+}
+
+/// What the age of a version says of bytes and names that have this version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Age {
+    /// They have each change that came before the version was asked for.
+    Old,
+    /// A later change may have the same time: what is read from then on vouches for nothing.
+    Young,
+    /// It is of the server's future, whose clock was set back: what was read earlier vouches for
+    /// nothing either.
+    OfTheFuture,
+}
+
+impl Age {
+    pub(crate) fn is_young(self) -> bool {
+        self != Age::Old
+    }
 }
 
 impl Seen {
     fn nothing(fsid: u64) -> Seen {
-        Seen { fsid, unit: SECOND_NS, ticks: false, ahead: None }
+        Seen { fsid, unit: SECOND_NS, ticks: false, reached: None, was_set_back: false }
     }
 
     /// Changes that are closer together may have the same time; `None` if no two changes have the
@@ -73,6 +110,13 @@ impl Seen {
             _ => self.ticks.then_some(TICK_NS),
         }
     }
+
+    /// The clock had reached this time by `now`.
+    fn reach(&mut self, time: i128, now: Monotonic) {
+        if self.reached.is_none_or(|known| known.by(now) < time) {
+            self.reached = Some(Reached { time, at: now });
+        }
+    }
 }
 
 impl ServerTimes {
@@ -82,10 +126,34 @@ impl ServerTimes {
             while seen.unit > 1 && i128::from(attr.ctime.nsec) % seen.unit != 0 {
                 seen.unit /= 10;
             }
-            if seen.granule().is_some() {
-                let ahead = nanos(attr.ctime) - passed(now);
-                seen.ahead = Some(seen.ahead.map_or(ahead, |known| known.max(ahead)));
+            if seen.granule().is_some() && !seen.was_set_back {
+                seen.reach(nanos(attr.ctime), now);
             }
+        });
+    }
+
+    /// Takes in a description that had come by `now`, of a file that was different at some moment
+    /// since `before`; `None`: in an earlier session.
+    pub(crate) fn see_next(
+        &self,
+        last: &Attr,
+        before: Option<Monotonic>,
+        attr: &Attr,
+        now: Monotonic,
+    ) {
+        if last.ctime == attr.ctime && last.size == attr.size && last.mtime == attr.mtime {
+            return;
+        }
+        self.update(attr, |seen| {
+            let Some(granule) = seen.granule() else { return };
+            let time = nanos(attr.ctime);
+            let reached = seen.reached.zip(before).map(|(reached, moment)| reached.by(moment));
+            let is_back = time < nanos(last.ctime);
+            if is_back || reached.is_some_and(|reached| time + granule < reached) {
+                tracing::debug!(fsid = seen.fsid, "the server's clock was set back");
+                (seen.was_set_back, seen.reached) = (true, None);
+            }
+            seen.reach(time, now);
         });
     }
 
@@ -107,25 +175,29 @@ impl ServerTimes {
         attr.change.is_none() && self.of(attr.fsid).granule().is_some()
     }
 
-    /// Whether a change may have the same time as the version `attr`, although it comes after a
-    /// request that was sent at `asked`. Our own clocks show `now` and `wall`.
-    pub(crate) fn is_young(
+    /// How old the version `attr` was when it was asked for: it is young if a change that comes
+    /// later may have the same time. Our own clocks show `now` and `wall`.
+    pub(crate) fn age(
         &self,
         attr: &Attr,
         asked: Monotonic,
         (now, wall): (Monotonic, impl FnOnce() -> WallTime),
-    ) -> bool {
+    ) -> Age {
         if attr.change.is_some() {
-            return false;
+            return Age::Old;
         }
         let seen = self.of(attr.fsid);
-        let Some(granule) = seen.granule() else { return false };
-        let Some(ahead) = seen.ahead else { return true };
+        let Some(granule) = seen.granule() else { return Age::Old };
+        let Some(reached) = seen.reached else { return Age::Young };
         let wall = wall();
         let our_time = nanos(Time { sec: wall.sec, nsec: wall.nsec });
         let since_ns = i128::from(now.as_nanos()) - i128::from(asked.as_nanos());
-        let reached = (ahead + passed(asked)).min(our_time - since_ns);
-        nanos(attr.ctime) + granule > reached
+        let reached = reached.by(asked).min(our_time - since_ns);
+        match nanos(attr.ctime) + granule > reached {
+            true if seen.was_set_back => Age::OfTheFuture,
+            true => Age::Young,
+            false => Age::Old,
+        }
     }
 
     fn of(&self, fsid: u64) -> Seen {
@@ -154,12 +226,6 @@ impl ServerTimes {
 
 fn nanos(time: Time) -> i128 {
     i128::from(time.sec) * SECOND_NS + i128::from(time.nsec)
-}
-
-/// How much of our clock has passed at the server at least.
-fn passed(now: Monotonic) -> i128 {
-    let ours = i128::from(now.as_nanos());
-    ours - ours / DRIFT_PARTS
 }
 
 #[cfg(test)]
@@ -207,7 +273,7 @@ mod tests {
                             let (version, came) = (told(changed), asked + 1);
                             times.see(&version, at(came));
                             let own_clock = (at(came), || wall(5_000_000 + came));
-                            let is_young = times.is_young(&version, at(asked), own_clock);
+                            let is_young = times.age(&version, at(asked), own_clock).is_young();
                             let is_hidden = told(asked) == version;
                             assert!(is_young || !is_hidden, "{granule} {server} {changed} {asked}");
                             hidden += u32::from(is_hidden);
@@ -230,7 +296,8 @@ mod tests {
             times.see(&file_of(Time { sec: 5, nsec }), at(0));
             assert_eq!(times.is_coarse(&fine), coarse, "{nsec}");
         }
-        assert!(!times.is_young(&fine, at(0), (at(0), || unreachable!("no need to look"))));
+        let own_clock = (at(0), || unreachable!("no need to look"));
+        assert_eq!(times.age(&fine, at(0), own_clock), Age::Old);
         assert!(times.is_coarse(&Attr { fsid: 2, ..fine }), "another file system is another clock");
         assert!(!times.is_coarse(&Attr { fsid: 2, change: Some(1), ..fine }));
     }
@@ -249,6 +316,34 @@ mod tests {
         assert!(times.is_coarse(&fine), "it stood still");
     }
 
+    /// A file is changed after it was seen and before it is seen again. (when it was seen, if in
+    /// this session; its change time then and now; whether the clock was set back), where another
+    /// file was changed and seen at 100 s.
+    #[test]
+    fn a_change_shows_that_the_clock_was_set_back() {
+        for (before, last, next, is_back) in [
+            (Some(100_000), 50_000, 98_000, false),
+            (Some(100_000), 50_000, 97_000, true),
+            (Some(200_000), 50_000, 197_900, false),
+            (Some(200_000), 50_000, 197_000, true),
+            // The clocks may have drifted since.
+            (Some(50_000), 40_000, 47_951, false),
+            (Some(50_000), 40_000, 47_000, true),
+            (None, 50_000, 51_000, false),
+            (None, 50_000, 49_000, true),
+            (Some(200_000), 50_000, 50_000, false),
+        ] {
+            let times = ServerTimes::default();
+            times.see(&file_of(time(100_000)), at(100_000));
+            let (last, next) = (file_of(time(last)), file_of(time(next)));
+            times.see_next(&last, before.map(at), &next, at(250_000));
+            let young = file_of(time(299_000));
+            let age = times.age(&young, at(300_000), (at(300_000), || wall(300_000)));
+            let expected = if is_back { Age::OfTheFuture } else { Age::Young };
+            assert_eq!(age, expected, "{before:?} {:?} {:?}", last.ctime, next.ctime);
+        }
+    }
+
     /// Versions count as young for as long as they are in the future by our clock.
     #[test]
     fn what_is_of_the_future_tells_nothing() {
@@ -257,7 +352,7 @@ mod tests {
         let version = file_of(time(5_000_000));
         for (since, is_young) in [(1000, true), (1999, true), (2000, false)] {
             let own_clock = (at(1), || wall(5_000_001 + since));
-            assert_eq!(times.is_young(&version, at(0), own_clock), is_young, "{since}");
+            assert_eq!(times.age(&version, at(0), own_clock).is_young(), is_young, "{since}");
         }
     }
 }

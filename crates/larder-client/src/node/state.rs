@@ -27,6 +27,7 @@ use larder_vfs::{Attr, Error, Handle, Ino, Kind, Result};
 use super::changes::{Changes, Seen, have_same_bytes};
 use super::dropped::Dropped;
 use super::leasing::Leasing;
+use super::server_times::Age;
 use super::verdicts::Rights;
 use crate::journal::{Known, ListingHead, Unfinished, Version};
 use crate::names::{Hidden, Listed, Whole};
@@ -407,6 +408,12 @@ impl State {
         was_doubtful
     }
 
+    /// Whether a description that was asked for then is newer than the known one.
+    pub(crate) fn is_newest(&self, asked: Monotonic, session: u64) -> bool {
+        let newer = self.known.session != session || asked >= self.known.asked;
+        newer && self.changes.in_flight == 0 && asked >= self.changes.ended
+    }
+
     /// Processes a description from the reply to a call made at `asked`. The version in it may be
     /// too young for what is read from `asked` on to be reliable.
     pub(crate) fn observe(
@@ -415,10 +422,9 @@ impl State {
         session: u64,
         asked: Monotonic,
         ttl: TtlRange,
-        is_young: bool,
+        age: Age,
     ) -> Seen {
-        let newer = self.known.session != session || asked >= self.known.asked;
-        if !newer || self.changes.in_flight > 0 || asked < self.changes.ended {
+        if !self.is_newest(asked, session) {
             return Seen::Older;
         }
         let was_fresh = !self.fresh_for(session, asked).is_zero();
@@ -443,16 +449,21 @@ impl State {
                 _ => self.forget_contents(),
             }
         }
-        self.judge_age(seen, was_fresh, is_young);
+        self.judge_age(seen, was_fresh, age);
         self.adopt(attr, session, asked);
         seen
     }
 
     /// Draws the conclusions from the age of a version that was `seen`, and is not recorded yet.
-    /// Bytes of a file are judged when they arrive.
-    fn judge_age(&mut self, seen: Seen, was_fresh: bool, is_young: bool) {
+    /// Bytes of a file are judged when they arrive, and again if the server's clock was set back.
+    fn judge_age(&mut self, seen: Seen, was_fresh: bool, age: Age) {
+        let is_young = age.is_young();
         if !self.is_directory() {
-            self.known.doubtful |= is_young && matches!(seen, Seen::Moved { .. });
+            self.known.doubtful |= match seen {
+                Seen::Moved { .. } => is_young,
+                Seen::Same => age == Age::OfTheFuture,
+                Seen::SameData { .. } | Seen::Changed | Seen::Older => false,
+            };
             return;
         }
         if self.known.doubtful && !(is_young && was_fresh) {

@@ -313,7 +313,7 @@ mod tests {
     use super::*;
     use crate::fixtures::file_of;
     use crate::journal::Known;
-    use crate::node::State;
+    use crate::node::{Age, State};
     use crate::options::TtlRange;
 
     fn version(number: u64) -> Version {
@@ -426,7 +426,7 @@ mod tests {
             if steps >= 2 {
                 state.opens_mut().end_of_bypass();
             }
-            state.observe(file_of(Time { sec: 5, nsec: 5 }), 1, at(1), ttl, false);
+            state.observe(file_of(Time { sec: 5, nsec: 5 }), 1, at(1), ttl, Age::Old);
             assert_eq!(state.unsent().is_mixed(), is_mixed, "{steps}");
         }
     }

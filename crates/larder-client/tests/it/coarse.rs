@@ -48,6 +48,18 @@ impl Coarse {
         self.rig.server.set_time(time);
     }
 
+    /// The server's clock is set back, and time passes there as it does here.
+    fn set_back(&mut self, ms: u64) {
+        self.now_ms -= ms;
+        self.pass(0);
+    }
+
+    /// Another client's change shows that the clock was set back.
+    async fn show_time(&self) {
+        self.other.put("shown", self.now_ms.to_string().as_bytes()).await;
+        self.rig.cat("shown").await;
+    }
+
     /// A step of the clock: none, a part of a granule, or more than one.
     fn pass_some(&mut self, random: &mut Random) {
         let granule = self.granule_ms;
@@ -94,6 +106,59 @@ async fn an_edit_of_the_same_size_within_a_granule_is_seen() {
             at.rig.server.reset_calls();
             assert_eq!(at.rig.cat("file").await, b"cccccccc");
             assert_eq!(at.rig.server.calls("read"), u64::from(!cache_data), "it is believed now");
+        }
+    }
+}
+
+/// The same edit after the server's clock was set back: of a version that was read since then, and
+/// of one that was read long before, when the clock has the time of that version again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_edit_within_a_granule_is_seen_after_the_clock_was_set_back() {
+    for granule_ms in [SECOND_MS, 2 * SECOND_MS, 10] {
+        for (by_us, remounts) in [(false, false), (true, false), (false, true), (true, true)] {
+            let what = format!("{granule_ms} ms, shown by us: {by_us}, {remounts}");
+            let mut at = Coarse::new(granule_ms, Options::default()).await;
+            for name in ["read", "long", "other", "shown"] {
+                at.other.put(name, b"aaaaaaaa").await;
+            }
+            at.pass(10 * SECOND_MS);
+            for name in ["read", "long", "other", "shown"] {
+                at.rig.cat(name).await;
+            }
+            at.pass(10 * SECOND_MS);
+            at.rig.cat("shown").await;
+            at.set_back(60 * SECOND_MS);
+            at.other.put("new", b"aaaaaaaa").await;
+            if remounts {
+                at.rig = at.rig.remount().await;
+            }
+            if by_us {
+                overwrite(&at.rig, "shown", b'u').await;
+            } else {
+                at.show_time().await;
+            }
+
+            // What is of the future by now does not tell the time.
+            at.rig.names().await;
+            at.rig.cat("other").await;
+            for (name, byte) in [("new", b'b'), ("read", b'b'), ("read", b'c'), ("read", b'd')] {
+                at.rig.cat(name).await;
+                overwrite(&at.other, name, byte).await;
+                assert_eq!(at.rig.cat(name).await, [byte; 8], "{what}, {name}");
+            }
+            at.pass(5 * SECOND_MS);
+            at.show_time().await;
+            at.rig.cat("new").await;
+            at.rig.server.reset_calls();
+            at.rig.cat("new").await;
+            assert_eq!(at.rig.server.calls("read"), 0, "{what}: it is believed now");
+
+            // Again the time at which it was made.
+            at.pass(35 * SECOND_MS);
+            assert_eq!(at.now_ms, Coarse::NOON_MS);
+            assert_eq!(at.rig.cat("long").await, b"aaaaaaaa", "{what}");
+            overwrite(&at.other, "long", b'b').await;
+            assert_eq!(at.rig.cat("long").await, b"bbbbbbbb", "{what}");
         }
     }
 }

@@ -129,7 +129,12 @@ impl Server {
 
     /// Samba, with a file of credentials beside it.
     pub(crate) fn samba(options: &SambaOptions) -> Server {
-        let (dir, runtime) = (export_dir(), scratch("larder-run-"));
+        Server::samba_of(export_dir(), options)
+    }
+
+    /// The same for a directory, which is removed with it.
+    pub(crate) fn samba_of(dir: TempDir, options: &SambaOptions) -> Server {
+        let runtime = scratch("larder-run-");
         let samba = Samba::start(dir.path(), options).unwrap();
         let login = format!("username={}\npassword={}\n", Samba::USER, Samba::PASSWORD);
         let file = runtime.path().join("credentials");

@@ -41,10 +41,10 @@ fn attributes_are_fresh_for_their_timeout_in_this_session_only() {
 fn timeout_doubles_while_nothing_changes() {
     let mut state = state();
     for (asked, seconds) in [(20, 10), (30, 20), (40, 20)] {
-        assert_eq!(state.observe(attr(0), SESSION, at(asked), TTL, false), Seen::Same);
+        assert_eq!(state.observe(attr(0), SESSION, at(asked), TTL, Age::Old), Seen::Same);
         assert_eq!(state.known.ttl, Duration::from_secs(seconds));
     }
-    assert_eq!(state.observe(attr(1), SESSION, at(50), TTL, false), Seen::Changed);
+    assert_eq!(state.observe(attr(1), SESSION, at(50), TTL, Age::Old), Seen::Changed);
     assert_eq!(state.known.ttl, TTL.min);
     assert_eq!(state.known.epoch, 1);
 }
@@ -52,8 +52,8 @@ fn timeout_doubles_while_nothing_changes() {
 #[test]
 fn an_older_answer_does_not_turn_time_back() {
     let mut state = state();
-    assert_eq!(state.observe(attr(2), SESSION, at(20), TTL, false), Seen::Changed);
-    assert_eq!(state.observe(attr(1), SESSION, at(19), TTL, false), Seen::Older);
+    assert_eq!(state.observe(attr(2), SESSION, at(20), TTL, Age::Old), Seen::Changed);
+    assert_eq!(state.observe(attr(1), SESSION, at(19), TTL, Age::Old), Seen::Older);
     assert_eq!(state.known.attr, attr(2));
 }
 
@@ -61,10 +61,10 @@ fn an_older_answer_does_not_turn_time_back() {
 fn answers_asked_for_before_our_change_ended_do_not_count() {
     let mut state = state();
     state.begin_change();
-    assert_eq!(state.observe(attr(1), SESSION, at(20), TTL, false), Seen::Older);
+    assert_eq!(state.observe(attr(1), SESSION, at(20), TTL, Age::Old), Seen::Older);
     let settled = state.end_change([change(0, 1)], SESSION, at(30), TTL, false).unwrap();
     assert!(settled.ours);
-    assert_eq!(state.observe(attr(0), SESSION, at(25), TTL, false), Seen::Older);
+    assert_eq!(state.observe(attr(0), SESSION, at(25), TTL, Age::Old), Seen::Older);
     assert_eq!((state.known.attr, state.known.epoch), (attr(1), 0));
 }
 
@@ -138,22 +138,23 @@ fn what_the_server_does_not_tell_of_a_change_leaves_doubt() {
     }
 }
 
-/// (when it is described again, whether it is young then, whether names stay valid, whether they
+/// (when it is described again, how old it is then, whether names stay valid, whether they
 /// are doubtful then)
 #[test]
 fn names_of_a_young_directory_go_when_they_or_it_have_aged() {
-    for (asked, young, go_on, doubtful) in [
-        (21, true, true, true),
-        (21, false, false, false),
-        (26, true, false, true),
-        (26, false, false, false),
+    for (asked, age, go_on, doubtful) in [
+        (21, Age::Young, true, true),
+        (21, Age::OfTheFuture, true, true),
+        (21, Age::Old, false, false),
+        (26, Age::Young, false, true),
+        (26, Age::Old, false, false),
     ] {
         let mut state = state();
-        state.observe(attr(1), SESSION, at(20), TTL, true);
+        state.observe(attr(1), SESSION, at(20), TTL, Age::Young);
         let epoch = state.known.epoch;
-        assert_eq!(state.observe(attr(1), SESSION, at(asked), TTL, young), Seen::Same);
-        assert_eq!(state.known.epoch == epoch, go_on, "{asked} {young}");
-        assert_eq!(state.known.doubtful, doubtful, "{asked} {young}");
+        assert_eq!(state.observe(attr(1), SESSION, at(asked), TTL, age), Seen::Same);
+        assert_eq!(state.known.epoch == epoch, go_on, "{asked} {age:?}");
+        assert_eq!(state.known.doubtful, doubtful, "{asked} {age:?}");
     }
 }
 
@@ -181,7 +182,7 @@ fn bytes_do_not_come_back_with_their_version() {
         let held = state.version();
         for (version, asked) in [(1, 20), (0, 21)] {
             let attr = Attr { kind: Kind::File, ..attr(version) };
-            assert_eq!(state.observe(attr, SESSION, at(asked), TTL, false), Seen::Changed);
+            assert_eq!(state.observe(attr, SESSION, at(asked), TTL, Age::Old), Seen::Changed);
         }
         assert!(!state.version().same(&held) && !state.known.doubtful);
     }
@@ -192,7 +193,7 @@ fn foreign_change_under_local_changes_makes_a_mixture() {
     let mut state = state();
     state.known.attr.kind = Kind::File;
     state.unsent = Unsent::of_size(1);
-    state.observe(Attr { kind: Kind::File, ..attr(1) }, SESSION, at(20), TTL, false);
+    state.observe(Attr { kind: Kind::File, ..attr(1) }, SESSION, at(20), TTL, Age::Old);
     assert!(state.unsent.is_mixed());
 }
 
@@ -212,13 +213,13 @@ fn links_and_modes_of_others_leave_data_where_the_server_tells_them_apart() {
         state.known.attr = told(4, 2);
         state.unsent = Unsent::of_size(1);
         let (from, held) = (state.known.attr.validator(), state.version());
-        let seen = state.observe(told(5, 2), SESSION, at(20), TTL, false);
+        let seen = state.observe(told(5, 2), SESSION, at(20), TTL, Age::Old);
         let is_file = kind == Kind::File;
         assert_eq!(seen, if is_file { Seen::SameData { from } } else { Seen::Changed });
         assert_eq!(state.unsent.is_mixed(), !is_file);
         assert_eq!(state.known.epoch, u64::from(!is_file));
         assert!(state.version().same(&held) && state.version().bytes() == held.bytes());
-        assert_eq!(state.observe(told(6, 6), SESSION, at(30), TTL, false), Seen::Changed);
+        assert_eq!(state.observe(told(6, 6), SESSION, at(30), TTL, Age::Old), Seen::Changed);
         assert!(!state.version().same(&held));
     }
 }
@@ -237,7 +238,7 @@ fn our_rename_moves_ctime_only() {
     let moved = Attr { ctime: Time { sec: 200, nsec: 0 }, ..attr(0) };
     state.ctime_may_move = true;
     let from = attr(0).validator();
-    assert_eq!(state.observe(moved, SESSION, at(20), TTL, false), Seen::Moved { from });
+    assert_eq!(state.observe(moved, SESSION, at(20), TTL, Age::Old), Seen::Moved { from });
     let again = Attr { ctime: Time { sec: 300, nsec: 0 }, ..attr(0) };
-    assert_eq!(state.observe(again, SESSION, at(30), TTL, false), Seen::Changed);
+    assert_eq!(state.observe(again, SESSION, at(30), TTL, Age::Old), Seen::Changed);
 }
