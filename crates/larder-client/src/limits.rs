@@ -84,6 +84,11 @@ impl Transfer {
         Ok(Transferring { progress: &self.progress, _turn: turn })
     }
 
+    /// Whether some operation has the turn, for assertions of code that needs it.
+    pub(crate) fn is_taken(&self) -> bool {
+        self.turn.try_lock().is_err()
+    }
+
     /// The turn, if it is free.
     pub(crate) fn try_begin(&self) -> Option<Transferring<'_>> {
         Some(Transferring { progress: &self.progress, _turn: self.turn.try_lock().ok()? })
@@ -91,6 +96,11 @@ impl Transfer {
 }
 
 impl Transferring<'_> {
+    /// Whether this is the turn of the file with this `transfer`.
+    pub(crate) fn is_of(&self, transfer: &Transfer) -> bool {
+        std::ptr::eq(self.progress, &raw const transfer.progress)
+    }
+
     /// The server has taken some of the data just now.
     pub(crate) fn progress(&self) {
         self.progress.note();
@@ -126,6 +136,7 @@ impl Budget {
     /// # Errors
     /// [`Error::TimedOut`]
     pub(crate) async fn take(&self, kib: u32, caller: &Cred) -> Result<(Room<'_>, Cred)> {
+        debug_assert!(kib > 0, "what moves takes room");
         let permit = self.progress.wait(caller.deadline, self.room.acquire_many(kib)).await?;
         let permit = permit.map_err(|_| Error::Shutdown)?;
         let deadline = caller.deadline.map(|deadline| self.progress.extend(deadline));

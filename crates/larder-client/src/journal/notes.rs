@@ -17,11 +17,19 @@ impl Core {
     /// Records the run. Must be called before a number of an open file from `next_open` on is
     /// assigned.
     pub(crate) fn note_run(&self, next_open: u64) {
+        debug_assert!(
+            next_open.is_multiple_of(OPEN_BLOCK),
+            "the bound is raised by the number that begins a block"
+        );
         let run = Run { session: self.session, next_open };
         self.cache.put_session(RUN, &run.encode());
     }
 
     pub(crate) fn note_open(&self, id: OpenId, open: &OpenRecord) {
+        debug_assert!(
+            open.mode.passes_through() || open.local == 0,
+            "the kernel has a local file only for an open that passes through"
+        );
         self.cache.put_session(&key(OPEN, id.0), &open.encode());
     }
 

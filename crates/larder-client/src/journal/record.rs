@@ -29,7 +29,9 @@ pub(crate) trait Record: Sized {
         let mut out = Writer::with_capacity(200);
         out.u8(Self::FORMAT);
         self.put(&mut out);
-        out.into_bytes()
+        let bytes = out.into_bytes();
+        debug_assert!(Self::decode(&bytes).is_some(), "a record that is written can be read");
+        bytes
     }
 
     /// Reads a record; `None` if it is damaged, or of an unknown format.

@@ -29,6 +29,7 @@ use crate::write::{Event, LocalEnd, RETRY_AFTER, set_aside, time_of};
 impl Core {
     /// Restores what an earlier run left. May read the local disk.
     pub(crate) fn take_up(self: &Arc<Self>, start: Start, carried: &Carried) {
+        debug_assert_eq!(self.open_files.count(), 0, "what was left is taken up before any open");
         // Removed files stay in memory until all is restored: nothing else leads to them.
         let removed = carried.unfinished.iter().filter(|(_, left)| left.removed);
         let _gone: Vec<_> = removed.filter_map(|(&ino, _)| self.table.get_gone(ino)).collect();

@@ -105,7 +105,11 @@ impl Locks {
         let mut files = self.files();
         // Ours and the table's.
         if Arc::strong_count(locks) <= 2 && locks.table().is_empty() {
-            files.remove(&ino);
+            let removed = files.remove(&ino);
+            debug_assert!(
+                removed.is_none_or(|removed| Arc::ptr_eq(&removed, locks)),
+                "a file has one turn"
+            );
         }
     }
 
@@ -220,6 +224,7 @@ impl Core {
         changes: &[LockChange],
         pause: &mut Duration,
     ) -> Option<KeptLock> {
+        debug_assert!(!changes.is_empty(), "another mount has what it was asked for");
         let (node, cred) = (&*opened.node, &self.caller(&opened.cred));
         let kept =
             on_handle!(self, cred, node, handle => self.remote.await_lock(cred, &handle, changes));
@@ -420,7 +425,9 @@ impl Core {
             after.lose();
         }
         let is_lost = after.holders().iter().any(|holder| holder.lost);
-        self.locks.lost.fetch_sub(usize::from(was_lost && !is_lost), Ordering::Relaxed);
+        let found = usize::from(was_lost && !is_lost);
+        let lost = self.locks.lost.fetch_sub(found, Ordering::Relaxed);
+        debug_assert!(lost >= found, "a file whose locks are lost is counted once");
         *table = after;
         for holder in before.holders() {
             if table.holder(holder.owner) != Some(holder) {

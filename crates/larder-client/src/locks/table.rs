@@ -79,6 +79,12 @@ impl Table {
         lock: Option<(LockMode, u32, OpenId)>,
     ) {
         debug_assert!(range.start < range.end, "a lock is of some bytes");
+        debug_assert!(
+            lock.is_none_or(|(mode, pid, _)| {
+                self.conflict(&Lock { owner, pid, range: range.clone(), mode }).is_none()
+            }),
+            "no other owner has what is locked"
+        );
         let at = self.0.iter().position(|holder| holder.owner == owner);
         match (at, lock) {
             (Some(at), lock) => {
@@ -167,6 +173,14 @@ impl Table {
             }
         }
         debug_assert!(changes.iter().all(|change| change.range.end <= LOCK_END));
+        debug_assert!(
+            {
+                let mut reached = old;
+                changes.iter().for_each(|change| reached.set(change.range.clone(), change.mode));
+                reached == new
+            },
+            "the server is asked for all that it is to hold, and for nothing else"
+        );
         changes
     }
 }

@@ -94,6 +94,7 @@ impl NameChange<'_> {
 
     /// The server has removed the name.
     pub(super) fn is_gone(&mut self) {
+        debug_assert!(self.left != Left::Unknown, "only the server's answer says that it is gone");
         self.left = Left::Nothing;
     }
 }

@@ -71,6 +71,7 @@ impl Walks {
             readers.ways[place] = None;
             return Err(GoesRound);
         }
+        debug_assert!(way.steps < way.steps_max, "a position is remembered before more steps");
         way.at = to;
         way.steps += 1;
         if way.steps == way.steps_max {

@@ -90,7 +90,8 @@ impl Names {
         if self.names.remove(name)
             && let Some(taken) = &mut self.taken
         {
-            drop(taken.split(name.len() + NAME_BYTES));
+            let given_back = taken.split(name.len() + NAME_BYTES);
+            debug_assert!(given_back.is_some(), "each name in the set has its room");
         }
     }
 }

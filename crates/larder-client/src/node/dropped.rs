@@ -34,6 +34,7 @@ impl Dropped {
 
     /// These are dropped too.
     pub(super) fn add(&mut self, bits: u32) {
+        debug_assert!(bits & !(SET_UID | SET_GID) == 0, "a writer drops no other bit of a mode");
         self.0 |= bits;
     }
 

@@ -55,6 +55,7 @@ impl Leasing {
 
     /// It was asked.
     pub(super) fn end_asking(&mut self) {
+        debug_assert!(self.is_asked, "one request for a lease is in flight at a time");
         self.is_asked = false;
     }
 }

@@ -283,6 +283,8 @@ impl State {
 
     /// Directories: this much of the listing is cached.
     pub(crate) fn set_listing(&mut self, head: ListingHead) {
+        debug_assert!(head.pages > 0, "a listing has a first page");
+        debug_assert_eq!(head.epoch, self.known.epoch, "a listing is of the present epoch");
         self.known.listing = Some(head);
     }
 
@@ -491,6 +493,11 @@ impl State {
     }
 
     fn adopt(&mut self, attr: Attr, session: u64, asked: Monotonic) {
+        debug_assert!(
+            self.known.session != session || asked >= self.known.asked,
+            "no description replaces one that was asked for later"
+        );
+        debug_assert!(self.changes.in_flight == 0, "changes of ours in flight are described first");
         let old = &self.known.attr;
         let same_judgement = (old.mode, old.uid, old.gid) == (attr.mode, attr.uid, attr.gid);
         if !same_judgement {

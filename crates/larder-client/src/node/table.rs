@@ -207,6 +207,10 @@ impl Table {
         if !idle {
             return false;
         }
+        debug_assert!(
+            state.unsent().since().is_none(),
+            "the engine finds a file with unsent bytes in memory"
+        );
         departed.count_one();
         if let Some(rights) = state.rights_to_keep() {
             departed.keep(node.ino, rights);

@@ -62,6 +62,7 @@ impl Rights {
                 self.verdicts.len() - 1
             }
         };
+        debug_assert!(self.verdicts.len() <= Rights::USERS_MAX, "no more users than the bound");
         &mut self.verdicts[at]
     }
 
@@ -151,6 +152,10 @@ impl Departed {
         if rights.verdicts.is_empty() {
             return;
         }
+        debug_assert!(
+            !self.young.contains_key(&ino) && !self.old.contains_key(&ino),
+            "a node that comes into memory takes its rights back"
+        );
         if self.young.len() >= Departed::DIRECTORIES_MAX {
             self.old = std::mem::take(&mut self.young);
         }

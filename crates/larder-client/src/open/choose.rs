@@ -110,6 +110,11 @@ impl Core {
             file.prefer_memory(class.is_in_memory());
         }
         let (mode, path) = self.take_mode(node, &file, &flags);
+        debug_assert_eq!(
+            mode.passes_through(),
+            matches!(path, DataPath::Passthrough(_)),
+            "the kernel gets a local file exactly for the modes in which it uses one"
+        );
         if mode == Mode::Bypass {
             node.state().unsent_mut().may_be_of(&cred);
         }

@@ -48,6 +48,10 @@ impl OpenFile {
         mode: Mode,
         class: Arc<Class>,
     ) -> OpenFile {
+        debug_assert!(
+            !mode.passes_through() || (mode == Mode::Bypass) == flags.write,
+            "the kernel writes a local file only through an open for writing"
+        );
         let (stream, token, class) = (Mutex::default(), Mutex::default(), Mutex::new(class));
         let owed = Mutex::default();
         let [flushed, refused] = Default::default();

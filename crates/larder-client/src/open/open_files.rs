@@ -25,7 +25,11 @@ impl Inner {
     /// The open files of one file, in the order in which they were opened.
     fn of(&self, ino: Ino) -> impl Iterator<Item = (OpenId, &Arc<OpenFile>)> {
         let ids = self.by_ino.range((ino, OpenId(0))..=(ino, OpenId(u64::MAX)));
-        ids.filter_map(|(_, id)| Some((*id, self.by_id.get(id)?)))
+        ids.filter_map(|(_, id)| {
+            let open = self.by_id.get(id);
+            debug_assert!(open.is_some(), "a number that a file has is that of an open file");
+            Some((*id, open?))
+        })
     }
 }
 

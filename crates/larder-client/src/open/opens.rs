@@ -105,6 +105,10 @@ impl Opens {
     /// Counts an open file of an earlier process, and adopts its local file if it is the `same`
     /// that the kernel has. Returns `false` if the kernel writes to one that is not known.
     pub(crate) fn restore(&mut self, mode: Mode, file: &CachedFile, same: bool) -> bool {
+        debug_assert!(
+            mode != Mode::Bypass || self.passthrough == 0,
+            "the opens by which the kernel writes decide which local file it has"
+        );
         let is_first = self.backing.is_none();
         *self.count(mode) += 1;
         if !mode.passes_through() || (same && !is_first) {
@@ -115,6 +119,10 @@ impl Opens {
         }
         let known = same && self.backing.is_some();
         self.stray |= !known;
+        debug_assert!(
+            self.stray || self.backing.is_some(),
+            "a local file that the kernel has is known, or no other is given"
+        );
         known || mode == Mode::Passthrough
     }
 
@@ -168,7 +176,12 @@ impl Opens {
         version: Version,
         begun: Option<LocalEnd>,
     ) {
-        debug_assert!(!self.stray, "the kernel gets no second local file of one inode");
+        debug_assert!(
+            !self.stray && self.backing.as_ref().is_none_or(|held| Arc::ptr_eq(held, &backing)),
+            "the kernel gets no second local file of one inode"
+        );
+        debug_assert!(!self.bypassing(), "who joins a writer uses the writer's local file");
+        debug_assert_eq!(mode == Mode::Bypass, begun.is_some(), "a bypass begins before it counts");
         self.backing = Some(backing);
         self.backing_shows = Some(version);
         self.collected = begun.or(self.collected);
@@ -193,6 +206,10 @@ impl Opens {
 
     /// Fills in the part of `case` that depends on the open files, for a file of this version.
     pub(super) fn described_in(&self, case: Case, version: Version) -> Case {
+        debug_assert!(
+            self.cached == 0 || self.passthrough + self.bypass == 0,
+            "the kernel refuses passthrough beside page-cached opens"
+        );
         Case {
             passthrough: self.binds_kernel(),
             bypass: self.bypassing(),
@@ -260,6 +277,7 @@ impl Opens {
     /// Counts an fsync of a file that the kernel writes. Returns whether the file is one that is
     /// always synced.
     pub(super) fn count_sync(&mut self) -> bool {
+        debug_assert!(self.bypassing(), "the count ends with the last open by which it writes");
         self.syncs += 1;
         self.syncs > SYNCS_MAX
     }
@@ -277,6 +295,7 @@ impl Opens {
     /// Inspects how the local file that the kernel writes ends now. Returns that if it is not as it
     /// was when it was last compared.
     pub(crate) fn look(&mut self) -> Option<LocalEnd> {
+        debug_assert!(self.bypassing(), "only the kernel's writes move the end unseen");
         let end = self.local_end();
         self.written_size = end.map(|end| end.size);
         end.filter(|end| self.collected != Some(*end))

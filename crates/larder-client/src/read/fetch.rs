@@ -250,6 +250,7 @@ impl Core {
                 Some(reached) => (start.min(reached), request_max, Launch::Sequence),
                 None => (start, granule, Launch::Once),
             };
+            debug_assert!(start <= asked, "a request begins no later than what is wanted");
             let stop = slice.range.end.next_multiple_of(granule).min(end);
             self.launch(node, cred, version, start..stop, launch);
         }
@@ -301,6 +302,10 @@ impl Core {
                     None
                 };
                 let once = launch == Launch::Once;
+                debug_assert!(
+                    !flights.iter().any(|flight| flight.meets(version, &range)),
+                    "a byte of a version is requested once"
+                );
                 flights.push(self.fly(node, cred, version, range, once, permit));
             }
         }
@@ -470,6 +475,8 @@ impl Core {
                     return Ok(None);
                 };
                 at += piece.len() as u64;
+                debug_assert!(!piece.is_empty(), "each piece takes the read further");
+                debug_assert!(at <= slice.range.end, "a piece ends within what was wanted");
                 pieces.push(piece);
             }
         }
@@ -496,6 +503,11 @@ impl Core {
         };
         let bytes = flight.bytes().await?;
         let begin = flight.range().start;
+        debug_assert_eq!(
+            bytes.len() as u64,
+            flight.range().end - begin,
+            "a flight that lands brings all of its range"
+        );
         let from = usize::try_from(range.start - begin).expect("within the flight");
         let to =
             usize::try_from(range.end.min(flight.range().end) - begin).expect("within the flight");
@@ -530,6 +542,10 @@ fn kib(range: &Range<u64>) -> u32 {
 
 /// Bytes that are cached or zero; `None` if the cache cannot return them after all.
 pub(super) fn read_slices(file: &CachedFile, slices: &[Slice]) -> Option<Bytes> {
+    debug_assert!(
+        slices.iter().all(|slice| slice.source != Source::Remote),
+        "what the server has is not read as zeros"
+    );
     let (Some(first), Some(last)) = (slices.first(), slices.last()) else {
         return Some(Bytes::new());
     };

@@ -53,7 +53,10 @@ impl Core {
         let heeds = match hearing {
             Hearing::Always => true,
             Hearing::Never => false,
-            Hearing::UpTo(count) => opens.tellings() == count,
+            Hearing::UpTo(count) => {
+                debug_assert!(opens.tellings() >= count, "a node in use stays in memory");
+                opens.tellings() == count
+            }
         };
         heeds || !opens.may_believe_beyond(end)
     }

@@ -40,6 +40,7 @@ impl FillQueue {
             files.pop_front();
         }
         files.push_back((Arc::downgrade(node), cred.clone()));
+        debug_assert!(files.len() <= FILES_MAX, "no more files are remembered than the bound");
     }
 
     /// An application waits for the server.

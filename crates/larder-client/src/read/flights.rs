@@ -62,6 +62,12 @@ impl Flight {
         self.version.same(version) && self.range.contains(&offset)
     }
 
+    /// Whether it brings a byte of this range of this version.
+    pub(super) fn meets(&self, version: &Version, range: &Range<u64>) -> bool {
+        let is_apart = range.end <= self.range.start || self.range.end <= range.start;
+        self.version.same(version) && !is_apart
+    }
+
     /// Its bytes, when it has landed.
     ///
     /// # Errors
@@ -148,6 +154,11 @@ impl Flights {
         }
         missing.push(at..range.end);
         missing.retain(|part| part.start < part.end);
+        debug_assert!(
+            missing.is_sorted_by(|a, b| a.end <= b.start)
+                && missing.iter().all(|part| range.start <= part.start && part.end <= range.end),
+            "parts that are missing lie within the range, and do not overlap"
+        );
         missing
     }
 }

@@ -68,6 +68,22 @@ pub(crate) fn plan(wanted: Range<u64>, end: FileEnd, held: &[Range<u64>]) -> Vec
         slices.is_sorted_by(|a, b| a.range.end == b.range.start && a.source != b.source),
         "slices follow on each other, and neighbours have different sources"
     );
+    debug_assert!(
+        match (slices.first(), slices.last()) {
+            (Some(first), Some(last)) =>
+                first.range.start == wanted.start && last.range.end == stop,
+            _ => wanted.start >= stop,
+        },
+        "the slices cover what is wanted, up to the end of the file"
+    );
+    debug_assert!(
+        slices.iter().all(|slice| match slice.source {
+            Source::Cache => true,
+            Source::Remote => slice.range.end <= end.zero_point,
+            Source::Zero => slice.range.start >= end.zero_point,
+        }),
+        "bytes are zeros exactly where the server has none"
+    );
     slices
 }
 

@@ -35,6 +35,10 @@ impl<T> Storing<T> {
     #[must_use]
     pub(super) fn push(&self, item: T) -> bool {
         let mut waiting = self.lock();
+        debug_assert!(
+            waiting.is_busy || waiting.items.is_empty(),
+            "no item waits without a thread"
+        );
         waiting.items.push_back(item);
         !std::mem::replace(&mut waiting.is_busy, true)
     }
@@ -42,6 +46,7 @@ impl<T> Storing<T> {
     /// The next item for the storing thread; if there is none, no thread is storing any more.
     pub(super) fn next(&self) -> Option<T> {
         let mut waiting = self.lock();
+        debug_assert!(waiting.is_busy, "one thread stores at a time, until nothing is left");
         let item = waiting.items.pop_front();
         waiting.is_busy = item.is_some();
         item

@@ -33,6 +33,7 @@ impl Core {
             self.note_unfinished(ino, state);
         }
         if actions.drop_pages {
+            debug_assert!(!state.opens().bypassing(), "who writes the local file keeps it");
             self.drop_pages(ino, state);
         }
         actions

@@ -67,7 +67,8 @@ impl Times {
             self.0.remove(&(due, ino));
         }
         let Schedule::Dirty { due } = after else { return false };
-        self.0.insert((due, ino));
+        let is_new = self.0.insert((due, ino));
+        debug_assert!(is_new, "a file has one time in the queue");
         self.0.first() == Some(&(due, ino))
     }
 

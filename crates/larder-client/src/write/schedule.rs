@@ -132,7 +132,7 @@ impl Schedule {
     /// action.
     pub(crate) fn apply(self, event: Event, now: Instant, age: Duration) -> (Schedule, Action) {
         let within = |wait: Duration| (Schedule::Dirty { due: now + wait }, Action::Nothing);
-        match (self, event) {
+        let (next, action) = match (self, event) {
             (Schedule::Sending, Event::Ended(outcome)) => match outcome {
                 Outcome::Sent => (Schedule::Clean, Action::Nothing),
                 Outcome::More => within(age),
@@ -154,7 +154,20 @@ impl Schedule {
             (Schedule::Clean | Schedule::Kept, Event::Left { wait }) => within(wait),
             (Schedule::Clean, Event::Dirtied) => within(age),
             (_, Event::Dirtied | Event::Due) => (self, Action::Nothing),
-        }
+        };
+        debug_assert!(
+            action != Action::Send || self != Schedule::Sending,
+            "one write-back of a file at a time"
+        );
+        debug_assert!(
+            match (self, next) {
+                (Schedule::Dirty { due: before }, Schedule::Dirty { due }) =>
+                    due <= before.max(now),
+                _ => true,
+            },
+            "only the end of a write-back puts off what is due"
+        );
+        (next, action)
     }
 }
 

@@ -74,6 +74,7 @@ impl Core {
         (cred, open): (&Cred, Option<&Token>),
         dirty: &[Range<u64>],
     ) -> Sent {
+        debug_assert!(!dirty.is_empty(), "without a request nothing proves that bytes are stable");
         let mut changes = Vec::new();
         let mut recovered = false;
         for _ in 0..RESENDS_MAX {
@@ -97,6 +98,7 @@ impl Core {
                 self.remote.commit(cred, &handle, open, everything.clone()));
             match answer {
                 Ok(committed) => {
+                    debug_assert!(!sent.verifiers.is_empty(), "a commit is compared with writes");
                     sent.changes.extend(unchanged(committed.change));
                     if sent.verifiers.iter().all(|verifier| *verifier == committed.verifier) {
                         return sent;
@@ -114,7 +116,10 @@ impl Core {
     pub(crate) fn pieces(&self, dirty: &[Range<u64>]) -> Vec<Range<u64>> {
         let request_max =
             u64::from(self.options.write_bytes_max.min(self.remote.limits().write_max));
-        dirty.iter().flat_map(|range| cut(range.clone(), request_max)).collect()
+        let pieces: Vec<_> =
+            dirty.iter().flat_map(|range| cut(range.clone(), request_max)).collect();
+        debug_assert_eq!(bytes_of(&pieces), bytes_of(dirty), "the requests carry all dirty bytes");
+        pieces
     }
 
     /// Sends `dirty` once: stable if it is one request, else several at a time.
@@ -229,6 +234,11 @@ fn read_dirty(file: &CachedFile, range: &Range<u64>) -> Result<Bytes> {
         Error::Io
     })?;
     Ok(buffer.into())
+}
+
+/// How many bytes these ranges have.
+fn bytes_of(ranges: &[Range<u64>]) -> u64 {
+    ranges.iter().map(|range| range.end - range.start).sum()
 }
 
 /// Cuts a range into requests.

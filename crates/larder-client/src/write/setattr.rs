@@ -171,6 +171,7 @@ impl Core {
     /// Truncates or extends a file of which the server has no byte. New bytes are zeros; the last
     /// one is sent, and with it the size.
     async fn cut_here(&self, node: &Arc<Node>, cred: &Cred, size: u64) -> Result<()> {
+        debug_assert!(node.transfer.is_taken(), "a file is truncated in its turn");
         let file = self.file(node);
         self.prepare(node, &file);
         let (cut, version) = (file.clone(), node.state().version().bytes());
@@ -215,6 +216,7 @@ impl Core {
     /// Updates the local file after a truncation at the server. What was written in the meantime
     /// stays unsent.
     pub(crate) async fn truncate_held(&self, node: &Node, size: u64) -> Result<()> {
+        debug_assert!(node.transfer.is_taken(), "a file is truncated in its turn");
         let file = self.file(node);
         let version = node.state().version().bytes();
         // A process for which the kernel writes the local file sees that file, whatever version the

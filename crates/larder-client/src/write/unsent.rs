@@ -100,6 +100,10 @@ impl Unsent {
 
     /// Bytes are sent, and this time after them; `None`: no more.
     pub(super) fn set_time_on_way(&mut self, time: Option<Time>) {
+        debug_assert!(
+            time.is_none() || self.time_on_way.is_none(),
+            "one write-back of a file at a time sets a time after its bytes"
+        );
         self.time_on_way = time;
     }
 
@@ -158,6 +162,7 @@ impl Unsent {
             (None, true) if self.age.is_none() => None,
             (age, true) => Some(age.unwrap_or(usual).min(before)),
         };
+        debug_assert!(!others || self.age(usual) <= before, "what others were promised holds");
         self.age(usual) < before
     }
 
@@ -180,6 +185,10 @@ impl Unsent {
 
     /// What an earlier process recorded of it.
     pub(crate) fn restore(&mut self, writer: Option<Cred>, failure: Option<Error>) {
+        debug_assert!(
+            self.writer.is_none() && self.failure.is_none(),
+            "what an earlier process left is restored before this one learns more"
+        );
         (self.writer, self.failure) = (writer, failure);
     }
 
@@ -196,7 +205,11 @@ impl Unsent {
 
     /// Draws the conclusions of an event.
     pub(crate) fn apply(&mut self, event: Event<'_>, context: Context) -> Actions {
-        let was_known = self.end.is_some();
+        debug_assert!(
+            !matches!(event, Event::Ended { .. }) || self.schedule == Schedule::Sending,
+            "a write-back of the engine that ends was begun"
+        );
+        let (was_known, was_mixed) = (self.end.is_some(), self.is_mixed);
         let mut actions = self.take_in(event, context);
         actions.record |= was_known != self.end.is_some();
         if !self.may_exist(context.kernel_writes) {
@@ -208,9 +221,30 @@ impl Unsent {
         let timing = self.timing(event, context);
         let (schedule, action) = self.schedule.apply(timing, context.now, context.age);
         self.schedule = schedule;
+        self.check(event, context, was_mixed);
         actions.send = action == schedule::Action::Send;
         actions.set_aside = action == schedule::Action::SetAside;
         actions
+    }
+
+    /// Checks the invariants after an event; `was_mixed` before it.
+    fn check(&self, event: Event<'_>, context: Context, was_mixed: bool) {
+        let exists = self.may_exist(context.kernel_writes);
+        debug_assert!(
+            !exists || self.schedule != Schedule::Clean,
+            "what is unsent is sent at some time: {event:?}"
+        );
+        // The engine may find a file due whose last writer is just being released.
+        debug_assert!(
+            exists
+                || matches!(event, Event::Due)
+                || !matches!(self.schedule, Schedule::Dirty { .. }),
+            "nothing is due of a file without unsent bytes: {event:?}"
+        );
+        debug_assert!(
+            self.is_mixed || !was_mixed || matches!(event, Event::Sent | Event::Recovered { .. }),
+            "two versions are mixed until all is sent: {event:?}"
+        );
     }
 
     /// The part of an event that is about the data.
@@ -225,7 +259,10 @@ impl Unsent {
                 }
                 (self.end, self.given) = (Some(end), None);
             }
-            Event::KernelWrote(end) => self.end = Some(self.with_given(end)),
+            Event::KernelWrote(end) => {
+                debug_assert!(context.kernel_writes, "the kernel writes what it has the right to");
+                self.end = Some(self.with_given(end));
+            }
             Event::Compared { took, found } => {
                 self.comparing_took = took;
                 self.end = found.flatten().map(|end| self.with_given(end)).or(self.end);

@@ -72,6 +72,7 @@ impl Core {
         transfer: &Transferring<'_>,
         deadline: Option<Deadline>,
     ) -> Result<()> {
+        debug_assert!(transfer.is_of(&node.transfer), "a file is sent by its own turn");
         self.await_search(node).await;
         if !self.has_unsent(node) {
             return Ok(());
@@ -166,6 +167,7 @@ impl Core {
 
     /// Finds what the kernel wrote itself; returns how long that took.
     pub(super) async fn collect(&self, node: &Node, file: &Arc<CachedFile>) -> Result<Duration> {
+        debug_assert!(node.transfer.is_taken(), "a local file is compared in its file's turn");
         if !node.state().opens().bypassing() {
             return Ok(Duration::ZERO);
         }
@@ -214,6 +216,10 @@ impl Core {
             changes[0] = replacing(&held.validator, changes[0]);
             state.replaced_whole();
         }
+        debug_assert!(
+            dirty.is_sorted_by(|a, b| a.end <= b.start),
+            "the end of the last range is that of all bytes that were sent"
+        );
         if let (Ok(()), Some(last)) = (&result, dirty.last()) {
             state.wrote(last.end);
         }
@@ -237,6 +243,7 @@ impl Core {
     /// If nothing is dirty any more, the cached bytes belong to the server's present version, or
     /// are dropped.
     pub(super) fn settle_clean(&self, node: &Node, file: &CachedFile) {
+        debug_assert!(node.transfer.is_taken(), "bytes become clean in their file's turn");
         let mut state = node.state();
         let (version, end) = (state.version().bytes(), state.server_end());
         let settled = match (state.unsent().is_mixed(), state.opens().bypassing()) {

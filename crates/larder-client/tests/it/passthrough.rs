@@ -17,7 +17,7 @@ use larder_vfs::{
 use tempfile::TempDir;
 
 use crate::parallel::trouble;
-use crate::rig::{READ, Random, WRITE, pass, pattern, root};
+use crate::rig::{READ, Random, WRITE, next_session, pass, pattern, root};
 
 /// A kernel that reads and writes local files itself.
 struct Passthrough;
@@ -37,7 +37,12 @@ pub(crate) async fn on_directory(
     server: Arc<MemRemote>,
     start: Start,
 ) -> (Client, Cache) {
-    with_clock(dir, server, start, Arc::new(SimClock::ticking())).await
+    let clock = SimClock::ticking();
+    if start == Start::Resume {
+        // The machine's clock has gone on since the process died.
+        clock.advance(Duration::from_secs(1));
+    }
+    with_clock(dir, server, start, Arc::new(clock)).await
 }
 
 /// A client of a server of its own, in a directory of its own, on the machine's clock.
@@ -59,7 +64,8 @@ async fn with_clock(
     let cache = Cache::open(Arc::new(RealDisk::open(dir).unwrap()), clock.clone(), config).unwrap();
     let remote: Arc<dyn Remote> = server;
     let options = Options::default();
-    let client = Client::new(remote, cache.clone(), clock, options, 1, start).await.unwrap();
+    let session = next_session();
+    let client = Client::new(remote, cache.clone(), clock, options, session, start).await.unwrap();
     client.attach(Arc::new(Passthrough));
     (client, cache)
 }

@@ -60,8 +60,12 @@ pub(crate) const READ: OpenFlags = OpenFlags::READ;
 /// For reading and writing.
 pub(crate) const WRITE: OpenFlags = OpenFlags::READ_WRITE;
 
-/// No two runs of a client may have the same.
 static SESSION: AtomicU64 = AtomicU64::new(1);
+
+/// The number of a run of a client: no two may have the same.
+pub(crate) fn next_session() -> u64 {
+    SESSION.fetch_add(1, Ordering::Relaxed)
+}
 
 impl Rig {
     /// A fresh server and an empty cache.
@@ -136,7 +140,7 @@ impl Rig {
         (options, licence): (Options, Option<Licence>),
         start: Start,
     ) -> Rig {
-        let session = SESSION.fetch_add(1, Ordering::Relaxed);
+        let session = next_session();
         let (remote, time): (Arc<dyn Remote>, Arc<dyn Clock>) = (server.clone(), clock.clone());
         let remote = match licence {
             Some(licence) => {

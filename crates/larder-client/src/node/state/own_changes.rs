@@ -13,7 +13,7 @@ impl State {
     /// Before a change of our own is sent.
     pub(crate) fn begin_change(&mut self) {
         if self.changes.in_flight == 0 {
-            self.changes.replies.clear();
+            debug_assert!(self.changes.replies.is_empty(), "those of the last group were judged");
             self.changes.lease = self.leasing.held().cloned();
         }
         self.changes.in_flight += 1;
@@ -44,6 +44,7 @@ impl State {
         is_coarse: bool,
     ) -> Option<Settled> {
         assert!(self.changes.in_flight > 0, "a change ends that did not begin");
+        debug_assert!(now >= self.changes.ended, "changes end in the order of their times");
         self.changes.in_flight -= 1;
         self.changes.replies.extend(replies);
         self.changes.ended = now;
