@@ -11,7 +11,7 @@ use crate::link::Shape;
 use crate::record::Test;
 use crate::rpc::Calls;
 use crate::runner::{self, Limits};
-use crate::stand::{Contestant, Door, LARDER, PLAIN, Stand, Wants};
+use crate::stand::{Contestant, LARDER, PLAIN, Protocol, Stand, Wants};
 use crate::suite::{self, Size};
 
 /// The cost of one work.
@@ -108,7 +108,7 @@ fn round(
     timeouts: Timeouts,
     interrupted: &AtomicBool,
 ) -> Result<Vec<Cost>> {
-    let mut stand = Stand::new(larder, Door::Nfs, Shape::default(), Wants::default())?;
+    let mut stand = Stand::new(larder, Protocol::Nfs, Shape::default(), Wants::default())?;
     let plain = Contestant { options: timeouts.options(), ..PLAIN };
     let cached = Contestant { options: timeouts.options(), ..LARDER };
     let targets = [stand.mount(&plain, 1)?, stand.mount(&cached, 1)?];

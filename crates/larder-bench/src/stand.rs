@@ -31,7 +31,7 @@ pub use confined::Confinement;
 use confined::{Disk, Group};
 pub use contestant::{Contestant, LARDER, PLAIN, Server, contestants};
 use ganesha::Ganesha;
-pub use served::Door;
+pub use served::Protocol;
 use served::{Export, How, Names, spawn_at};
 pub use volume::Parts;
 use volume::Volume;
@@ -72,7 +72,7 @@ pub struct Wants {
 #[derive(Debug)]
 pub struct Stand {
     larder: PathBuf,
-    door: Door,
+    protocol: Protocol,
     /// Every client gets a network namespace of its own.
     own_namespaces: bool,
     // Dropped in this order: mounts, servers, their groups, link, disk, files.
@@ -104,14 +104,14 @@ enum Way {
 }
 
 impl Stand {
-    /// Exports an empty directory by `door` behind a link of this shape, and measures the link. As
-    /// root the kernel holds the rate (a network namespace); a delay, a loss, or not being root
+    /// Exports an empty directory by `protocol` behind a link of this shape, and measures the link.
+    /// As root the kernel holds the rate (a network namespace); a delay, a loss, or not being root
     /// take the proxy. Where it is to be confined and that cannot be done here,
     /// [`Stand::unconfined`] says why.
     ///
     /// # Errors
     /// If the link cannot be made, or the server does not come up.
-    pub fn new(larder: &Path, door: Door, shape: Shape, wants: Wants) -> Result<Stand> {
+    pub fn new(larder: &Path, protocol: Protocol, shape: Shape, wants: Wants) -> Result<Stand> {
         let Wants { confinement, disk_latency, own_namespaces } = wants;
         // On a real disk: /tmp may be memory, and may be closed to other users.
         let top = tempfile::Builder::new().prefix("larder-bench-").tempdir_in("/var/tmp")?;
@@ -127,13 +127,13 @@ impl Stand {
         let dir = disk.as_ref().map_or(top.path(), Disk::mountpoint).join("export");
         fs::create_dir(&dir)?;
         fs::create_dir(top.path().join("local"))?;
-        let start = |address: SocketAddr, netns: Option<&Netns>| match door {
-            Door::Nfs => {
+        let start = |address: SocketAddr, netns: Option<&Netns>| match protocol {
+            Protocol::Nfs => {
                 let names = Names::Durable;
                 let how = How { names, disk_latency, group: groups.first() };
                 Export::nfs(larder, &dir, address, netns, how)
             }
-            Door::Smb => {
+            Protocol::Smb => {
                 let state = top.path().join("samba");
                 Export::smb(&state, &dir, address, netns, groups.first())
             }
@@ -160,7 +160,7 @@ impl Stand {
         };
         Ok(Stand {
             larder: larder.to_path_buf(),
-            door,
+            protocol,
             own_namespaces: own_namespaces && is_root && shape == Shape::default(),
             mounts: Vec::new(),
             export,
@@ -247,8 +247,8 @@ impl Stand {
     }
 
     /// How its directory is exported.
-    pub fn door(&self) -> Door {
-        self.door
+    pub fn protocol(&self) -> Protocol {
+        self.protocol
     }
 
     /// The link, as asked for and as measured before anything used it.
@@ -387,18 +387,18 @@ impl Stand {
     fn served(&mut self, contestant: &Contestant) -> Result<Served> {
         match contestant.server {
             Server::Own => Ok(Served {
-                source: self.door.source(self.address()),
-                options: self.door.options().iter().map(ToString::to_string).collect(),
+                source: self.protocol.source(self.address()),
+                options: self.protocol.options().iter().map(ToString::to_string).collect(),
                 exported: Some(self.export.dir.clone()),
                 disks: None,
                 processes: vec![("server_cpu_s", self.export.pid())],
             }),
             Server::Asynchronous => {
-                let door = self.door;
+                let protocol = self.protocol;
                 let export = self.asynchronous()?;
                 Ok(Served {
-                    source: door.source(export.address),
-                    options: door.options().iter().map(ToString::to_string).collect(),
+                    source: protocol.source(export.address),
+                    options: protocol.options().iter().map(ToString::to_string).collect(),
                     exported: Some(export.dir.clone()),
                     disks: None,
                     processes: vec![("server_cpu_s", export.pid())],

@@ -23,9 +23,9 @@
 //! all extended attributes except those of users.
 //!
 //! The layers, from the kernel inwards: [`abi`] (the protocol as data), [`request`] (decoding,
-//! without I/O), two transports (`reader`: `/dev/fuse`; `ring`: io_uring), `door` (each request as
-//! a call of the file system, each answer as an `output`). A transport knows nothing of the
-//! requests that it carries.
+//! without I/O), two transports (`reader`: `/dev/fuse`; `ring`: io_uring), `dispatcher` (each
+//! request as a call of the file system, each answer as an `output`). A transport knows nothing of
+//! the requests that it carries.
 //!
 //! A limit: `st_ino` is our [`Ino`](larder_vfs::Ino) and not the server's inode number.
 
@@ -41,7 +41,7 @@ mod convert;
 mod copy;
 mod counts;
 mod device;
-mod door;
+mod dispatcher;
 mod errno;
 mod error;
 mod groups;

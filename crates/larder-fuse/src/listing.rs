@@ -1,7 +1,7 @@
 //! Directory listings: the kernel's position in them, and the entries that it gets.
 //!
-//! The kernel always lists with READDIRPLUS (see `door`), because one message that includes the
-//! attributes saves a lookup for each name.
+//! The kernel always lists with READDIRPLUS (see `dispatcher`), because one message that includes
+//! the attributes saves a lookup for each name.
 //!
 //! **Offsets.** The server's position after an entry (its cookie) is any 64-bit number; the
 //! kernel's is signed, seekdir(3) refuses negative ones, and `.` and `..`, which our file systems
@@ -28,7 +28,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::abi::{Dirent, EntryOut};
 use crate::convert;
-use crate::door::Door;
+use crate::dispatcher::Dispatcher;
 use crate::errno::errno;
 use crate::late::Late;
 use crate::output::{Output, Response};
@@ -172,21 +172,21 @@ enum StandsFor {
 
 impl Part {
     /// Asks the file system. A complete listing that is ready at once is answered at once.
-    pub(crate) fn answer(self, door: &Arc<Door>) -> Response {
-        match self.ask(door) {
+    pub(crate) fn answer(self, dispatcher: &Arc<Dispatcher>) -> Response {
+        match self.ask(dispatcher) {
             Answer::Now(Err(error)) => Response::error(errno(error)),
             Answer::Now(Ok(listed)) if listed.iter().all(|entry| entry.entry.is_some()) => {
                 let named = |listed: DirEntry| {
                     let stands_for = StandsFor::Known(listed.entry?);
                     Some(Named { name: listed.name, cookie: listed.offset, stands_for })
                 };
-                Response::Now(self.fill(door, listed.into_iter().filter_map(named).collect()))
+                Response::Now(self.fill(dispatcher, listed.into_iter().filter_map(named).collect()))
             }
             answer => {
-                let door = Arc::clone(door);
+                let dispatcher = Arc::clone(dispatcher);
                 Late::begin(async move {
-                    match self.complete(&door, answer).await {
-                        Ok(entries) => self.fill(&door, entries),
+                    match self.complete(&dispatcher, answer).await {
+                        Ok(entries) => self.fill(&dispatcher, entries),
                         Err(error) => Output::error(errno(error)),
                     }
                 })
@@ -194,30 +194,34 @@ impl Part {
         }
     }
 
-    fn ask(&self, door: &Door) -> Answer<Vec<DirEntry>> {
+    fn ask(&self, dispatcher: &Dispatcher) -> Answer<Vec<DirEntry>> {
         match self.position {
-            Position::Dot | Position::DotDot => self.ask_after(door, 0),
-            Position::After(cookie) => self.ask_after(door, cookie),
+            Position::Dot | Position::DotDot => self.ask_after(dispatcher, 0),
+            Position::After(cookie) => self.ask_after(dispatcher, cookie),
         }
     }
 
-    fn ask_after(&self, door: &Door, cookie: u64) -> Answer<Vec<DirEntry>> {
+    fn ask_after(&self, dispatcher: &Dispatcher, cookie: u64) -> Answer<Vec<DirEntry>> {
         let bytes_max = self.bytes_max.min(REPLY_BYTES_MAX);
-        door.fs.readdir(&self.cred, self.ino, cookie, bytes_max, true)
+        dispatcher.fs.readdir(&self.cred, self.ino, cookie, bytes_max, true)
     }
 
     /// Waits for the listing, and looks up entries without attributes.
-    async fn complete(&self, door: &Door, mut answer: Answer<Vec<DirEntry>>) -> Result<Vec<Named>> {
+    async fn complete(
+        &self,
+        dispatcher: &Dispatcher,
+        mut answer: Answer<Vec<DirEntry>>,
+    ) -> Result<Vec<Named>> {
         loop {
             let listed = answer.wait().await?;
             let Some(last) = listed.last() else { return Ok(Vec::new()) };
             let cookie = last.offset;
-            let named = self.look_up_missing(door, listed).await?;
+            let named = self.look_up_missing(dispatcher, listed).await?;
             if !named.is_empty() {
                 return Ok(named);
             }
             // All of them were removed in the meantime, but an empty answer would mean the end.
-            answer = self.ask_after(door, cookie);
+            answer = self.ask_after(dispatcher, cookie);
         }
     }
 
@@ -226,26 +230,32 @@ impl Part {
     /// up (a server's mount point, or a file that it cannot describe) is listed without attributes,
     /// and hides no other. If the server is out of reach, the listing ends there, or with that
     /// error if it is empty: each further name would take as long.
-    async fn look_up_missing(&self, door: &Door, listed: Vec<DirEntry>) -> Result<Vec<Named>> {
+    async fn look_up_missing(
+        &self,
+        dispatcher: &Dispatcher,
+        listed: Vec<DirEntry>,
+    ) -> Result<Vec<Named>> {
         let mut named = Vec::with_capacity(listed.len());
         let mut away = None;
         for DirEntry { name, offset: cookie, entry, fileid, kind } in listed {
             let stands_for = match (entry, away) {
                 (Some(entry), None) => StandsFor::Known(entry),
                 (Some(entry), Some(_)) => {
-                    door.fs.forget(entry.ino, 1);
+                    dispatcher.fs.forget(entry.ino, 1);
                     continue;
                 }
                 (None, Some(_)) => continue,
-                (None, None) => match door.fs.lookup(&self.cred, self.ino, &name).wait().await {
-                    Ok(Lookup::Found(entry)) => StandsFor::Known(entry),
-                    Ok(Lookup::Absent { .. }) => continue,
-                    Err(error @ (Error::TimedOut | Error::Shutdown)) => {
-                        away = Some(error);
-                        continue;
+                (None, None) => {
+                    match dispatcher.fs.lookup(&self.cred, self.ino, &name).wait().await {
+                        Ok(Lookup::Found(entry)) => StandsFor::Known(entry),
+                        Ok(Lookup::Absent { .. }) => continue,
+                        Err(error @ (Error::TimedOut | Error::Shutdown)) => {
+                            away = Some(error);
+                            continue;
+                        }
+                        Err(_) => StandsFor::Untold { fileid, kind },
                     }
-                    Err(_) => StandsFor::Untold { fileid, kind },
-                },
+                }
             };
             named.push(Named { name, cookie, stands_for });
         }
@@ -256,23 +266,23 @@ impl Part {
     }
 
     /// As many as fit; the others are forgotten.
-    fn fill(&self, door: &Door, entries: Vec<Named>) -> Output {
+    fn fill(&self, dispatcher: &Dispatcher, entries: Vec<Named>) -> Output {
         let room = self.bytes_max.min(REPLY_BYTES_MAX) as usize;
         let mut out = Vec::with_capacity(room.min(4096 + 176 * entries.len()));
         self.fill_dots(&mut out, room);
         let mut full = false;
         for named in entries {
-            full = full || !self.add(door, &named, &mut out, room);
+            full = full || !self.add(dispatcher, &named, &mut out, room);
             if let (true, StandsFor::Known(entry)) = (full, &named.stands_for) {
-                door.fs.forget(entry.ino, 1);
+                dispatcher.fs.forget(entry.ino, 1);
             }
         }
         Output::data(out)
     }
 
     /// Adds an entry if there is room.
-    fn add(&self, door: &Door, named: &Named, out: &mut Vec<u8>, room: usize) -> bool {
-        let Some(offset) = door.listings.offset(self.dir, named.cookie) else { return false };
+    fn add(&self, dispatcher: &Dispatcher, named: &Named, out: &mut Vec<u8>, room: usize) -> bool {
+        let Some(offset) = dispatcher.listings.offset(self.dir, named.cookie) else { return false };
         let (ino, kind, entry) = match &named.stands_for {
             StandsFor::Known(entry) => {
                 (entry.ino.0, Some(entry.fresh.attr.kind), convert::entry(entry))
@@ -285,7 +295,7 @@ impl Part {
         let dirent = dirent(ino, offset, named.name.len(), kind);
         let fits = put(out, room, &entry, &dirent, named.name.as_bytes());
         if fits && entry.nodeid != 0 {
-            door.counts.give();
+            dispatcher.counts.give();
         }
         fits
     }

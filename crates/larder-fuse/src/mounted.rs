@@ -25,7 +25,7 @@ use crate::abi::NotifyCode;
 use crate::backing::{BackingId, Registry};
 use crate::counts::{Counts, References};
 use crate::device::Device;
-use crate::door::Door;
+use crate::dispatcher::Dispatcher;
 use crate::error::MountError;
 use crate::groups::Groups;
 use crate::ledger::Ledger;
@@ -56,7 +56,7 @@ const LOOK: Duration = Duration::from_millis(1);
 pub struct Mounted {
     mountpoint: Mountpoint,
     transport: Transport,
-    door: Arc<Door>,
+    dispatcher: Arc<Dispatcher>,
     session: Arc<Ended>,
 }
 
@@ -123,7 +123,7 @@ pub fn serve(
         false => Ways::without(),
     };
     let clock: Arc<dyn Clock> = Arc::new(RealClock);
-    let door = Arc::new(Door {
+    let dispatcher = Arc::new(Dispatcher {
         fs: Arc::clone(&fs),
         groups: Groups::new(Arc::clone(&clock)),
         clock,
@@ -142,7 +142,7 @@ pub fn serve(
     let mounted = Mounted {
         mountpoint,
         transport,
-        door: Arc::clone(&door),
+        dispatcher: Arc::clone(&dispatcher),
         session: Arc::new(Ended::default()),
     };
     fs.attach(Arc::clone(&kernel) as Arc<dyn Kernel>);
@@ -170,25 +170,26 @@ fn start(
     runtime: &Handle,
     io_bytes_max: usize,
 ) -> io::Result<()> {
-    let door = &mounted.door;
+    let dispatcher = &mounted.dispatcher;
     let rings = match mounted.transport {
-        Transport::Uring => ring::start(door, &devices[0], runtime, io_bytes_max)?,
+        Transport::Uring => ring::start(dispatcher, &devices[0], runtime, io_bytes_max)?,
         _ => Rings::none(),
     };
     let mut threads: Vec<JoinHandle<io::Result<()>>> = Vec::new();
     for device in devices {
-        let (door, device, runtime) = (Arc::clone(door), Arc::clone(device), runtime.clone());
-        let serve = move || reader::serve(&door, &device, &runtime, io_bytes_max);
+        let (dispatcher, device, runtime) =
+            (Arc::clone(dispatcher), Arc::clone(device), runtime.clone());
+        let serve = move || reader::serve(&dispatcher, &device, &runtime, io_bytes_max);
         threads.push(thread::Builder::new().name("larder-fuse".into()).spawn(serve)?);
     }
     let lanes: [fn(&Invalidations) -> &Lane; 2] =
         [|kernel| &kernel.inodes, |kernel| &kernel.entries];
     for lane in lanes {
-        let (kernel, device) = (Arc::clone(&door.kernel), Arc::clone(&devices[0]));
+        let (kernel, device) = (Arc::clone(&dispatcher.kernel), Arc::clone(&devices[0]));
         let tell = move || lane(&kernel).run(&device);
         thread::Builder::new().name("larder-notify".into()).spawn(tell)?;
     }
-    let (kernel, ended) = (Arc::clone(&door.kernel), Arc::clone(&mounted.session));
+    let (kernel, ended) = (Arc::clone(&dispatcher.kernel), Arc::clone(&mounted.session));
     let wait = move || {
         let result = joined(threads);
         // The threads that read the device see the end of the mount even while all entries of a
@@ -240,12 +241,12 @@ impl Mounted {
     /// them.
     pub fn requests(&self) -> Vec<(String, u64)> {
         let named = |(opcode, count)| (format!("{opcode:?}").to_uppercase(), count);
-        self.door.counts.all().into_iter().map(named).collect()
+        self.dispatcher.counts.all().into_iter().map(named).collect()
     }
 
     /// References that the kernel was given and gave back.
     pub fn references(&self) -> References {
-        self.door.counts.references()
+        self.dispatcher.counts.references()
     }
 
     /// Blocks until it is unmounted, by any process.
@@ -266,16 +267,17 @@ impl Mounted {
     /// answered. Returns whether they are. Later requests, and unanswered ones, are for the next
     /// process that serves the session: this process must exit without unmounting.
     pub fn leave(&self, limit: Duration) -> bool {
-        self.door.leaving.store(true, Ordering::Release);
-        let deadline = self.door.clock.instant() + limit;
+        self.dispatcher.leaving.store(true, Ordering::Release);
+        let deadline = self.dispatcher.clock.instant() + limit;
         // A waiter for a lock may wait for ever, and continues to wait with the next process.
-        let unanswered =
-            |door: &Door| door.waiting.load(Ordering::Acquire) > door.lock_waits.count() as u64;
-        while unanswered(&self.door) {
-            if self.door.clock.instant() > deadline {
+        let unanswered = |dispatcher: &Dispatcher| {
+            dispatcher.waiting.load(Ordering::Acquire) > dispatcher.lock_waits.count() as u64
+        };
+        while unanswered(&self.dispatcher) {
+            if self.dispatcher.clock.instant() > deadline {
                 return false;
             }
-            self.door.clock.block(LOOK);
+            self.dispatcher.clock.block(LOOK);
         }
         true
     }

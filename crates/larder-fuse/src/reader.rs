@@ -13,7 +13,7 @@ use zerocopy::IntoBytes;
 
 use crate::abi::{MIN_READ_BUFFER, Opcode};
 use crate::device::{Device, Received};
-use crate::door::Door;
+use crate::dispatcher::Dispatcher;
 use crate::output::{Output, Response};
 use crate::request::{self, Malformed, Request};
 
@@ -25,7 +25,7 @@ const HEADROOM: usize = 4096;
 /// # Errors
 /// If the descriptor cannot be read any more.
 pub(crate) fn serve(
-    door: &Arc<Door>,
+    dispatcher: &Arc<Dispatcher>,
     device: &Arc<Device>,
     runtime: &Handle,
     io_bytes_max: usize,
@@ -40,8 +40,8 @@ pub(crate) fn serve(
             Received::Again => continue,
             Received::Gone => return Ok(()),
         };
-        let busy = Busy::new(door);
-        if door.leaving.load(Ordering::Acquire) {
+        let busy = Busy::new(dispatcher);
+        if dispatcher.leaving.load(Ordering::Acquire) {
             drop(busy);
             // The next process that serves gets it.
             loop {
@@ -52,13 +52,13 @@ pub(crate) fn serve(
         match Request::decode(bytes) {
             Ok(request) => {
                 let unique = request.header.unique;
-                door.counts.add(request.header.opcode);
-                match door.answer(&request) {
+                dispatcher.counts.add(request.header.opcode);
+                match dispatcher.answer(&request) {
                     Response::Now(output) => device.reply(unique, &output),
                     Response::Later(late) => {
                         let device = Arc::clone(device);
                         let reply = move |output: Output| device.reply(unique, &output);
-                        door.answer_later(&request, late, runtime, reply);
+                        dispatcher.answer_later(&request, late, runtime, reply);
                     }
                     Response::Nothing => {}
                 }
@@ -87,9 +87,9 @@ fn refuse(device: &Device, bytes: &[u8], error: Malformed) {
 struct Busy<'a>(&'a AtomicU64);
 
 impl Busy<'_> {
-    fn new(door: &Door) -> Busy<'_> {
-        door.waiting.fetch_add(1, Ordering::AcqRel);
-        Busy(&door.waiting)
+    fn new(dispatcher: &Dispatcher) -> Busy<'_> {
+        dispatcher.waiting.fetch_add(1, Ordering::AcqRel);
+        Busy(&dispatcher.waiting)
     }
 }
 

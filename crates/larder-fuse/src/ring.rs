@@ -27,7 +27,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 
 use crate::device::Device;
-use crate::door::Door;
+use crate::dispatcher::Dispatcher;
 use mailbox::Mailbox;
 use queue::Queue;
 
@@ -66,7 +66,7 @@ impl Rings {
 /// # Errors
 /// If the system refuses a ring; the mount is of no use then.
 pub(crate) fn start(
-    door: &Arc<Door>,
+    dispatcher: &Arc<Dispatcher>,
     device: &Arc<Device>,
     runtime: &Handle,
     io_bytes_max: usize,
@@ -76,10 +76,11 @@ pub(crate) fn start(
     let (ready, readied) = mpsc::channel();
     let mut rings = Rings::none();
     for cpu in 0..cpus {
-        let (door, device, runtime) = (Arc::clone(door), Arc::clone(device), runtime.clone());
+        let (dispatcher, device, runtime) =
+            (Arc::clone(dispatcher), Arc::clone(device), runtime.clone());
         let ready = ready.clone();
         let serve = move || {
-            let queue = Queue::new(cpu as u16, door, device, runtime, io_bytes_max, DEPTH);
+            let queue = Queue::new(cpu as u16, dispatcher, device, runtime, io_bytes_max, DEPTH);
             match queue {
                 Ok(queue) => {
                     // The receiver is gone if another queue failed.

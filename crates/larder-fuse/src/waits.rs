@@ -20,7 +20,7 @@ use tokio::runtime::Handle;
 use zerocopy::FromBytes;
 
 use crate::abi::{CreateOut, EntryOut, InHeader, Opcode, OpenOut, UNIQUE_RESEND};
-use crate::door::Door;
+use crate::dispatcher::Dispatcher;
 use crate::late::Late;
 use crate::listing;
 use crate::output::Output;
@@ -107,7 +107,7 @@ fn number(unique: u64) -> u64 {
     unique & !UNIQUE_RESEND
 }
 
-impl Door {
+impl Dispatcher {
     /// Has `reply` answer with the result of `late` once that is ready. To be called by a thread
     /// that has entered the runtime.
     pub(crate) fn answer_later(
@@ -122,7 +122,7 @@ impl Door {
         self.waits.put(unique, Wait { caller: header.pid, reply: Box::new(reply) });
         self.waiting.fetch_add(1, Ordering::AcqRel);
         let names = names_changed(request);
-        let pending = Pending { door: Arc::clone(self), header, names };
+        let pending = Pending { dispatcher: Arc::clone(self), header, names };
         late.drive(runtime, move |output| pending.answer(output));
         if header.opcode == Opcode::Flush as u32 && self.waits.watch(unique) {
             self.look_from_time_to_time();
@@ -142,16 +142,16 @@ impl Door {
     }
 
     fn look_from_time_to_time(self: &Arc<Self>) {
-        let door = Arc::clone(self);
+        let dispatcher = Arc::clone(self);
         tokio::spawn(async move {
             loop {
-                door.clock.sleep(LOOK_EVERY).await;
-                let Some(callers) = door.waits.callers() else { return };
+                dispatcher.clock.sleep(LOOK_EVERY).await;
+                let Some(callers) = dispatcher.waits.callers() else { return };
                 for (unique, caller) in callers {
                     // It may have been interrupted before it began to wait.
-                    door.lock_waits.give_up(unique);
+                    dispatcher.lock_waits.give_up(unique);
                     if is_killed(caller) {
-                        door.let_go(unique);
+                        dispatcher.let_go(unique);
                     }
                 }
             }
@@ -224,7 +224,7 @@ impl Door {
 /// Drives a request that waits. If it is dropped without an answer (a future that panicked), the
 /// request is answered with an error, so that its caller does not wait for ever.
 struct Pending {
-    door: Arc<Door>,
+    dispatcher: Arc<Dispatcher>,
     header: InHeader,
     /// Changes in the kernel's view of directories.
     names: Vec<(Ino, OsString)>,
@@ -232,8 +232,8 @@ struct Pending {
 
 impl Pending {
     fn answer(self, output: Output) {
-        if let Some(output) = self.door.answer_now(number(self.header.unique), output) {
-            self.door.take_back(&self.header, &self.names, &output);
+        if let Some(output) = self.dispatcher.answer_now(number(self.header.unique), output) {
+            self.dispatcher.take_back(&self.header, &self.names, &output);
         }
     }
 }
@@ -241,12 +241,12 @@ impl Pending {
 impl Drop for Pending {
     fn drop(&mut self) {
         let unique = number(self.header.unique);
-        if !self.door.leaving.load(Ordering::Acquire) {
+        if !self.dispatcher.leaving.load(Ordering::Acquire) {
             // It was answered, unless it panicked.
-            self.door.answer_now(unique, Output::error(libc::EIO));
-        } else if self.door.waits.take(unique).is_some() {
+            self.dispatcher.answer_now(unique, Output::error(libc::EIO));
+        } else if self.dispatcher.waits.take(unique).is_some() {
             // Of a mount that is handed on, the next process answers.
-            self.door.waiting.fetch_sub(1, Ordering::AcqRel);
+            self.dispatcher.waiting.fetch_sub(1, Ordering::AcqRel);
         }
     }
 }

@@ -22,7 +22,7 @@ pub struct Config {
     /// attributes from before a change, unless another call came in between; with them clients keep
     /// their caches valid over their own changes (RFC 1813, 2.6). If not, those attributes would
     /// misrepresent changes made elsewhere, and are left out. For a file the file system decides.
-    pub sole_door: bool,
+    pub sole_front_door: bool,
     /// A port mapper to register with, over UDP; usually port 111 of this machine.
     pub portmapper: Option<SocketAddr>,
 }
@@ -37,7 +37,7 @@ impl Config {
             export_path: "/".to_owned(),
             anonymous: Cred::new(65_534, 65_534, &[]),
             squash_root: false,
-            sole_door: false,
+            sole_front_door: false,
             portmapper: None,
         }
     }

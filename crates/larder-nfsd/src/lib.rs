@@ -12,7 +12,7 @@
 //! promises. NFS adds:
 //! - **Handles outlive the server**, as far as those of the file system do.
 //! - **Attributes are truthful.** Those from before a change are reported only if no other change
-//!   can have come in between ([`Config::sole_door`]).
+//!   can have come in between ([`Config::sole_front_door`]).
 //!
 //! Absent on purpose: mapping of users (squash) and checking of rights, which the file system does;
 //! locks (NLM), RPCSEC_GSS, versions 2 and 4.

@@ -49,7 +49,7 @@ pub(crate) struct Caller {
 pub(crate) struct Nfs {
     fs: Arc<dyn FileSystem>,
     /// Whether attributes from before a change of a directory may be reported.
-    sole_door: bool,
+    sole_front_door: bool,
     overlaps: Overlaps,
 }
 
@@ -61,8 +61,8 @@ struct Change<'a> {
 }
 
 impl Nfs {
-    pub(crate) fn new(fs: Arc<dyn FileSystem>, sole_door: bool) -> Nfs {
-        Nfs { fs, sole_door, overlaps: Overlaps::new() }
+    pub(crate) fn new(fs: Arc<dyn FileSystem>, sole_front_door: bool) -> Nfs {
+        Nfs { fs, sole_front_door, overlaps: Overlaps::new() }
     }
 
     pub(crate) async fn getattr(&self, caller: &Caller, args: GETATTR3args) -> GETATTR3res {
@@ -199,7 +199,7 @@ impl Nfs {
 
     /// The entries of a directory are about to change.
     async fn change_directory(&self, caller: &Caller, ino: Ino) -> Change<'_> {
-        let mark = self.sole_door.then(|| self.overlaps.begin(ino));
+        let mark = self.sole_front_door.then(|| self.overlaps.begin(ino));
         let before = match mark {
             Some(_) => self.attr(caller, ino).await.ok().map(|attr| words::wcc(&attr)),
             None => None,

@@ -56,7 +56,7 @@ impl Programs {
         Programs {
             anonymous: config.anonymous.clone(),
             squash_root: config.squash_root,
-            nfs: Nfs::new(Arc::clone(&fs), config.sole_door),
+            nfs: Nfs::new(Arc::clone(&fs), config.sole_front_door),
             mount: Mount::new(fs, config),
         }
     }

@@ -94,7 +94,7 @@ pub trait FileSystem: Send + Sync + 'static {
     fn readlink(&self, cred: &Cred, ino: Ino) -> Answer<OsString>;
 
     /// Makes an object that is not opened: directory, symbolic link, special file, or regular file
-    /// (for doors that do not open).
+    /// (for front doors that do not open).
     fn make(&self, cred: &Cred, parent: Ino, name: &OsStr, new: New, set: SetAttr)
     -> Answer<Entry>;
 

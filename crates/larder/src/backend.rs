@@ -56,7 +56,7 @@ impl Backend {
         let options = options::parse_for(source.protocol, options.iter().map(String::as_str));
         let options = options.map_err(Usage)?;
         let no_cache = cache == Some(Path::new(NO_CACHE)) || options.no_disk_cache;
-        if options.door.survive == Some(true) && no_cache {
+        if options.front_door.survive == Some(true) && no_cache {
             bail!(Usage("option survive needs a cache on disk".to_owned()));
         }
         for (name, is_set) in [("exclusive", options.exclusive), ("offline", options.offline)] {

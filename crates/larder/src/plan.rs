@@ -16,8 +16,8 @@ impl Plan {
     /// Whether another process continues the mount if the one that serves it dies. What that
     /// process must know is in the cache on disk.
     pub(crate) fn survives(&self) -> bool {
-        let door = self.back.options.door;
-        let uring = door.transport == larder_fuse::Transport::Uring;
-        self.back.cache.is_some() && !uring && door.survive.unwrap_or(true)
+        let front_door = self.back.options.front_door;
+        let uring = front_door.transport == larder_fuse::Transport::Uring;
+        self.back.cache.is_some() && !uring && front_door.survive.unwrap_or(true)
     }
 }

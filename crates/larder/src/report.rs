@@ -290,8 +290,8 @@ impl Status {
         let up = Span(Duration::from_secs(self.uptime_s));
         let memory = Bytes(self.memory_bytes);
         let worker = self.worker_pid;
-        let door = if self.listen.is_some() { "exported" } else { "mounted" };
-        writeln!(f, "  state    {door} for {up} by process {worker}, {memory} of memory")?;
+        let how = if self.listen.is_some() { "exported" } else { "mounted" };
+        writeln!(f, "  state    {how} for {up} by process {worker}, {memory} of memory")?;
         match self.supervisor_pid {
             _ if self.listen.is_some() => {}
             Some(keeper) => {

@@ -16,8 +16,8 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use crate::backend::Backend;
 use crate::cache_dir;
-use crate::door::{self, Door};
 use crate::event::Event;
+use crate::front_door::{self, FrontDoor};
 use crate::link::Hold;
 use crate::memory_place;
 use crate::options::{Fill, LookupCache};
@@ -54,7 +54,7 @@ pub(crate) struct Engine {
 pub(crate) struct Stack {
     pub(crate) engine: Engine,
     /// The kernel's front door.
-    door: Door,
+    front_door: FrontDoor,
     /// Makes lost files again, if the mount does that.
     pub(crate) at_access: Option<Arc<AtAccess>>,
 }
@@ -73,13 +73,13 @@ pub(crate) async fn build(
     let start = if hold.goes_on() { Start::Resume } else { Start::NewMount };
     let engine = Engine::build(&plan.back, Some(&plan.mountpoint), start, patience).await?;
     let on_disk = engine.cache_dir.is_some();
-    let door = door::open(plan, engine.client.clone(), on_disk, hold, events).await?;
+    let front_door = front_door::open(plan, engine.client.clone(), on_disk, hold, events).await?;
     let at_access = plan.back.remakes().then(|| {
         let at_access = Arc::new(AtAccess::new(&plan.mountpoint, Arc::new(RealClock)));
         engine.client.remake_by(at_access.clone());
         at_access
     });
-    Ok(Stack { engine, door, at_access })
+    Ok(Stack { engine, front_door, at_access })
 }
 
 impl Engine {
@@ -298,30 +298,30 @@ fn session_number() -> Result<u64> {
 impl Stack {
     /// Requests of the kernel by their names, since our process began.
     pub(crate) fn fuse_requests(&self) -> Vec<(String, u64)> {
-        self.door.requests()
+        self.front_door.requests()
     }
 
     /// What the kernel, and the client, hold of files.
     pub(crate) fn kernel_state(&self) -> KernelState {
-        let larder_fuse::References { given, returned } = self.door.references();
+        let larder_fuse::References { given, returned } = self.front_door.references();
         let nodes_in_memory = self.engine.client.status().nodes_in_memory;
         KernelState { given, returned, nodes_in_memory }
     }
 
     /// Whether the mount is the topmost at its mountpoint.
     pub(crate) fn is_mounted(&self) -> bool {
-        self.door.is_mounted()
+        self.front_door.is_mounted()
     }
 
     /// How requests travel from the kernel.
     pub(crate) fn door_transport(&self) -> larder_fuse::Transport {
-        self.door.transport()
+        self.front_door.transport()
     }
 
     /// Accepts no more requests of the kernel, and waits until those in flight are answered.
     /// Returns whether they are in time.
     pub(crate) fn leave(&self, wait_max: Duration) -> bool {
-        self.door.leave(wait_max)
+        self.front_door.leave(wait_max)
     }
 
     /// Closes everything, beginning with the kernel's side, so that the next mount finds a clean
@@ -331,7 +331,7 @@ impl Stack {
     /// If the cache could not be closed.
     pub(crate) fn close(&self) -> Result<()> {
         self.engine.server.leave();
-        self.door.close();
+        self.front_door.close();
         self.engine.close()
     }
 }

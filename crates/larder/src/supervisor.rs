@@ -28,7 +28,7 @@ use crate::link::{ENDED, LEFT, READY, Role, SERVING, TRYING};
 use crate::plan::Plan;
 use crate::runtime_dir::Record;
 use crate::traces::{Traces, record};
-use crate::{door, log, login};
+use crate::{front_door, log, login};
 use crashes::{Crashes, Next};
 pub(crate) use systemd::kept;
 
@@ -272,7 +272,7 @@ impl Supervisor<'_> {
         let session = match &mut self.session {
             Some(session) => session,
             none => {
-                let options = door::fuse_options(self.plan, self.plan.back.cache.is_some());
+                let options = front_door::fuse_options(self.plan, self.plan.back.cache.is_some());
                 let opened = Session::open(&self.plan.mountpoint, &options)?;
                 systemd::store(&opened);
                 none.insert(opened)

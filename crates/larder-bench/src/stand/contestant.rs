@@ -1,6 +1,6 @@
 //! The contestants: each is a client of ours, and the server that it mounts.
 
-use super::served::Door;
+use super::served::Protocol;
 use super::volume::Parts;
 use crate::target::Chosen;
 
@@ -61,9 +61,9 @@ const TCP: &[&str] = &["proto=tcp"];
 /// Instead of it.
 const UDP: &[&str] = &["proto=udp"];
 
-/// Clients of ours that a suite measures by default, with a server behind `door`. The local disk is
-/// added to all.
-pub fn contestants(suite: &str, door: Door) -> Vec<Contestant> {
+/// Clients of ours that a suite measures by default, with a server behind `protocol`. The local
+/// disk is added to all.
+pub fn contestants(suite: &str, protocol: Protocol) -> Vec<Contestant> {
     let plain = |name, options, server| Contestant { name, options, server, ..PLAIN };
     let volume = |name, setup| {
         let parts = Parts { setup, disks: 1, rate: None };
@@ -92,7 +92,7 @@ pub fn contestants(suite: &str, door: Door) -> Vec<Contestant> {
             let plain_async = plain("plain async names", &[], Server::Asynchronous);
             let mut all: Vec<Contestant> =
                 classes.into_iter().chain([PLAIN, plain_async]).collect();
-            all.retain(|one| door == Door::Nfs || !one.is_of_nfs_alone());
+            all.retain(|one| protocol == Protocol::Nfs || !one.is_of_nfs_alone());
             all
         }
         "disks" => DISKS.map(|(name, disks)| several(name, disks)).to_vec(),

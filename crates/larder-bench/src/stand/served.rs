@@ -18,7 +18,7 @@ const SHARE: &str = "share";
 
 /// How the directory of a stand is exported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Door {
+pub enum Protocol {
     /// By our own NFS server.
     #[default]
     Nfs,
@@ -26,20 +26,20 @@ pub enum Door {
     Smb,
 }
 
-impl Door {
+impl Protocol {
     /// What is mounted.
     pub(super) fn source(self, address: SocketAddr) -> String {
         match self {
-            Door::Nfs => format!("nfs://{address}/"),
-            Door::Smb => format!("smb://{address}/{SHARE}"),
+            Protocol::Nfs => format!("nfs://{address}/"),
+            Protocol::Smb => format!("smb://{address}/{SHARE}"),
         }
     }
 
     /// Mount options that it takes.
     pub(super) fn options(self) -> &'static [&'static str] {
         match self {
-            Door::Nfs => &[],
-            Door::Smb => &["guest"],
+            Protocol::Nfs => &[],
+            Protocol::Smb => &["guest"],
         }
     }
 }

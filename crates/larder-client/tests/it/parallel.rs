@@ -97,15 +97,15 @@ async fn unsent_bytes_behind_the_end_at_the_server_are_read() {
 }
 
 /// How a writer reaches the file: through a descriptor, or without one, as a client of an export.
-struct Door<'a> {
+struct Access<'a> {
     rig: &'a Rig,
     ino: Ino,
     open: Option<OpenId>,
 }
 
-impl Door<'_> {
+impl Access<'_> {
     async fn write(&self, offset: usize, data: &[u8]) -> Result<()> {
-        let Door { rig, ino, open } = *self;
+        let Access { rig, ino, open } = *self;
         let (offset, unstable) = (offset as u64, Stability::Unstable);
         rig.client.write(&root(), ino, open, offset, data, unstable).wait().await.map(drop)
     }
@@ -126,7 +126,7 @@ impl Door<'_> {
     }
 
     async fn read(&self, start: usize) -> Option<Vec<u8>> {
-        let Door { rig, ino, open } = *self;
+        let Access { rig, ino, open } = *self;
         let read = rig.client.read(&root(), ino, open, start as u64, REGION as u32).wait().await;
         read.ok().map(|read| whole_region(read.to_vec()))
     }
@@ -139,7 +139,7 @@ fn whole_region(mut read: Vec<u8>) -> Vec<u8> {
 }
 
 /// One writer: its part of the file contains what it wrote there, whatever others do beside it.
-async fn work(door: &Door<'_>, writer: usize, seed: u64) -> Vec<u8> {
+async fn work(access: &Access<'_>, writer: usize, seed: u64) -> Vec<u8> {
     let mut random = Random(seed);
     let mut region = vec![0; REGION];
     let start = writer * REGION;
@@ -149,27 +149,28 @@ async fn work(door: &Door<'_>, writer: usize, seed: u64) -> Vec<u8> {
                 let from = random.below(REGION as u64) as usize;
                 let len = (1 + random.below(20_000) as usize).min(REGION - from);
                 let bytes = pattern(random.below(u64::MAX), len);
-                let written = door.write(start + from, &bytes).await;
+                let written = access.write(start + from, &bytes).await;
                 written.unwrap_or_else(|error| panic!("{seed} {step}: {error}"));
                 region[from..from + len].copy_from_slice(&bytes);
             }
             5..7 => {
-                if door.flush().await {
-                    let found = server_has(door.rig, start).await;
+                if access.flush().await {
+                    let found = server_has(access.rig, start).await;
                     assert!(found == region, "{seed} {step} {writer}: not at the server");
                 }
             }
             7 => {
                 let set = SetAttr::default();
-                door.set(match random.below(3) {
-                    0 => SetAttr { size: Some((WRITERS * REGION) as u64), ..set },
-                    1 => SetAttr { mode: Some(0o600), ..set },
-                    _ => SetAttr { mtime: Some(SetTime::ServerNow), ..set },
-                })
-                .await;
+                access
+                    .set(match random.below(3) {
+                        0 => SetAttr { size: Some((WRITERS * REGION) as u64), ..set },
+                        1 => SetAttr { mode: Some(0o600), ..set },
+                        _ => SetAttr { mtime: Some(SetTime::ServerNow), ..set },
+                    })
+                    .await;
             }
             _ => {
-                if let Some(found) = door.read(start).await {
+                if let Some(found) = access.read(start).await {
                     let differs = found.iter().zip(&region).position(|(a, b)| a != b);
                     assert_eq!(differs, None, "{seed} {step} {writer}: read");
                 }
@@ -226,11 +227,11 @@ async fn writers_of_one_file_lose_nothing() {
             writers.spawn(async move {
                 let ino = rig.find("file").await.unwrap();
                 let open = rig.client.open(&root(), ino, WRITE).wait().await.unwrap().id;
-                let door = Door { rig: &rig, ino, open: (writer > 0).then_some(open) };
-                let region = work(&door, writer, seed * 10 + writer as u64 + 1).await;
+                let access = Access { rig: &rig, ino, open: (writer > 0).then_some(open) };
+                let region = work(&access, writer, seed * 10 + writer as u64 + 1).await;
                 worked.wait().await;
                 calm.wait().await;
-                assert!(door.flush().await);
+                assert!(access.flush().await);
                 rig.client.release(ino, open).wait().await.unwrap();
                 (writer, region)
             });

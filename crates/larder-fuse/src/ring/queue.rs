@@ -15,7 +15,7 @@ use super::mailbox::Mailbox;
 use super::slots::Slots;
 use crate::abi::{URING_COMMIT_AND_FETCH, URING_REGISTER, UringCmd};
 use crate::device::Device;
-use crate::door::Door;
+use crate::dispatcher::Dispatcher;
 use crate::output::{Output, Response};
 use crate::request::Malformed;
 
@@ -38,7 +38,7 @@ pub(super) struct Queue {
     /// Entries that the kernel has. The others wait for an answer, or were given back for good.
     lent: usize,
     cpu: u16,
-    door: Arc<Door>,
+    dispatcher: Arc<Dispatcher>,
     device: Arc<Device>,
     runtime: Handle,
 }
@@ -51,7 +51,7 @@ impl Queue {
     /// If the system refuses the ring, or the kernel the entries.
     pub(super) fn new(
         cpu: u16,
-        door: Arc<Door>,
+        dispatcher: Arc<Dispatcher>,
         device: Arc<Device>,
         runtime: Handle,
         payload_max: usize,
@@ -75,7 +75,7 @@ impl Queue {
             taken: vec![(0, 0); depth],
             lent: 0,
             cpu,
-            door,
+            dispatcher,
             device,
             runtime,
         };
@@ -139,13 +139,13 @@ impl Queue {
         }
         let (header, commit_id, request) = self.slots.request(entry);
         self.taken[entry] = (header.unique, commit_id);
-        self.door.counts.add(header.opcode);
+        self.dispatcher.counts.add(header.opcode);
         let output = match request {
-            Ok(request) => match self.door.answer(&request) {
+            Ok(request) => match self.dispatcher.answer(&request) {
                 Response::Later(late) => {
                     let mail = Arc::clone(&self.mail);
                     let reply = move |output| mail.put(entry, output);
-                    self.door.answer_later(&request, late, &self.runtime, reply);
+                    self.dispatcher.answer_later(&request, late, &self.runtime, reply);
                     return Ok(());
                 }
                 Response::Now(output) => output,

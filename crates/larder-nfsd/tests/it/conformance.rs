@@ -54,26 +54,26 @@ async fn passes(remote: Arc<dyn Remote>, traits: &Traits) {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
-fn sole_door(config: &mut Config) {
-    config.sole_door = true;
+fn sole_front_door(config: &mut Config) {
+    config.sole_front_door = true;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn our_client_and_our_server_keep_the_contract_over_tcp() {
-    let server = running!(options(), sole_door);
+    let server = running!(options(), sole_front_door);
     passes(mount(server.address, Transport::Tcp).await, &traits()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn our_client_and_our_server_keep_the_contract_over_udp() {
-    let server = running!(options(), sole_door);
+    let server = running!(options(), sole_front_door);
     passes(mount(server.address, Transport::Udp).await, &traits()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn they_keep_it_without_attributes_from_before() {
     let server = running!(options(), |_| {});
-    let traits = traits().without(Ability::Before, "the server is not the sole door");
+    let traits = traits().without(Ability::Before, "the server is not the sole front door");
     passes(mount(server.address, Transport::Tcp).await, &traits).await;
 }
 
@@ -82,7 +82,7 @@ async fn the_model_passes_through_the_server() {
     let fs = Arc::new(Direct::new(Arc::new(MemRemote::new())).await.unwrap());
     let mut config = Config::new("127.0.0.1:0".parse().unwrap());
     config.rpc.source_ports = larder_nfsd::SourcePorts::Any;
-    sole_door(&mut config);
+    sole_front_door(&mut config);
     let server = larder_nfsd::Server::bind(config, fs).await.unwrap();
     let address = server.addr();
     tokio::spawn(server.run());
@@ -91,12 +91,12 @@ async fn the_model_passes_through_the_server() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_export_of_a_mount_of_an_export_keeps_it_too() {
-    let inner = running!(options(), sole_door);
+    let inner = running!(options(), sole_front_door);
     let middle = mount(inner.address, Transport::Tcp).await;
     let fs = Arc::new(Direct::new(middle).await.unwrap());
     let mut config = Config::new("127.0.0.1:0".parse().unwrap());
     config.rpc.source_ports = larder_nfsd::SourcePorts::Any;
-    sole_door(&mut config);
+    sole_front_door(&mut config);
     let server = larder_nfsd::Server::bind(config, fs).await.unwrap();
     let address = server.addr();
     tokio::spawn(server.run());

@@ -440,8 +440,9 @@ async fn restarts_keep_handles_good() {
 
 #[tokio::test]
 async fn attributes_from_before_are_sent_where_no_other_change_can_have_come_between() {
-    for sole_door in [false, true] {
-        let server = running!(crate::harness::options(), |config| config.sole_door = sole_door);
+    for sole_front_door in [false, true] {
+        let server =
+            running!(crate::harness::options(), |config| config.sole_front_door = sole_front_door);
         let mut client = server.tcp().await;
         let file = client.create(server.root, "file").await;
         let attr = client.call(&GETATTR3args { object: file }).await.unwrap().obj_attributes;
@@ -459,6 +460,6 @@ async fn attributes_from_before_are_sent_where_no_other_change_can_have_come_bet
         let root = client.call(&GETATTR3args { object: server.root }).await.unwrap().obj_attributes;
         let removed = client.call(&REMOVE3args { object: place(server.root, "file") }).await;
         let before = removed.unwrap().dir_wcc.before;
-        assert_eq!(before.map(|before| before.ctime), sole_door.then_some(root.ctime));
+        assert_eq!(before.map(|before| before.ctime), sole_front_door.then_some(root.ctime));
     }
 }

@@ -83,7 +83,7 @@ impl Kdc {
     }
 
     /// The address that the library takes for the KDC's.
-    pub(super) fn door(&self) -> Result<String, KerberosError> {
+    pub(super) fn address_for_library(&self) -> Result<String, KerberosError> {
         let address = self.socket.local_addr();
         let address = address.map_err(|cause| unreachable(&self.addresses, cause.to_string()))?;
         Ok(address.to_string())
@@ -226,7 +226,7 @@ mod tests {
         let library = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let mut reply = [0; 10];
         for _ in 0..2 {
-            library.send_to(b"ask", kdc.door().unwrap()).await.unwrap();
+            library.send_to(b"ask", kdc.address_for_library().unwrap()).await.unwrap();
             tokio::select! {
                 received = library.recv_from(&mut reply) => assert_eq!(received.unwrap().0, 2),
                 error = kdc.serve() => panic!("{error}"),
@@ -243,7 +243,7 @@ mod tests {
             one.local_addr().unwrap().to_string()
         });
         let kdc = Kdc::open(addresses.to_vec(), Arc::new(RealClock)).await.unwrap();
-        library.send_to(b"ask", kdc.door().unwrap()).await.unwrap();
+        library.send_to(b"ask", kdc.address_for_library().unwrap()).await.unwrap();
         assert!(kdc.serve().await.to_string().contains("refused"));
     }
 }

@@ -100,7 +100,7 @@ pub(super) async fn log_in(
         username: login.user.clone(),
         password: login.password.expose().to_owned(),
         realm,
-        kdc_address: kdc.door()?,
+        kdc_address: kdc.address_for_library()?,
     };
     let logging_in = async {
         match &tickets {

@@ -272,7 +272,7 @@ impl Args {
             rpc,
             // If another process changes names in the directory, the attributes show it, except in
             // the microseconds between reading them and changing; see `--shared`.
-            sole_door: !self.shared && self.source.is_none(),
+            sole_front_door: !self.shared && self.source.is_none(),
             // For a directory, `Directory` applies its own rules to the ids that it gets.
             squash_root: self.source.is_some() && self.squashes_root(),
             ..default

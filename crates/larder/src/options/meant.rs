@@ -68,7 +68,7 @@ pub(crate) struct Options {
     /// The certificates of authorities for our own metadata server, if it is to use TLS.
     pub(crate) authorities: Option<PathBuf>,
     /// The options of the kernel's front door.
-    pub(crate) door: DoorOptions,
+    pub(crate) front_door: FrontDoorOptions,
     /// The reference client: same protocol code and timeouts, no cache on disk.
     pub(crate) plain: bool,
     /// Whether the disk cache was declined (`nofsc`).
@@ -111,7 +111,7 @@ pub(crate) struct MountFlags {
 
 /// How the kernel's requests are transported, and what happens if the process that gets them dies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct DoorOptions {
+pub(crate) struct FrontDoorOptions {
     /// The transport.
     pub(crate) transport: larder_fuse::Transport,
     /// Whether another process continues if the one that serves dies; `None`: where that is
@@ -261,7 +261,7 @@ impl Options {
             remakes: typed.flag("rebuild", "norebuild", false),
             no_locks: typed.flag("nobrl", "brl", false),
             authorities: typed.text("ca").map(PathBuf::from),
-            door: typed.door()?,
+            front_door: typed.front_door()?,
             plain: typed.last(&["plain"]).is_some(),
             no_disk_cache: typed.flag("nofsc", "fsc", false),
             passthrough: typed.flag("passthrough", "nopassthrough", true),
@@ -320,7 +320,7 @@ impl<'a> Last<'a> {
         }
     }
 
-    fn door(&self) -> Result<DoorOptions, String> {
+    fn front_door(&self) -> Result<FrontDoorOptions, String> {
         let transport = match self.last(&["transport"]) {
             Some((_, Value::Word("dev"))) => larder_fuse::Transport::Device,
             Some((_, Value::Word("uring"))) => larder_fuse::Transport::Uring,
@@ -334,7 +334,7 @@ impl<'a> Last<'a> {
                     .to_owned(),
             );
         }
-        Ok(DoorOptions { transport, survive })
+        Ok(FrontDoorOptions { transport, survive })
     }
 
     fn flags(&self) -> MountFlags {
@@ -483,15 +483,15 @@ mod tests {
     }
 
     #[test]
-    fn the_kernels_door() {
-        let door = |typed| parse([typed]).map(|options| options.door);
-        assert_eq!(door(""), Ok(DoorOptions::default()));
-        let chosen = door("transport=uring,nosurvive").unwrap();
+    fn the_kernels_front_door() {
+        let front_door = |typed| parse([typed]).map(|options| options.front_door);
+        assert_eq!(front_door(""), Ok(FrontDoorOptions::default()));
+        let chosen = front_door("transport=uring,nosurvive").unwrap();
         assert_eq!(chosen.transport, larder_fuse::Transport::Uring);
         assert_eq!(chosen.survive, Some(false));
-        assert_eq!(door("nosurvive,survive").unwrap().survive, Some(true));
-        assert!(door("survive,transport=uring").unwrap_err().contains("contradict"));
-        assert!(door("transport=fast").is_err());
+        assert_eq!(front_door("nosurvive,survive").unwrap().survive, Some(true));
+        assert!(front_door("survive,transport=uring").unwrap_err().contains("contradict"));
+        assert!(front_door("transport=fast").is_err());
     }
 
     #[test]

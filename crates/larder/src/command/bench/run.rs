@@ -12,7 +12,7 @@ use larder_bench::machine;
 use larder_bench::record::{self, FORMAT, Run};
 use larder_bench::runner::{self, Limits};
 use larder_bench::stand::Server::Own;
-use larder_bench::stand::{Contestant, Door, Stand, Wants, contestants, locals};
+use larder_bench::stand::{Contestant, Protocol, Stand, Wants, contestants, locals};
 use larder_bench::suite::{self, Suite};
 use larder_bench::target::{Target, mount_of};
 
@@ -96,11 +96,11 @@ enum Server {
     Smb,
 }
 
-impl From<Server> for Door {
-    fn from(server: Server) -> Door {
+impl From<Server> for Protocol {
+    fn from(server: Server) -> Protocol {
         match server {
-            Server::Nfs => Door::Nfs,
-            Server::Smb => Door::Smb,
+            Server::Nfs => Protocol::Nfs,
+            Server::Smb => Protocol::Smb,
         }
     }
 }
@@ -138,7 +138,7 @@ fn larder() -> Result<PathBuf> {
 /// If one cannot be mounted.
 pub(super) fn ours(stand: &mut Stand, suite: &Suite, record: &mut Run) -> Result<Vec<Target>> {
     let mut targets = Vec::new();
-    let contestants = contestants(suite.name, stand.door());
+    let contestants = contestants(suite.name, stand.protocol());
     // Beside slow servers the local disk's speed means nothing.
     let has_locals = suite.confinement.is_none() && !contestants.iter().any(Contestant::is_slowed);
     for contestant in contestants {

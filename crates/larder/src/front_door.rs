@@ -12,8 +12,8 @@ use crate::event::Event;
 use crate::link::Hold;
 use crate::plan::Plan;
 
-/// An open front door. It stays open until [`Door::close`], or until the mount is unmounted.
-pub(crate) struct Door(Arc<Mounted>);
+/// An open front door. It stays open until [`FrontDoor::close`], or until the mount is unmounted.
+pub(crate) struct FrontDoor(Arc<Mounted>);
 
 /// Mounts `client`. [`Event::Gone`] later reports that the mount was removed, by any process.
 ///
@@ -25,7 +25,7 @@ pub(crate) async fn open(
     cache_on_disk: bool,
     hold: &Hold,
     events: &UnboundedSender<Event>,
-) -> Result<Door> {
+) -> Result<FrontDoor> {
     let options = fuse_options(plan, cache_on_disk);
     let (mountpoint, runtime) = (plan.mountpoint.clone(), tokio::runtime::Handle::current());
     let (client, hold) = (Arc::new(client), hold.clone());
@@ -50,10 +50,10 @@ pub(crate) async fn open(
         let _ = events.send(event);
     };
     std::thread::Builder::new().name("larder-wait".to_owned()).spawn(wait)?;
-    Ok(Door(mounted))
+    Ok(FrontDoor(mounted))
 }
 
-impl Door {
+impl FrontDoor {
     /// Whether the mount is the topmost at its path.
     pub(crate) fn is_mounted(&self) -> bool {
         self.0.is_mounted()
@@ -99,7 +99,7 @@ pub(crate) fn fuse_options(plan: &Plan, cache_on_disk: bool) -> MountOptions {
         no_dev: flags.no_dev,
         no_exec: flags.no_exec,
         no_atime: flags.no_atime,
-        transport: plan.back.options.door.transport,
+        transport: plan.back.options.front_door.transport,
         survive: plan.survives(),
         pass_locks: plan.back.passes_locks(),
         // Without a cache on disk there are no local files to pass to the kernel.

@@ -48,7 +48,7 @@ use crate::waits::Waits;
 use crate::xattrs;
 
 /// Answers requests, whatever transport brings them.
-pub(crate) struct Door {
+pub(crate) struct Dispatcher {
     pub(crate) fs: Arc<dyn FileSystem>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) groups: Groups,
@@ -72,9 +72,9 @@ pub(crate) struct Door {
 
 /// How an answer of the file system is encoded for the kernel: `C` is the additional data that this
 /// needs.
-type Encode<T, C> = fn(&Door, C, Result<T>) -> Output;
+type Encode<T, C> = fn(&Dispatcher, C, Result<T>) -> Output;
 
-impl Door {
+impl Dispatcher {
     /// Answers a request: at once, if the file system does.
     pub(crate) fn answer(self: &Arc<Self>, request: &Request<'_>) -> Response {
         let Request { header, operation } = request;
@@ -83,15 +83,17 @@ impl Door {
         let fs = &self.fs;
         match *operation {
             Operation::Lookup { name } => {
-                self.respond(fs.lookup(&cred(), ino, name), (), Door::looked_up)
+                self.respond(fs.lookup(&cred(), ino, name), (), Dispatcher::looked_up)
             }
             Operation::Forget(forget) => self.forget([(ino, forget.nlookup)]),
             Operation::BatchForget(inodes) => {
                 self.forget(inodes.iter().map(|one| (Ino(one.nodeid), one.nlookup)))
             }
-            Operation::Getattr(_) => self.respond(fs.getattr(&cred(), ino), ino, Door::attributes),
+            Operation::Getattr(_) => {
+                self.respond(fs.getattr(&cred(), ino), ino, Dispatcher::attributes)
+            }
             Operation::Setattr(set) => self.set_attributes(&cred(), ino, &set),
-            Operation::Readlink => self.respond(fs.readlink(&cred(), ino), (), Door::target),
+            Operation::Readlink => self.respond(fs.readlink(&cred(), ino), (), Dispatcher::target),
             Operation::Symlink { name, target } => {
                 self.make(header, name, New::Symlink(target.into()), None)
             }
@@ -100,17 +102,19 @@ impl Door {
                 self.make(header, name, New::Directory, Some(mkdir.mode))
             }
             Operation::Unlink { name } => {
-                self.respond(fs.remove(&cred(), ino, name, Removal::File), (), Door::done)
+                self.respond(fs.remove(&cred(), ino, name, Removal::File), (), Dispatcher::done)
             }
-            Operation::Rmdir { name } => {
-                self.respond(fs.remove(&cred(), ino, name, Removal::Directory), (), Door::done)
-            }
+            Operation::Rmdir { name } => self.respond(
+                fs.remove(&cred(), ino, name, Removal::Directory),
+                (),
+                Dispatcher::done,
+            ),
             Operation::Rename { rename, from, to } => self.rename(header, rename, from, to),
             Operation::Link { link, name } => {
                 let linked = fs.link(&cred(), Ino(link.oldnodeid), ino, name);
-                self.respond(linked, (), Door::entry)
+                self.respond(linked, (), Dispatcher::entry)
             }
-            Operation::Statfs => self.respond(fs.statfs(&cred(), ino), (), Door::space),
+            Operation::Statfs => self.respond(fs.statfs(&cred(), ino), (), Dispatcher::space),
             Operation::Access(access) => self.access(&cred(), ino, access),
             Operation::Fsyncdir(_) => self.sync_names(&cred(), ino),
             _ => self.answer_open(request),
@@ -126,35 +130,35 @@ impl Door {
         match *operation {
             Operation::Open(open) => {
                 let flags = convert::open_flags(open.flags as i32);
-                self.respond(fs.open(&cred(), ino, flags), (ino, flags), Door::opened)
+                self.respond(fs.open(&cred(), ino, flags), (ino, flags), Dispatcher::opened)
             }
             Operation::Create { create, name } => {
                 let flags = convert::open_flags(create.flags as i32);
                 let set = SetAttr { mode: Some(create.mode & 0o7777), ..SetAttr::default() };
                 let created = fs.create(&cred(), ino, name, set, flags);
-                self.respond(created, flags, Door::created)
+                self.respond(created, flags, Dispatcher::created)
             }
             Operation::Read(read) => {
                 let open = Some(OpenId(read.fh));
                 let data = fs.read(&cred(), ino, open, read.offset, read.size);
-                self.respond(data, (), Door::data)
+                self.respond(data, (), Dispatcher::data)
             }
             Operation::Write { write, data } => {
                 let (open, flags) = (Some(OpenId(write.fh)), write.flags as i32);
                 let stability = convert::stability(flags);
                 let written = fs.write(&cred(), ino, open, write.offset, data, stability);
-                self.respond(written, (), Door::written)
+                self.respond(written, (), Dispatcher::written)
             }
             Operation::Flush(flush) => {
                 let owner = self.locks.then(|| locks::process(flush.lock_owner));
-                self.respond(fs.flush(&cred(), ino, OpenId(flush.fh), owner), (), Door::done)
+                self.respond(fs.flush(&cred(), ino, OpenId(flush.fh), owner), (), Dispatcher::done)
             }
             Operation::Fsync(sync) => self.sync_data(&cred(), ino, OpenId(sync.fh)),
             Operation::Release(release) => {
                 let open = OpenId(release.fh);
                 // The kernel has let the backing file go already.
                 self.ways.release(ino, open);
-                self.respond(fs.release(ino, open), (), Door::done)
+                self.respond(fs.release(ino, open), (), Dispatcher::done)
             }
             Operation::Setlk(lock) => self.lock(header, lock, Some(false)),
             Operation::Setlkw(lock) => self.lock(header, lock, Some(true)),
@@ -168,7 +172,7 @@ impl Door {
                 self.answer_xattrs(request)
             }
             Operation::Opendir(_) => {
-                self.respond(fs.opendir(&cred(), ino), (), Door::directory_opened)
+                self.respond(fs.opendir(&cred(), ino), (), Dispatcher::directory_opened)
             }
             Operation::Readdirplus(read) => self.list(cred(), ino, &read),
             Operation::Releasedir(release) => {
@@ -189,13 +193,13 @@ impl Door {
     }
 
     fn sync_data(self: &Arc<Self>, cred: &Cred, ino: Ino, open: OpenId) -> Response {
-        self.respond(self.fs.fsync(cred, ino, Some(open)), (), Door::synced)
+        self.respond(self.fs.fsync(cred, ino, Some(open)), (), Dispatcher::synced)
     }
 
     /// Once refused, the kernel does not ask again.
     fn sync_names(self: &Arc<Self>, cred: &Cred, dir: Ino) -> Response {
         match self.fs.sync_names(cred, dir) {
-            Some(synced) => self.respond(synced, (), Door::done),
+            Some(synced) => self.respond(synced, (), Dispatcher::done),
             None => Response::error(libc::ENOSYS),
         }
     }
@@ -231,7 +235,7 @@ impl Door {
                     return Response::error(libc::EOPNOTSUPP);
                 };
                 let changed = self.fs.change_space(&cred, ino, OpenId(asked.fh), change);
-                self.respond(changed, (), Door::done)
+                self.respond(changed, (), Dispatcher::done)
             }
             Operation::Lseek(asked) => {
                 let Some(what) = space::wanted(&asked) else {
@@ -267,7 +271,7 @@ impl Door {
             _ => Err(libc::ENOSYS),
         };
         match change {
-            Ok(change) => self.respond(self.fs.set_xattr(&cred, ino, change), (), Door::done),
+            Ok(change) => self.respond(self.fs.set_xattr(&cred, ino, change), (), Dispatcher::done),
             Err(errno) => Response::error(errno),
         }
     }
@@ -288,14 +292,14 @@ impl Door {
                 self.respond(fs.test_lock(ino, open, lock), (), |_, (), found| locks::found(found))
             }
             (Some((lock, true)), _) => {
-                self.respond(fs.unlock(ino, open, lock.owner, lock.range), (), Door::done)
+                self.respond(fs.unlock(ino, open, lock.owner, lock.range), (), Dispatcher::done)
             }
             (Some((lock, false)), Some(false)) => {
-                self.respond(fs.lock(ino, open, lock, None), (), Door::done)
+                self.respond(fs.lock(ino, open, lock, None), (), Dispatcher::done)
             }
             (Some((lock, false)), Some(true)) => {
                 let wait = |given_up| fs.lock(ino, open, lock, Some(given_up));
-                self.respond(self.lock_waits.wait(header.unique, wait), (), Door::done)
+                self.respond(self.lock_waits.wait(header.unique, wait), (), Dispatcher::done)
             }
         }
     }
@@ -309,8 +313,8 @@ impl Door {
         match answer {
             Answer::Now(result) => Response::Now(encode(self, context, result)),
             Answer::Later(future) => {
-                let door = Arc::clone(self);
-                Late::begin(async move { encode(&door, context, future.await) })
+                let dispatcher = Arc::clone(self);
+                Late::begin(async move { encode(&dispatcher, context, future.await) })
             }
         }
     }
@@ -326,7 +330,9 @@ impl Door {
     fn set_attributes(self: &Arc<Self>, cred: &Cred, ino: Ino, set: &SetattrIn) -> Response {
         let open = (set.valid & fattr::FH != 0).then_some(OpenId(set.fh));
         let set = self.fs.setattr(cred, ino, open, convert::set_attr(set));
-        self.respond(set, ino, |door, ino, set| door.attributes(ino, set.map(|(fresh, _)| fresh)))
+        self.respond(set, ino, |dispatcher, ino, set| {
+            dispatcher.attributes(ino, set.map(|(fresh, _)| fresh))
+        })
     }
 
     fn make_node(self: &Arc<Self>, header: &InHeader, name: &OsStr, mknod: MknodIn) -> Response {
@@ -347,7 +353,7 @@ impl Door {
     ) -> Response {
         let set = SetAttr { mode: mode.map(|mode| mode & 0o7777), ..SetAttr::default() };
         let made = self.fs.make(&self.cred(header), Ino(header.nodeid), name, new, set);
-        self.respond(made, (), Door::entry)
+        self.respond(made, (), Dispatcher::entry)
     }
 
     fn rename(
@@ -365,7 +371,7 @@ impl Door {
             exchange: rename.flags & libc::RENAME_EXCHANGE != 0,
         };
         let (from, to) = ((Ino(header.nodeid), from), (Ino(rename.newdir), to));
-        self.respond(self.fs.rename(&self.cred(header), from, to, flags), (), Door::done)
+        self.respond(self.fs.rename(&self.cred(header), from, to, flags), (), Dispatcher::done)
     }
 
     fn list(self: &Arc<Self>, cred: Cred, ino: Ino, read: &ReadIn) -> Response {
@@ -389,7 +395,7 @@ impl Door {
 }
 
 /// Answers of the file system as answers to the kernel.
-impl Door {
+impl Dispatcher {
     fn done<T>(&self, (): (), result: Result<T>) -> Output {
         result.map_or_else(|error| Output::error(errno(error)), |_| Output::empty())
     }
