@@ -23,7 +23,8 @@ use larder_io::{DiskFile, Stamp};
 use crate::file::CachedFile;
 use crate::lock;
 use crate::ranges::RangeSet;
-use crate::state::State;
+use crate::state::{GAP_BYTES_MIN, State};
+
 use crate::sums::{Summer, chunk_range, chunks_of, pieces_of};
 
 /// File systems distinguish data from holes by blocks that are no smaller.
@@ -146,11 +147,10 @@ impl CachedFile {
                     Some(bytes) if compared.is_some() => at(grown.start, inner(&bytes[len..])),
                     _ => vec![grown.clone()],
                 };
-                // Beyond the old end. Sending the last byte tells the server where the end is now.
-                if before.is_none() && !grown.is_empty() && range.end == state.size() {
-                    changed.push(range.end - 1..range.end);
-                }
                 changed.extend(new.into_iter().flat_map(|new| written.clip(new)));
+                if before.is_none() && range.end == state.size() {
+                    changed.extend(tail(grown, changed.last()));
+                }
                 state.find_change(chunk, *sum, changed);
             }
             if let Some(bytes) = bytes {
@@ -211,6 +211,15 @@ fn read_piece(
 fn at(start: u64, places: impl IntoIterator<Item = Range<usize>>) -> Vec<Range<u64>> {
     let place = |place: Range<usize>| start + place.start as u64..start + place.end as u64;
     places.into_iter().map(place).collect()
+}
+
+/// The last byte of what has `grown` beyond the old end, for the server to learn where the end is
+/// now; and the few zeros between the `last` change and it, so that one request has them all.
+fn tail(grown: Range<u64>, last: Option<&Range<u64>>) -> Option<Range<u64>> {
+    let last_byte = grown.end.checked_sub(1).filter(|_| !grown.is_empty())?;
+    let data_end = last.map_or(grown.start, |last| last.end).min(last_byte);
+    let is_near = last_byte - data_end < GAP_BYTES_MIN as u64;
+    Some(if is_near { data_end..grown.end } else { last_byte..grown.end })
 }
 
 /// From the first nonzero byte to the last one; `None` if there is none.

@@ -36,7 +36,7 @@ use crate::records::FileRecord;
 use crate::sums::{Group, Sums};
 use crate::unwritten::UnwrittenFile;
 
-pub(crate) use self::base::{BASES_MAX, Base};
+pub(crate) use self::base::{BASES_MAX, Base, GAP_BYTES_MIN};
 use self::bypasses::Bypasses;
 use self::changes::Changes;
 use self::dirty::Note;

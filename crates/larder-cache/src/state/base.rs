@@ -23,7 +23,7 @@ pub(crate) const BASES_MAX: usize = 64;
 
 /// Fewer unchanged bytes than this between two changed ones count as written: rewritten text has
 /// many by chance, and each gap costs a request.
-const GAP_BYTES_MIN: usize = 4;
+pub(crate) const GAP_BYTES_MIN: usize = 4;
 
 /// Most places of one chunk that are sent separately. If there are more, those closest to each
 /// other are joined.

@@ -225,6 +225,24 @@ fn large_hole_that_the_kernel_made_is_not_looked_at() {
     assert!(file.whole().is_none());
 }
 
+/// A new file that ends in zeros: its last byte is sent for the size, and the few zeros before it
+/// go along, as one request.
+#[test]
+fn a_few_zeros_at_the_end_of_a_new_file_are_sent_with_what_is_before_them() {
+    for zeros in 0..9 {
+        let cache = Cache::in_memory(Arc::new(RealClock), Limits::in_memory()).unwrap();
+        let file = cache.file(cache.assign(b"new"));
+        file.reset(b"v1", 0);
+        let kernel = begin_bypass(&file).unwrap();
+        kernel.write_at(&[1; 100], 0).unwrap();
+        let end = 100 + zeros;
+        kernel.set_len(end).unwrap();
+        file.end_bypass().unwrap();
+        let dirty = if zeros < 5 { vec![0..end] } else { vec![0..100, end - 1..end] };
+        assert_eq!(file.dirty(), dirty, "{zeros}");
+    }
+}
+
 #[test]
 fn bypass_and_local_changes_mix() {
     let cache = open(&SimDisk::new());

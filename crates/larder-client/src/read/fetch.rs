@@ -227,11 +227,11 @@ impl Core {
         Ok((self.read_as_it_is(node, cred, wanted).await?, shown))
     }
 
-    /// Launches a flight for each part that is neither cached nor in flight. Granules are fetched
-    /// whole. A sequential read, which had `reached` an offset before, fetches whole requests: the
-    /// rest of a request is what the reader wants next (and the kernel may ask out of order).
-    /// Requests then begin and end at the same places, no matter which read asks first, and there
-    /// are as few of them as possible.
+    /// Launches flights for what is neither cached nor in flight. Granules are fetched whole. A
+    /// sequential read, which had `reached` an offset before, fetches whole requests: the rest of a
+    /// request is what the reader wants next (and the kernel may ask out of order). Requests then
+    /// begin and end at the same places, no matter which read asks first, and there are as few of
+    /// them as possible.
     fn launch_missing(
         self: &Arc<Self>,
         node: &Arc<Node>,
@@ -240,20 +240,21 @@ impl Core {
         slices: &[Slice],
         reached: Option<u64>,
     ) {
-        let end = node.state().server_end();
-        let request_max = u64::from(self.request_bytes_max());
-        for slice in slices.iter().filter(|slice| slice.source == Source::Remote) {
-            let asked = slice.range.start;
-            let granule = self.granule_bytes();
-            let start = self.widened_start(node, asked / granule * granule, asked);
-            let (start, granule, launch) = match reached {
-                Some(reached) => (start.min(reached), request_max, Launch::Sequence),
-                None => (start, granule, Launch::Once),
-            };
-            debug_assert!(start <= asked, "a request begins no later than what is wanted");
-            let stop = slice.range.end.next_multiple_of(granule).min(end);
-            self.launch(node, cred, version, start..stop, launch);
-        }
+        let mut remote = slices.iter().filter(|slice| slice.source == Source::Remote);
+        let Some(first) = remote.next() else { return };
+        let (asked, asked_end) = (first.range.start, remote.next_back().unwrap_or(first).range.end);
+
+        let granule = self.granule_bytes();
+        let start = self.widened_start(node, asked / granule * granule, asked);
+        let (start, granule, launch) = match reached {
+            Some(reached) => {
+                (start.min(reached), u64::from(self.request_bytes_max()), Launch::Sequence)
+            }
+            None => (start, granule, Launch::Once),
+        };
+        debug_assert!(start <= asked, "a request begins no later than what is wanted");
+        let stop = asked_end.next_multiple_of(granule).min(node.state().server_end());
+        self.launch(node, cred, version, start..stop, launch);
     }
 
     /// The unit that is fetched whole: that of the cache, or else that of the kernel's page cache.
@@ -283,31 +284,28 @@ impl Core {
         range: Range<u64>,
         launch: Launch,
     ) {
+        // Another client may have truncated the file meanwhile.
+        if range.is_empty() {
+            return;
+        }
         let request_max = u64::from(self.request_bytes_max());
         let file = self.file(node);
         let mut flights = node.flights.lock();
-        for part in Flights::missing(&flights, file.held(range.clone()), range, version) {
-            let mut at = part.start;
-            while at < part.end {
-                let range = at..part.end.min((at / request_max + 1) * request_max);
-                at = range.end;
-                let permit = if launch == Launch::Ahead {
-                    let Ok(permit) =
-                        self.readahead_budget.clone().try_acquire_many_owned(kib(&range))
-                    else {
-                        return;
-                    };
-                    Some(permit)
-                } else {
-                    None
-                };
-                let once = launch == Launch::Once;
-                debug_assert!(
-                    !flights.iter().any(|flight| flight.meets(version, &range)),
-                    "a byte of a version is requested once"
-                );
-                flights.push(self.fly(node, cred, version, range, once, permit));
-            }
+        let held = file.held(range.clone());
+        for part in Flights::to_request(&flights, held, range, version, request_max) {
+            let permit = if launch == Launch::Ahead {
+                let budget = self.readahead_budget.clone();
+                let Ok(permit) = budget.try_acquire_many_owned(kib(&part)) else { return };
+                Some(permit)
+            } else {
+                None
+            };
+            let once = launch == Launch::Once;
+            debug_assert!(
+                !flights.iter().any(|flight| flight.meets(version, &part)),
+                "a byte of a version is requested once"
+            );
+            flights.push(self.fly(node, cred, version, part, once, permit));
         }
     }
 
@@ -528,9 +526,6 @@ impl Core {
         let request_max = u64::from(self.request_bytes_max());
         let whole = range.end / request_max * request_max;
         let range = range.start..if range.end >= size { size } else { whole };
-        if range.start >= range.end {
-            return;
-        }
         self.launch(node, &open.cred, &version, range, Launch::Ahead);
     }
 }

@@ -8,10 +8,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use larder_cache::CHUNK_BYTES;
 use larder_vfs::{Error, Result};
 use tokio::sync::watch;
 
 use crate::journal::Version;
+
+/// Most bytes in a row that are requested although they are held, so that one request does for what
+/// is missing on both sides of them.
+const BRIDGED_MAX: u64 = 4 * CHUNK_BYTES;
 
 /// The flights of one node.
 #[derive(Default)]
@@ -22,7 +27,8 @@ pub(crate) struct Flight {
     range: Range<u64>,
     version: Version,
     landed: watch::Receiver<Option<Result<Bytes, Lost>>>,
-    /// One read takes all that is ever taken; otherwise the rest is kept for the reads that follow.
+    /// One read takes all that is ever taken; otherwise the rest is kept for the reads that
+    /// follow.
     once: bool,
     /// The cache will not keep the bytes.
     declined: AtomicBool,
@@ -130,37 +136,72 @@ impl Flights {
         self.lock().retain(|other| !Arc::ptr_eq(other, flight));
     }
 
-    /// Parts of `range` that are not `held` and for which no flight of this version exists.
-    pub(super) fn missing(
+    /// What to request of `range`, at most `request_max` bytes at a time: the parts that are not
+    /// `held` and for which no flight of this version exists.
+    ///
+    /// What is held between two parts of one request is requested again if it is short
+    /// ([`BRIDGED_MAX`]): a client that holds nothing makes one request there, too.
+    pub(super) fn to_request(
         flights: &[Arc<Flight>],
         held: Vec<Range<u64>>,
         range: Range<u64>,
         version: &Version,
+        request_max: u64,
     ) -> Vec<Range<u64>> {
-        let mut taken = held;
         let same = flights.iter().filter(|flight| flight.version.same(version));
-        taken.extend(same.map(|flight| flight.range.clone()));
+        let flying: Vec<_> = same.map(|flight| flight.range.clone()).collect();
+        let mut taken = [held, flying.clone()].concat();
         taken.sort_by_key(|range| range.start);
-        let mut missing = Vec::new();
+
+        let mut parts = Vec::new();
         let mut at = range.start;
         for hit in taken {
             if hit.start > at {
-                missing.push(at..hit.start.min(range.end));
+                push(&mut parts, at..hit.start.min(range.end), &flying, request_max);
             }
             at = at.max(hit.end);
             if at >= range.end {
                 break;
             }
         }
-        missing.push(at..range.end);
-        missing.retain(|part| part.start < part.end);
+        if at < range.end {
+            push(&mut parts, at..range.end, &flying, request_max);
+        }
         debug_assert!(
-            missing.is_sorted_by(|a, b| a.end <= b.start)
-                && missing.iter().all(|part| range.start <= part.start && part.end <= range.end),
-            "parts that are missing lie within the range, and do not overlap"
+            parts.is_sorted_by(|a, b| a.end <= b.start)
+                && parts.iter().all(|part| range.start <= part.start && part.end <= range.end),
+            "parts that are requested lie within the range, and do not overlap"
         );
-        missing
+        requests_of(parts, request_max)
     }
+}
+
+/// Adds a part, or extends the last one up to its end, if what is between them may be bridged.
+fn push(parts: &mut Vec<Range<u64>>, part: Range<u64>, flying: &[Range<u64>], request_max: u64) {
+    let may_bridge = |last: &Range<u64>| {
+        let gap = last.end..part.start;
+        let is_one_request = (last.end - 1) / request_max == part.start / request_max;
+        let is_held = !flying.iter().any(|range| range.start < gap.end && gap.start < range.end);
+        gap.end - gap.start <= BRIDGED_MAX && is_one_request && is_held
+    };
+    match parts.last_mut().filter(|last| may_bridge(last)) {
+        Some(last) => last.end = part.end,
+        None => parts.push(part),
+    }
+}
+
+/// Cuts the parts where requests begin.
+fn requests_of(parts: Vec<Range<u64>>, request_max: u64) -> Vec<Range<u64>> {
+    let mut requests = Vec::with_capacity(parts.len());
+    for part in parts {
+        let mut at = part.start;
+        while at < part.end {
+            let end = part.end.min((at / request_max + 1) * request_max);
+            requests.push(at..end);
+            at = end;
+        }
+    }
+    requests
 }
 
 #[cfg(test)]
@@ -193,35 +234,73 @@ mod tests {
         ranges
     }
 
-    /// Every byte of every small case: what is missing is neither cached nor in flight, in this
-    /// version.
+    /// Every chunk of every small case, for requests of every size: what is missing is requested
+    /// once; nothing that is in flight is; what is held is only between two missing chunks of one
+    /// request, and at most [`BRIDGED_MAX`] of it in a row.
     #[test]
-    fn what_is_missing_agrees_with_a_model() {
-        const END: u64 = 5;
+    fn what_is_requested_agrees_with_a_model() {
+        const END: u64 = 7;
+        let in_bytes = |range: Range<u64>| range.start * CHUNK_BYTES..range.end * CHUNK_BYTES;
+        let ranges_of = |mask| ranges_of(mask).into_iter().map(in_bytes);
         let mut cases = 0;
-        for (held, flying, foreign) in (0..1_u32 << (3 * END))
-            .map(|mask| (mask & 31, mask >> 5 & 31, mask >> 10 & 31))
-            .filter(|(held, flying, _)| held & flying == 0)
+        for (held, flying) in (0..1_u32 << (2 * END))
+            .map(|mask| (mask & 127, mask >> 7 & 127))
+            .filter(|(held, flying)| held & flying == 0)
         {
             let mut flights: Vec<_> =
-                ranges_of(flying).into_iter().map(|range| flight(range, false, true)).collect();
-            let others = ranges_of(foreign).into_iter();
-            flights.extend(others.map(|range| Flight::begin(range, version(2), false, true).1));
-            for start in 0..=END {
-                for end in start..=END {
-                    let wanted = start..end;
-                    let missing =
-                        Flights::missing(&flights, ranges_of(held), wanted.clone(), &version(1));
-                    let is_missing =
-                        |at: u64| wanted.contains(&at) && (held | flying) >> at & 1 == 0;
-                    let mask =
-                        (0..END).filter(|at| is_missing(*at)).fold(0, |all, at| all | 1 << at);
-                    assert_eq!(missing, ranges_of(mask), "{held:b} {flying:b} {wanted:?}");
-                    cases += 1;
-                }
+                ranges_of(flying).map(|range| flight(range, false, true)).collect();
+            // Of another version, and so without effect.
+            flights.extend(
+                ranges_of(held).map(|range| Flight::begin(range, version(2), false, true).1),
+            );
+            for (start, end, request) in (0..=END)
+                .flat_map(|start| (start..=END).map(move |end| (start, end)))
+                .flat_map(|(start, end)| (1..=END).map(move |request| (start, end, request)))
+            {
+                let parts = Flights::to_request(
+                    &flights,
+                    ranges_of(held).collect(),
+                    in_bytes(start..end),
+                    &version(1),
+                    request * CHUNK_BYTES,
+                );
+                assert_eq!(
+                    parts,
+                    requests_by_chunks(held, flying, start..end, request)
+                        .into_iter()
+                        .map(in_bytes)
+                        .collect::<Vec<_>>(),
+                    "{held:b} {flying:b} {start}..{end} by {request}"
+                );
+                cases += 1;
             }
         }
         println!("{cases} cases");
+    }
+
+    /// The same, chunk by chunk: a request goes on as long as a missing chunk comes that is not
+    /// behind a flight, nor behind too much that is held, nor where the next request begins.
+    fn requests_by_chunks(
+        held: u32,
+        flying: u32,
+        wanted: Range<u64>,
+        request: u64,
+    ) -> Vec<Range<u64>> {
+        let is_in = |mask: u32, at: u64| mask >> at & 1 == 1;
+        let mut requests: Vec<Range<u64>> = Vec::new();
+        for at in wanted.filter(|at| !is_in(held | flying, *at)) {
+            let goes_on = requests.last().is_some_and(|last| {
+                let mut gap = last.end..at;
+                gap.all(|between| !is_in(flying, between))
+                    && (at - last.end) * CHUNK_BYTES <= BRIDGED_MAX
+                    && (last.end - 1) / request == at / request
+            });
+            match requests.last_mut() {
+                Some(last) if goes_on => last.end = at + 1,
+                _ => requests.push(at..at + 1),
+            }
+        }
+        requests
     }
 
     /// What happens to a flight after it has arrived.
