@@ -2,18 +2,18 @@
 //!
 //! Copying a megabyte into the page cache and computing its checksums takes longer than anything
 //! else that a fill does, and every read of the file, even of bytes that are present, would wait
-//! for it. So a fill has three steps. It *claims* the bytes that are not known yet; it copies and
-//! checksums them without the file's lock; and it *settles*: the claimed bytes are known from then
-//! on, with their checksums, if the file still holds that version in that local file.
+//! for it. So a fill has three steps. It *begins*: it takes the bytes that are not known yet, and
+//! that no other fill has taken; it copies and checksums them without the file's lock; and it
+//! *ends*: the bytes are known from then on, with their checksums, if the file still holds that
+//! version in that local file.
 //!
 //! Invariants:
-//! - Claims are disjoint, and known bytes are never claimed: a fill never overwrites a held byte.
+//! - What fills have taken is disjoint, and not known: a fill never overwrites a held byte.
 //! - Code that changes the local file (a write, a truncation, the kernel in a bypass) or restarts
-//!   it has exclusive access ([`CachedFile::alone`]): no claim is open then. So no fill overwrites
-//!   a change.
-//! - A claim whose local file is gone writes to a file without a name, and settling it has no
-//!   effect.
-//! - Bytes that were claimed and not written are not known: a fault leaves a miss.
+//!   it has exclusive access ([`CachedFile::alone`]): no fill is under way then. So no fill
+//!   overwrites a change.
+//! - A fill whose local file is gone writes to a file without a name, and its end has no effect.
+//! - Bytes that were taken and not written are not known: a fault leaves a miss.
 
 use std::io;
 use std::ops::Range;
@@ -32,8 +32,8 @@ use crate::unwritten::{UnwrittenFile, room_of};
 /// Longer files are written at once: creating one costs little compared with writing its bytes.
 const SHORT_BYTES_MAX: u64 = 64 << 10;
 
-/// Parts of a local file that one fill writes.
-pub(crate) struct Claim<'a> {
+/// One fill that is under way: the parts of a local file that it writes.
+pub(crate) struct Fill<'a> {
     /// `None` if there is nothing to write.
     file: Option<Arc<dyn DiskFile>>,
     version: Vec<u8>,
@@ -50,9 +50,9 @@ pub(crate) struct Claim<'a> {
 /// Chunks with their sums.
 pub(crate) type Summed = Vec<(u64, u32)>;
 
-impl Claim<'_> {
-    /// Writes the claimed parts of `data`, which begins at `offset`, and sums the chunks that it
-    /// has as a whole; the others get their sums when they are saved.
+impl Fill<'_> {
+    /// Writes the parts that it has taken of `data`, which begins at `offset`, and sums the chunks
+    /// that it has as a whole; the others get their sums when they are saved.
     pub(crate) fn write(&self, offset: u64, data: &[u8]) -> io::Result<Summed> {
         let mut sums = Vec::new();
         let Some(file) = &self.file else { return Ok(sums) };
@@ -111,18 +111,18 @@ impl CachedFile {
         let _open = self.store.filling.shared();
         let _shared = self.filling().turns.shared();
         let range = offset..offset.saturating_add(data.len() as u64);
-        let Some(claim) = self.claim(version, range.clone()) else { return false };
-        let (is_all, serial) = (claim.gaps == [range], claim.serial);
-        let written = claim.write(offset, data);
-        let is_stored = self.settle_claim(claim, written);
+        let Some(fill) = self.begin_fill(version, range.clone()) else { return false };
+        let (is_all, serial) = (fill.gaps == [range], fill.serial);
+        let written = fill.write(offset, data);
+        let is_stored = self.end_fill(fill, written);
         if is_stored && is_all {
             all_of_it(serial);
         }
         is_stored
     }
 
-    /// Claims the unknown parts of a range; `None` if they cannot be stored.
-    pub(crate) fn claim(&self, version: &[u8], range: Range<u64>) -> Option<Claim<'_>> {
+    /// Takes the unknown parts of a range; `None` if they cannot be stored.
+    pub(crate) fn begin_fill(&self, version: &[u8], range: Range<u64>) -> Option<Fill<'_>> {
         let mut state = self.state();
         let end = range.end.min(state.size());
         let is_other = state.version() != Some(version);
@@ -130,8 +130,8 @@ impl CachedFile {
             return None;
         }
         let range = range.start.min(end)..end;
-        let gaps = self.filling().unclaimed(state.serial(), state.known().gaps(range));
-        let mut claim = Claim {
+        let gaps = self.filling().without(state.serial(), state.known().gaps(range));
+        let mut fill = Fill {
             file: None,
             version: version.to_vec(),
             serial: state.serial(),
@@ -140,50 +140,50 @@ impl CachedFile {
             chunks: 0,
             _reserved: None,
         };
-        if claim.gaps.is_empty() {
-            return Some(claim);
+        if fill.gaps.is_empty() {
+            return Some(fill);
         }
         if self.store.is_out_of_use() || (!state.recorded().is_queued() && self.store.is_crowded())
         {
             return None;
         }
-        claim.chunks = state.presence().uncharged(&claim.gaps);
-        claim._reserved = Some(self.store.reserve(claim.chunks)?);
+        fill.chunks = state.presence().uncharged(&fill.gaps);
+        fill._reserved = Some(self.store.reserve(fill.chunks)?);
         match self.create_to_fill(&mut state) {
-            Ok(file) => claim.file = Some(file),
+            Ok(file) => fill.file = Some(file),
             Err(error) => {
                 self.store.note_error(&error);
-                self.store.gauge.change_chunks(claim.chunks, 0);
+                self.store.gauge.change_chunks(fill.chunks, 0);
                 return None;
             }
         }
-        claim.serial = state.serial();
-        self.filling().claim(claim.serial, &claim.gaps);
-        Some(claim)
+        fill.serial = state.serial();
+        self.filling().begin(fill.serial, &fill.gaps);
+        Some(fill)
     }
 
-    /// Marks what was written of a claim as known, if it is still valid. Returns whether it is.
-    pub(crate) fn settle_claim(&self, claim: Claim<'_>, written: io::Result<Summed>) -> bool {
-        if claim.file.is_none() {
+    /// Marks what a fill wrote as known, if that is still valid. Returns whether it is.
+    pub(crate) fn end_fill(&self, fill: Fill<'_>, written: io::Result<Summed>) -> bool {
+        if fill.file.is_none() {
             return true;
         }
         let mut state = self.state();
-        self.filling().unclaim(claim.serial, &claim.gaps);
-        let is_there = state.serial() == claim.serial;
+        self.filling().end(fill.serial, &fill.gaps);
+        let is_there = state.serial() == fill.serial;
         let sums = match written {
-            Ok(sums) if is_there && state.version() == Some(&*claim.version) => sums,
+            Ok(sums) if is_there && state.version() == Some(&*fill.version) => sums,
             result => {
                 if let Err(error) = result {
                     self.store.note_error(&error);
                 }
-                self.store.gauge.change_chunks(claim.chunks, 0);
+                self.store.gauge.change_chunks(fill.chunks, 0);
                 return false;
             }
         };
-        debug_assert!(state.size() == claim.size);
+        debug_assert!(state.size() == fill.size);
         // A neighbour in the same chunk may have been stored, or dropped, in between.
-        let charged = state.fill(&claim.gaps, sums);
-        self.store.gauge.change_chunks(claim.chunks, charged);
+        let charged = state.fill(&fill.gaps, sums);
+        self.store.gauge.change_chunks(fill.chunks, charged);
         state.check();
         self.queue(&mut state);
         true

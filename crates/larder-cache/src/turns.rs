@@ -33,55 +33,53 @@ pub(crate) struct Filling {
     /// Taken before the state of the file.
     pub(crate) turns: Turns,
     /// Taken after it.
-    claims: Mutex<Claims>,
+    taken: Mutex<Taken>,
 }
 
-/// The claimed parts of a local file. Claims of an older one, which is gone, are forgotten.
+/// The parts of a local file that fills have taken. Those of an older one, which is gone, are
+/// forgotten.
 #[derive(Debug, Default)]
-struct Claims {
+struct Taken {
     serial: u64,
     ranges: RangeSet,
 }
 
 impl Filling {
-    /// The parts of a local file among these that are not claimed.
-    pub(crate) fn unclaimed(&self, serial: u64, parts: Vec<Range<u64>>) -> Vec<Range<u64>> {
-        let claims = lock(&self.claims);
-        if claims.serial != serial {
+    /// The parts of a local file among these that no fill has taken.
+    pub(crate) fn without(&self, serial: u64, parts: Vec<Range<u64>>) -> Vec<Range<u64>> {
+        let taken = lock(&self.taken);
+        if taken.serial != serial {
             return parts;
         }
-        parts.into_iter().flat_map(|part| claims.ranges.gaps(part)).collect()
+        parts.into_iter().flat_map(|part| taken.ranges.gaps(part)).collect()
     }
 
-    /// Claims parts of a local file that are not claimed.
-    pub(crate) fn claim(&self, serial: u64, parts: &[Range<u64>]) {
-        let mut claims = lock(&self.claims);
-        if claims.serial != serial {
-            *claims = Claims { serial, ranges: RangeSet::default() };
+    /// A fill takes parts of a local file that no fill has taken.
+    pub(crate) fn begin(&self, serial: u64, parts: &[Range<u64>]) {
+        let mut taken = lock(&self.taken);
+        if taken.serial != serial {
+            *taken = Taken { serial, ranges: RangeSet::default() };
         }
         for part in parts {
-            debug_assert!(!claims.ranges.intersects(part.clone()), "what one claims nobody has");
-            claims.ranges.insert(part.clone());
+            debug_assert!(!taken.ranges.intersects(part.clone()), "what a fill takes no other has");
+            taken.ranges.insert(part.clone());
         }
     }
 
-    /// Gives claimed parts back.
-    pub(crate) fn unclaim(&self, serial: u64, parts: &[Range<u64>]) {
-        let mut claims = lock(&self.claims);
-        if claims.serial == serial {
+    /// It gives them back.
+    pub(crate) fn end(&self, serial: u64, parts: &[Range<u64>]) {
+        let mut taken = lock(&self.taken);
+        if taken.serial == serial {
             for part in parts {
-                debug_assert!(
-                    claims.ranges.contains(part.clone()),
-                    "what is given back was claimed"
-                );
-                claims.ranges.remove(part.clone());
+                debug_assert!(taken.ranges.contains(part.clone()), "what is given back was taken");
+                taken.ranges.remove(part.clone());
             }
         }
     }
 
     #[cfg(test)]
-    pub(crate) fn is_unclaimed(&self) -> bool {
-        lock(&self.claims).ranges.is_empty()
+    pub(crate) fn is_idle(&self) -> bool {
+        lock(&self.taken).ranges.is_empty()
     }
 }
 
@@ -97,26 +95,26 @@ mod tests {
 
     proptest! {
         /// However many fills of however many local files there are: a fill gets what it asks for
-        /// and no other fill has, and what all give back can be claimed again.
+        /// and no other fill has, and what all give back can be taken again.
         #[test]
-        fn claims_are_disjoint_and_come_back(
+        fn what_fills_take_is_disjoint_and_comes_back(
             steps in proptest::collection::vec((any::<bool>(), 1..3_u64, 0..END, 1..END), 1..40),
         ) {
             let filling = Filling::default();
             let mut open: Vec<(u64, Vec<Range<u64>>)> = Vec::new();
             let mut present = 0;
-            for (claims, serial, start, len) in steps {
-                if !claims && !open.is_empty() {
+            for (begins, serial, start, len) in steps {
+                if !begins && !open.is_empty() {
                     let at = usize::try_from(start).unwrap() % open.len();
                     let (serial, parts) = open.swap_remove(at);
-                    filling.unclaim(serial, &parts);
+                    filling.end(serial, &parts);
                     continue;
                 }
                 // A local file with a lower number is gone.
                 let serial = serial.max(present);
                 present = serial;
                 let wanted = start..(start + len).min(END);
-                let parts = filling.unclaimed(serial, vec![wanted.clone()]);
+                let parts = filling.without(serial, vec![wanted.clone()]);
                 let of_others: BTreeSet<u64> = open
                     .iter()
                     .filter(|(other, _)| *other == serial)
@@ -124,13 +122,13 @@ mod tests {
                     .collect();
                 let free: Vec<u64> = wanted.filter(|byte| !of_others.contains(byte)).collect();
                 prop_assert!(parts.iter().cloned().flatten().eq(free));
-                filling.claim(serial, &parts);
+                filling.begin(serial, &parts);
                 open.push((serial, parts));
             }
             for (serial, parts) in open {
-                filling.unclaim(serial, &parts);
+                filling.end(serial, &parts);
             }
-            prop_assert!(filling.is_unclaimed());
+            prop_assert!(filling.is_idle());
         }
     }
 

@@ -1,12 +1,12 @@
 //! The runtime directory, for the files of running mounts and exports: only its owner may enter it.
 //!
 //! For each mount files that share a name: `.sock`, where its daemon listens; `.json`, the
-//! [`Record`] that outlives a dead daemon; `.log`; `.sole`, its claim ([`crate::sole`]), if any.
-//! The record is written before the socket is bound and removed after it; a socket that refuses
-//! connections belongs to a daemon that died. If the mount is out of the name space, and its daemon
-//! still serves open files, the names include the process id too ([`RuntimeDir::detach`]), because
-//! the mountpoint is free for another mount. An export and a server of a volume have only a socket,
-//! whose name begins with its [`Kind`].
+//! [`Record`] that outlives a dead daemon; `.log`; `.sole`, if no other may change names
+//! ([`crate::sole`]). The record is written before the socket is bound and removed after it; a
+//! socket that refuses connections belongs to a daemon that died. If the mount is out of the name
+//! space, and its daemon still serves open files, the names include the process id too
+//! ([`RuntimeDir::detach`]), because the mountpoint is free for another mount. An export and a
+//! server of a volume have only a socket, whose name begins with its [`Kind`].
 
 use std::fs::{DirBuilder, File};
 use std::net::SocketAddr;
@@ -32,8 +32,8 @@ const LOG_BYTES_MAX: u64 = 1 << 20;
 /// How long the log of a mount that is gone is kept.
 const LOG_KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// The kind of the file with a claim.
-const CLAIM: &str = "sole";
+/// The kind of the file of a sole mount.
+const SOLE: &str = "sole";
 
 /// Servers that have only a socket here, and no record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -182,18 +182,18 @@ impl RuntimeDir {
         Ok(sockets)
     }
 
-    /// Where a mount claims to be the only one that changes names in its export.
-    pub(crate) fn claim(&self, mountpoint: &Path) -> PathBuf {
-        self.file(mountpoint, CLAIM)
+    /// The file of a mount that is the only one that changes names in its export.
+    pub(crate) fn sole_file(&self, mountpoint: &Path) -> PathBuf {
+        self.file(mountpoint, SOLE)
     }
 
-    /// The claims of all mounts, including dead ones.
+    /// The files of all sole mounts, including dead ones.
     ///
     /// # Errors
     /// If the directory cannot be read.
-    pub(crate) fn claims(&self) -> Result<Vec<PathBuf>> {
+    pub(crate) fn sole_files(&self) -> Result<Vec<PathBuf>> {
         let mut paths = self.entries()?;
-        paths.retain(|path| path.extension().is_some_and(|kind| kind == CLAIM));
+        paths.retain(|path| path.extension().is_some_and(|kind| kind == SOLE));
         Ok(paths)
     }
 
@@ -246,8 +246,8 @@ impl RuntimeDir {
         let path = self.detached(mountpoint, record.pid, "json");
         std::fs::write(&path, serde_json::to_vec(&record)?)
             .with_context(|| format!("cannot write {}", path.display()))?;
-        let claim = self.detached(mountpoint, record.pid, CLAIM);
-        let _ = std::fs::rename(self.claim(mountpoint), claim);
+        let sole = self.detached(mountpoint, record.pid, SOLE);
+        let _ = std::fs::rename(self.sole_file(mountpoint), sole);
         if std::fs::rename(self.socket(mountpoint), self.socket_of(&record)).is_err() {
             // It has ended just now, and removed its traces.
             self.remove_detached(mountpoint, record.pid);
@@ -258,7 +258,7 @@ impl RuntimeDir {
 
     /// Removes what [`RuntimeDir::detach`] left of a mount whose daemon was this process.
     pub(crate) fn remove_detached(&self, mountpoint: &Path, pid: u32) {
-        for kind in ["sock", "json", CLAIM] {
+        for kind in ["sock", "json", SOLE] {
             let _ = std::fs::remove_file(self.detached(mountpoint, pid, kind));
         }
     }
@@ -293,7 +293,7 @@ impl RuntimeDir {
 
     /// Removes the files of a mount, except its log. Missing files are not an error.
     pub(crate) fn remove(&self, mountpoint: &Path) {
-        for kind in ["sock", "json", "new", CLAIM] {
+        for kind in ["sock", "json", "new", SOLE] {
             let _ = std::fs::remove_file(self.file(mountpoint, kind));
         }
     }

@@ -1,10 +1,10 @@
-//! The claim of a mount to be the only one that changes names in an export (`-o exclusive`): a
-//! second claim to the same names is refused, among the mounts of this user on this machine.
+//! A mount that is the only one that changes names in an export (`-o exclusive`), its *sole* mount:
+//! a second one for the same names is refused, among the mounts of this user on this machine.
 //!
-//! A claim is one of the mount's files in the runtime directory, with a lock on it. The process
-//! that holds the mount holds the lock too, so the claim ends with it, however it ends. Mounts of
-//! other users and of other machines are not seen: what they change is found when names are
-//! replayed at the server.
+//! One of the mount's files in the runtime directory says so, with a lock on it. The process that
+//! holds the mount holds the lock too, so the mount ceases to be the sole one with it, however it
+//! ends. Mounts of other users and of other machines are not seen: what they change is found when
+//! names are replayed at the server.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -20,17 +20,17 @@ use crate::source::Source;
 /// NFS servers listen here, unless the source or an option says otherwise.
 const PORT: u16 = 2049;
 
-/// A claim, as its file has it.
+/// A sole mount, as its file has it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Claimed {
+struct SoleRecord {
     source: String,
     port: u16,
     mountpoint: PathBuf,
     pid: u32,
 }
 
-/// A claim, which its process holds until this is dropped. Its file goes with the other files of
-/// the mount.
+/// While a process has this, its mount is the sole one. The file goes with the other files of the
+/// mount.
 pub(crate) struct Sole {
     locked: File,
 }
@@ -43,11 +43,11 @@ impl Drop for Sole {
 }
 
 impl Sole {
-    /// Claims the names of an export for a mount of this process, if its options say so.
+    /// Makes a mount of this process the sole one of its export, if its options say so.
     ///
     /// # Errors
-    /// If another mount has claimed some of them.
-    pub(crate) fn claim(
+    /// If some of the names have another sole mount.
+    pub(crate) fn take(
         runtime_dir: &RuntimeDir,
         back: &Backend,
         mountpoint: &Path,
@@ -55,40 +55,40 @@ impl Sole {
         if !back.options.exclusive {
             return Ok(None);
         }
-        let claimed = Claimed {
+        let record = SoleRecord {
             source: back.source.to_string(),
             port: back.source.port.or(back.options.port).unwrap_or(PORT),
             mountpoint: mountpoint.to_owned(),
             pid: std::process::id(),
         };
-        Sole::claim_as(runtime_dir, &claimed).map(Some)
+        Sole::take_as(runtime_dir, &record).map(Some)
     }
 
-    fn claim_as(runtime_dir: &RuntimeDir, claimed: &Claimed) -> Result<Sole> {
-        // Nobody else looks at claims meanwhile, or makes one.
+    fn take_as(runtime_dir: &RuntimeDir, record: &SoleRecord) -> Result<Sole> {
+        // No other process looks for sole mounts meanwhile, or becomes one.
         let _locked = runtime_dir.lock()?;
-        for path in runtime_dir.claims()? {
+        for path in runtime_dir.sole_files()? {
             let Some(other) = living(&path) else {
                 let _ = std::fs::remove_file(&path);
                 continue;
             };
-            if overlap(claimed, &other) {
+            if overlap(record, &other) {
                 refuse(runtime_dir, &other)?;
             }
         }
-        let path = runtime_dir.claim(&claimed.mountpoint);
+        let path = runtime_dir.sole_file(&record.mountpoint);
         let shown = || format!("cannot write {}", path.display());
-        // A claim that somebody else still holds for the mount that was here keeps its file.
+        // The mount that was here before keeps its file while its process holds it.
         let _ = std::fs::remove_file(&path);
-        std::fs::write(&path, serde_json::to_vec(claimed)?).with_context(shown)?;
+        std::fs::write(&path, serde_json::to_vec(record)?).with_context(shown)?;
         let file = File::open(&path).with_context(shown)?;
         flock(&file, FlockOperation::NonBlockingLockExclusive).with_context(shown)?;
         Ok(Sole { locked: file })
     }
 }
 
-/// The claim in a file, if a process holds it.
-fn living(path: &Path) -> Option<Claimed> {
+/// The sole mount of a file, if its process lives.
+fn living(path: &Path) -> Option<SoleRecord> {
     let file = File::open(path).ok()?;
     if flock(&file, FlockOperation::NonBlockingLockShared).is_ok() {
         return None;
@@ -97,7 +97,7 @@ fn living(path: &Path) -> Option<Claimed> {
 }
 
 /// Whether one of the exports has names of the other.
-fn overlap(one: &Claimed, other: &Claimed) -> bool {
+fn overlap(one: &SoleRecord, other: &SoleRecord) -> bool {
     let (Ok(a), Ok(b)) = (Source::parse(&one.source), Source::parse(&other.source)) else {
         return one.source == other.source;
     };
@@ -112,7 +112,7 @@ fn overlap(one: &Claimed, other: &Claimed) -> bool {
 /// Says who has the names, and what to do.
 fn refuse(
     runtime_dir: &RuntimeDir,
-    Claimed { source, mountpoint, pid, .. }: &Claimed,
+    SoleRecord { source, mountpoint, pid, .. }: &SoleRecord,
 ) -> Result<()> {
     let is_detached =
         |record: &crate::runtime_dir::Record| record.pid == *pid && record.is_detached;
@@ -131,17 +131,17 @@ fn refuse(
 mod tests {
     use super::*;
 
-    fn claimed(source: &str, mountpoint: &str) -> Claimed {
+    fn record(source: &str, mountpoint: &str) -> SoleRecord {
         let parsed = Source::parse(source).unwrap();
         let port = parsed.port.unwrap_or(PORT);
-        Claimed { source: parsed.to_string(), port, mountpoint: mountpoint.into(), pid: 7 }
+        SoleRecord { source: parsed.to_string(), port, mountpoint: mountpoint.into(), pid: 7 }
     }
 
     #[test]
-    fn names_are_claimed_once() {
+    fn an_export_has_one_sole_mount() {
         let folder = tempfile::tempdir().unwrap();
         let dir = RuntimeDir::at(folder.path().join("larder")).unwrap();
-        let first = Sole::claim_as(&dir, &claimed("nfs://server/a", "/one")).unwrap();
+        let first = Sole::take_as(&dir, &record("nfs://server/a", "/one")).unwrap();
         for (source, is_refused) in [
             ("nfs://server/a", true),
             ("server:/a/", true),
@@ -152,7 +152,7 @@ mod tests {
             ("nfs://server:7/a", false),
             ("nfs://other/a", false),
         ] {
-            let second = Sole::claim_as(&dir, &claimed(source, "/two")).map(drop);
+            let second = Sole::take_as(&dir, &record(source, "/two")).map(drop);
             assert_eq!(second.is_err(), is_refused, "{source}");
             let Err(error) = second else { continue };
             let told = format!("{error:#}");
@@ -160,40 +160,40 @@ mod tests {
         }
         drop(first);
         // As after a death: nobody holds it.
-        assert_eq!(dir.claims().unwrap().len(), 2);
-        let second = Sole::claim_as(&dir, &claimed("nfs://server/a", "/two")).unwrap();
-        assert_eq!(dir.claims().unwrap().len(), 1);
+        assert_eq!(dir.sole_files().unwrap().len(), 2);
+        let second = Sole::take_as(&dir, &record("nfs://server/a", "/two")).unwrap();
+        assert_eq!(dir.sole_files().unwrap().len(), 1);
         // As after an unmount whose daemon is still ending.
         dir.remove(Path::new("/two"));
-        let third = Sole::claim_as(&dir, &claimed("nfs://server/a", "/two")).unwrap();
+        let third = Sole::take_as(&dir, &record("nfs://server/a", "/two")).unwrap();
         drop(second);
-        assert!(Sole::claim_as(&dir, &claimed("nfs://server/a", "/three")).is_err());
+        assert!(Sole::take_as(&dir, &record("nfs://server/a", "/three")).is_err());
         drop(third);
     }
 
-    /// A mount that is out of the name space, and still served, has its claim.
+    /// Also a mount that is out of the name space, and still served.
     #[test]
-    fn a_detached_mount_keeps_its_claim() {
+    fn a_detached_mount_stays_the_sole_one() {
         let folder = tempfile::tempdir().unwrap();
         let dir = RuntimeDir::at(folder.path().join("larder")).unwrap();
-        let claim = claimed("nfs://server/a", "/one");
+        let sole_record = record("nfs://server/a", "/one");
         let record = crate::runtime_dir::Record {
             mountpoint: "/one".into(),
-            source: claim.source.clone(),
+            source: sole_record.source.clone(),
             cache: None,
             pid: 7,
             log: None,
             is_detached: false,
             is_trying: false,
         };
-        dir.put(&claim.mountpoint, &record).unwrap();
-        std::fs::write(dir.socket(&claim.mountpoint), "").unwrap();
-        let first = Sole::claim_as(&dir, &claim).unwrap();
-        dir.detach(&claim.mountpoint).unwrap();
-        let second = Sole::claim_as(&dir, &claim).map(drop).unwrap_err();
+        dir.put(&sole_record.mountpoint, &record).unwrap();
+        std::fs::write(dir.socket(&sole_record.mountpoint), "").unwrap();
+        let first = Sole::take_as(&dir, &sole_record).unwrap();
+        dir.detach(&sole_record.mountpoint).unwrap();
+        let second = Sole::take_as(&dir, &sole_record).map(drop).unwrap_err();
         assert!(format!("{second:#}").contains("larder umount --pid 7"), "{second:#}");
-        dir.remove_detached(&claim.mountpoint, 7);
+        dir.remove_detached(&sole_record.mountpoint, 7);
         drop(first);
-        Sole::claim_as(&dir, &claim).unwrap();
+        Sole::take_as(&dir, &sole_record).unwrap();
     }
 }

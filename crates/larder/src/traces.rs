@@ -38,7 +38,7 @@ impl Traces {
         make_way(&runtime_dir, &plan.mountpoint)?;
         let server = Server::bind(&runtime_dir.socket(&plan.mountpoint))
             .with_context(|| format!("cannot mount on {}", plan.mountpoint.display()))?;
-        let sole = Sole::claim(&runtime_dir, &plan.back, &plan.mountpoint)
+        let sole = Sole::take(&runtime_dir, &plan.back, &plan.mountpoint)
             .with_context(|| format!("cannot mount {}", plan.back.source));
         let sole = match sole {
             Ok(sole) => sole,

@@ -164,21 +164,21 @@ fn two_fills_and_an_event_in_every_order_leave_right_bytes() {
 /// A fill by its steps.
 enum Filling<'a> {
     Before(std::ops::Range<u64>),
-    Claimed(Option<crate::fill::Claim<'a>>, std::ops::Range<u64>),
-    Written(Option<(crate::fill::Claim<'a>, crate::fill::Summed)>),
+    Begun(Option<crate::fill::Fill<'a>>, std::ops::Range<u64>),
+    Written(Option<(crate::fill::Fill<'a>, crate::fill::Summed)>),
     Over,
 }
 
 impl<'a> Filling<'a> {
     fn step(self, file: &'a CachedFile) -> Filling<'a> {
         match self {
-            Filling::Before(range) => Filling::Claimed(file.claim(b"v1", range.clone()), range),
-            Filling::Claimed(claim, range) => Filling::Written(claim.map(|claim| {
-                let sums = claim.write(range.start, content(range.clone())).unwrap();
-                (claim, sums)
+            Filling::Before(range) => Filling::Begun(file.begin_fill(b"v1", range.clone()), range),
+            Filling::Begun(fill, range) => Filling::Written(fill.map(|fill| {
+                let sums = fill.write(range.start, content(range.clone())).unwrap();
+                (fill, sums)
             })),
-            Filling::Written(claim) => {
-                claim.map(|(claim, sums)| file.settle_claim(claim, Ok(sums)));
+            Filling::Written(fill) => {
+                fill.map(|(fill, sums)| file.end_fill(fill, Ok(sums)));
                 Filling::Over
             }
             Filling::Over => panic!("three steps"),
@@ -198,7 +198,7 @@ fn in_order(cache: &Cache, order: &[Step]) -> Arc<CachedFile> {
         }
         check_held(&file, order);
     }
-    assert!(file.filling().is_unclaimed(), "{order:?}");
+    assert!(file.filling().is_idle(), "{order:?}");
     let is_lost = |step: &Step| {
         let losing = [Event::Cull, Event::Distrust, Event::BadChunk, Event::Renamed];
         losing.map(Step::Between).contains(step)
