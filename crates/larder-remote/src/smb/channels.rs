@@ -64,15 +64,15 @@ impl Share {
         self.channels.iter().filter_map(Channel::link).find(|link| link.generation == generation)
     }
 
-    /// Waits until every connection has made the closes for which no caller waits, and every one
-    /// but this has carried out what was sent on it so far. What a lost connection had open stays
-    /// so until it is replaced.
+    /// Waits until every connection has made the closes for which no caller waits, also of opens
+    /// that callers gave up, and every one but this has carried out what was sent on it so far.
+    /// What a lost connection had open stays so until it is replaced.
     pub(super) async fn drain(&self, link: &Link) {
         let mut asking = JoinSet::new();
         for other in self.channels.iter().filter_map(Channel::link) {
             let is_another = other.generation != link.generation;
             asking.spawn(async move {
-                other.closed().await;
+                other.closed_all().await;
                 if is_another {
                     // It has if there is no connection.
                     let _ = other.ask(wire::echo()).await;

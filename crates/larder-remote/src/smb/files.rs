@@ -108,6 +108,14 @@ impl ServerOpen {
         self.link.closed().await;
     }
 
+    /// Closes it on its own, for [`Link::close_given_up`].
+    pub(super) async fn close_alone(self) {
+        self.closed.store(true, Ordering::Release);
+        self.end_key();
+        // It is closed if there is no connection.
+        let _ = self.link.ask(wire::close(self.id)).await;
+    }
+
     /// Makes these last requests, closes it, and returns the final attributes. If one of them
     /// fails, it stays open.
     pub(super) async fn finish(&self, mut ops: Vec<Op>) -> Result<Info, Failure> {

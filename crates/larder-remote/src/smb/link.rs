@@ -165,6 +165,16 @@ pub(super) struct Link {
 struct Closing {
     begun: u64,
     under_way: BTreeSet<u64>,
+    /// Those that nobody waits for and that are still being made: that takes long if another client
+    /// has to return a lease.
+    given_up: BTreeSet<u64>,
+}
+
+impl Closing {
+    /// Whether none is left of those that were begun before this one.
+    fn is_over(set: &BTreeSet<u64>, limit: u64) -> bool {
+        set.first().is_none_or(|at| *at >= limit)
+    }
 }
 
 impl Link {
@@ -218,28 +228,59 @@ impl Link {
 
     /// Closes an open without waiting for that.
     pub(super) fn close_later(self: &Arc<Link>, id: FileId) {
+        let link = Arc::clone(self);
+        self.close_by(|closing| &mut closing.under_way, async move {
+            // It is closed if there is no connection.
+            let _ = link.ask(wire::close(id)).await;
+        });
+    }
+
+    /// Has an open closed that is still being made, and that nobody waits for.
+    pub(super) fn close_given_up(
+        self: &Arc<Link>,
+        closing: impl Future<Output = ()> + Send + 'static,
+    ) {
+        self.close_by(|closing| &mut closing.given_up, closing);
+    }
+
+    fn close_by(
+        self: &Arc<Link>,
+        set: fn(&mut Closing) -> &mut BTreeSet<u64>,
+        close: impl Future<Output = ()> + Send + 'static,
+    ) {
         let mut number = 0;
         self.closing.send_modify(|closing| {
             (number, closing.begun) = (closing.begun, closing.begun + 1);
-            closing.under_way.insert(number);
+            set(closing).insert(number);
         });
         let link = Arc::clone(self);
         self.runtime.spawn(async move {
-            // It is closed if there is no connection.
-            let _ = link.ask(wire::close(id)).await;
+            close.await;
             link.closing.send_modify(|closing| {
-                closing.under_way.remove(&number);
+                set(closing).remove(&number);
             });
         });
     }
 
     /// Waits until the closes that were begun by now have ended.
     pub(super) async fn closed(&self) {
+        self.until(|closing, limit| Closing::is_over(&closing.under_way, limit)).await;
+    }
+
+    /// The same; opens that were given up by now are made and closed, too.
+    pub(super) async fn closed_all(&self) {
+        let is_over = Closing::is_over;
+        self.until(|closing, limit| {
+            is_over(&closing.under_way, limit) && is_over(&closing.given_up, limit)
+        })
+        .await;
+    }
+
+    async fn until(&self, is_done: impl Fn(&Closing, u64) -> bool) {
         let mut closing = self.closing.subscribe();
         let limit = closing.borrow().begun;
-        let is_done = |closing: &Closing| closing.under_way.first().is_none_or(|at| *at >= limit);
         // The sender is ours.
-        let _ = closing.wait_for(is_done).await;
+        let _ = closing.wait_for(|closing| is_done(closing, limit)).await;
     }
 
     /// Largest READ and WRITE of the server, in bytes.

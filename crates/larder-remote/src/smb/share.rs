@@ -25,6 +25,7 @@ use std::ffi::OsStr;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
 
 /// Most directories that are watched at the same time. Servers bound the requests that they keep
 /// pending.
@@ -322,10 +323,11 @@ pub(super) async fn look(link: &Arc<Link>, opening: Opening) -> Result<Seen, Fai
     Ok(Seen { info, maximal })
 }
 
-/// Opens and describes. The open is closed if the caller has given up.
+/// Opens and describes. If the caller gives up, the open is closed as soon as it is made, and
+/// [`Link::closed_all`] waits for that.
 pub(super) async fn open(link: &Arc<Link>, opening: Opening) -> Result<Opened, Failure> {
     let own = Arc::clone(link);
-    let opened = link.runtime().spawn(async move {
+    let opening = link.runtime().spawn(async move {
         let mut replies = own.chain(vec![opening.op(), wire::query(PREVIOUS)]).await?;
         let refused = replies.first().is_some_and(|one| one.status == NtStatus::INVALID_PARAMETER);
         if let (true, Some(_)) = (refused, opening.lease) {
@@ -342,5 +344,25 @@ pub(super) async fn open(link: &Arc<Link>, opening: Opening) -> Result<Opened, F
         let (lease, maximal) = wire::granted(&created.create_contexts);
         Ok(Opened { open, info, lease, maximal, created: is_new })
     });
-    opened.await.unwrap_or(Err(Failure::Lost))
+    let mut awaited = Awaited { link, opening: Some(opening) };
+    let opened = awaited.opening.as_mut().expect("it is taken when it is dropped").await;
+    awaited.opening = None;
+    opened.unwrap_or(Err(Failure::Lost))
+}
+
+/// An open that is being made, until its caller has it.
+struct Awaited<'a> {
+    link: &'a Arc<Link>,
+    opening: Option<JoinHandle<Result<Opened, Failure>>>,
+}
+
+impl Drop for Awaited<'_> {
+    fn drop(&mut self) {
+        let Some(opening) = self.opening.take() else { return };
+        self.link.close_given_up(async {
+            if let Ok(Ok(opened)) = opening.await {
+                opened.open.close_alone().await;
+            }
+        });
+    }
 }

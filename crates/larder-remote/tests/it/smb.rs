@@ -3,6 +3,7 @@
 mod connections;
 mod eager;
 mod failures;
+mod given_up;
 mod kept;
 mod kerberos;
 mod leases;

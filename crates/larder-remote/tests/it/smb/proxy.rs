@@ -22,6 +22,8 @@ pub(super) struct Proxy {
     pub(super) swallows: Arc<AtomicBool>,
     /// Each CLOSE that is a message of its own, and what follows it on its connection, is delayed.
     pub(super) holds_closes: Arc<AtomicBool>,
+    /// The number of the connection, from 1, on which every message to the server is delayed.
+    pub(super) slow: Arc<AtomicUsize>,
 }
 
 /// By this much.
@@ -48,12 +50,13 @@ fn changes_a_name(message: &[u8]) -> bool {
     }
 }
 
-/// Forwards messages of the client, and bytes of the server, until one side ends.
+/// Forwards messages of the client, and bytes of the server, until one side ends. A message is
+/// delayed if `is_held`, which is told whether it is a CLOSE.
 async fn carry(
     ours: &mut TcpStream,
     theirs: &mut TcpStream,
     swallows: &AtomicBool,
-    holds_closes: &AtomicBool,
+    is_held: impl Fn(bool) -> bool,
 ) -> std::io::Result<()> {
     let ((mut from_us, mut to_us), (mut from_them, mut to_them)) = (ours.split(), theirs.split());
     let silent = AtomicBool::new(false);
@@ -67,7 +70,7 @@ async fn carry(
                 silent.store(true, Ordering::SeqCst);
             }
             let is_close = message.get(16..18) == Some(&[6, 0]);
-            if is_close && holds_closes.load(Ordering::SeqCst) {
+            if is_held(is_close) {
                 // A slow path to the server: the test shows what may overtake it.
                 interval_at(Instant::now() + HELD, HELD).tick().await;
             }
@@ -98,6 +101,8 @@ async fn proxy(server: &Samba) -> Proxy {
     let (address, closed) = (server.address(), Arc::<AtomicBool>::clone(&refuses));
     let swallow = Arc::<AtomicBool>::clone(&swallows);
     let (first, holds) = (Arc::clone(&spared), Arc::clone(&holds_closes));
+    let slow = Arc::<AtomicUsize>::default();
+    let slowed = Arc::clone(&slow);
     tokio::spawn(async move {
         let mut number = 0;
         while let Ok((mut ours, _)) = listener.accept().await {
@@ -105,22 +110,26 @@ async fn proxy(server: &Samba) -> Proxy {
                 continue;
             }
             let (mut cut, swallow, first) = (cut.clone(), Arc::clone(&swallow), Arc::clone(&first));
-            let holds = Arc::clone(&holds);
+            let (holds, slowed) = (Arc::clone(&holds), Arc::clone(&slowed));
             let now = *cut.borrow_and_update();
             number += 1;
             let number = number;
             tokio::spawn(async move {
                 let mut theirs = TcpStream::connect(address).await.unwrap();
                 let due = cut.wait_for(|cuts| *cuts > now && number > first.load(Ordering::SeqCst));
+                let is_held = |is_close| {
+                    let is_slow = slowed.load(Ordering::SeqCst) == number;
+                    is_slow || is_close && holds.load(Ordering::SeqCst)
+                };
                 tokio::select! {
-                    _ = carry(&mut ours, &mut theirs, &swallow, &holds) => (),
+                    _ = carry(&mut ours, &mut theirs, &swallow, is_held) => (),
                     // The server does not hear of it.
                     _ = due => std::mem::forget(theirs),
                 }
             });
         }
     });
-    Proxy { port, cuts, spared, refuses, swallows, holds_closes }
+    Proxy { port, cuts, spared, refuses, swallows, holds_closes, slow }
 }
 
 pub(super) async fn behind_a_proxy(
