@@ -200,6 +200,12 @@ impl Cache {
         self.names_mark()
     }
 
+    /// Whether what was put so far survives the process without [`Cache::keep_names`]: it does
+    /// unless the disk has refused to log a change.
+    pub fn names_outlive_process(&self) -> bool {
+        self.store.index.logs_all()
+    }
+
     /// All records of [`Cache::put_names`], by number.
     pub fn names(&self) -> Vec<(u64, Vec<u8>)> {
         let records = self.store.index.scan_all(&[tag::MADE]);

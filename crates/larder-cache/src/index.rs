@@ -158,6 +158,11 @@ impl Index {
         lock(&self.log).is_some()
     }
 
+    /// Whether all changes since the last commit are in the log.
+    pub(crate) fn logs_all(&self) -> bool {
+        !self.is_poisoned() && lock(&self.log).as_ref().is_some_and(Log::is_whole)
+    }
+
     /// Stops logging, for instance because another process may use the directory from now on; with
     /// `removes`, deletes the log.
     pub(crate) fn end_log(&self, removes: bool) {

@@ -151,6 +151,11 @@ impl Log {
         }
     }
 
+    /// Whether changes are appended: not after a failure, until the next segment begins.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.file.is_some()
+    }
+
     /// Whether a commit should come soon: the segment is long, or an append failed.
     pub(crate) fn wants_commit(&self) -> bool {
         self.broken

@@ -81,9 +81,9 @@ impl Shared {
         if state.due(no).is_none() {
             state.set_due(no, self.clock.instant(), None);
         }
-        self.record(state);
+        let recorded = self.record_for_caller(state);
         self.more.notify_one();
-        Some(Ok(Change { before: Some(as_before(&before)), after: Some(after) }))
+        Some(recorded.map(|()| Change { before: Some(as_before(&before)), after: Some(after) }))
     }
 
     /// Files of the server's that were emptied here and that no other client has changed since,

@@ -86,7 +86,9 @@ impl Shared {
         let no = state.journal_mut().make(place.clone(), waiting);
         state.set_due(no, self.clock.instant(), None);
         let dir = state.touch(&place.dir, before, now);
-        self.record(state);
+        if let Err(error) = self.record_for_caller(state) {
+            return Some(Err(error));
+        }
         let found = state.found(no).expect("it was made");
         self.more.notify_one();
         Some(Ok(Made { found, dir, created: false, token: None }))
@@ -122,6 +124,9 @@ impl Shared {
         name: &OsStr,
         what: Removal,
     ) -> Option<Result<Change>> {
+        if !self.can_record() {
+            return None;
+        }
         self.may_change(cred, dir).await?;
         let Some(there) = self.what_is_at(cred, dir, name).await? else {
             return Some(Err(Error::NotFound));
@@ -148,8 +153,7 @@ impl Shared {
         self.is_due(state, [dropped, None]);
         let now = state.time(&*self.clock);
         let change = state.touch(&place.dir, before, now);
-        self.record(state);
-        Some(Ok(change))
+        Some(self.record_for_caller(state).map(|()| change))
     }
 
     /// Renames. Directories that the server has stay in their parent: only the server knows which
@@ -160,7 +164,7 @@ impl Shared {
         from: (&Handle, &OsStr),
         to: (&Handle, &OsStr),
     ) -> Option<Result<(Change, Change)>> {
-        if !self.takes(to.1) {
+        if !self.takes(to.1) || !self.can_record() {
             return None;
         }
         self.may_change(cred, from.0).await?;
@@ -221,8 +225,7 @@ impl Shared {
         let from_change = state.touch(&from.dir, from_before, now);
         let to_change =
             if to.dir == from.dir { from_change } else { state.touch(&to.dir, to_before, now) };
-        self.record(state);
-        Some(Ok((from_change, to_change)))
+        Some(self.record_for_caller(state).map(|()| (from_change, to_change)))
     }
 
     /// Whether the table has room for one more removed name of the server, if there is one.
@@ -264,7 +267,7 @@ impl Shared {
         let keeps_ids = set.mode.is_none_or(|mode| mode & SET_IDS == 0 || cred.uid == 0);
         let is_plain =
             (keeps_owner || may_give) && has_size && keeps_ids && self.is_same_user(state, cred);
-        if waiting.is_attempted || !is_owner || !is_plain {
+        if waiting.is_attempted || !is_owner || !is_plain || !self.can_record() {
             return None;
         }
         let before = state.attr(no)?;
@@ -286,8 +289,9 @@ impl Shared {
         if let (Some(time), Some(over_ns)) = (set.mtime, written_ns) {
             state.journal_mut().give(no, Given { mtime: at(Some(time), now), over_ns });
         }
-        self.record(state);
-        Some(Ok(Change { before: Some(as_before(&before)), after: state.attr(no) }))
+        let recorded = self.record_for_caller(state);
+        let after = state.attr(no);
+        Some(recorded.map(|()| Change { before: Some(as_before(&before)), after }))
     }
 
     fn takes(&self, name: &OsStr) -> bool {

@@ -57,6 +57,7 @@ pub(crate) struct Journal {
     altered: BTreeMap<ObjectNo, Altered>,
     altered_by_handle: HashMap<Handle, ObjectNo>,
     changes: Vec<Change>,
+    left: Vec<Place>,
 }
 
 impl Journal {
@@ -107,6 +108,7 @@ impl Journal {
                 .collect(),
             altered,
             changes: Vec::new(),
+            left: Vec::new(),
         };
         lost += journal.take_in(objects);
         for (no, one) in taken {
@@ -198,9 +200,18 @@ impl Journal {
         std::mem::take(&mut self.changes)
     }
 
+    /// The places of which something waited no more, or otherwise, since the last call: until the
+    /// changes are on the disk, a crash brings back what waited there.
+    pub(crate) fn take_left(&mut self) -> Vec<Place> {
+        std::mem::take(&mut self.left)
+    }
+
     fn put(&mut self, no: ObjectNo, object: Option<Object>) {
         if let Some(before) = self.objects.remove(&no) {
             self.unindex(no, &before);
+            if let Stage::Waiting(_) = before.stage {
+                self.left.push(before.place);
+            }
         }
         self.changes.push((no.0, object.as_ref().map(Object::encode)));
         if let Some(object) = object {
@@ -231,6 +242,10 @@ impl Journal {
     /// waits.
     pub(crate) fn put_taken(&mut self, no: ObjectNo, taken: Option<Taken>) {
         self.changes.push((no.0, taken.as_ref().map(Taken::encode)));
+        if let Some(before) = self.taken.get(no).filter(|before| before.waits()) {
+            self.left.push(before.origin.clone());
+            self.left.extend(before.place.clone());
+        }
         self.taken.put(no, taken);
     }
 

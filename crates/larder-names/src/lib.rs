@@ -25,6 +25,7 @@
 //! - [`server_dir`]: what is known of the server's directories in which something was made.
 //! - [`state`], [`shared`]: both together; translates handles and attributes between client and
 //!   server.
+//! - [`recording`]: from the journal to the cache's disk.
 //! - [`lookup`], [`listing`]: lookups and listings.
 //! - [`deferred`]: changes of names that are answered here.
 //! - [`passed`]: changes of names that are made at the server at once.
@@ -53,6 +54,7 @@ mod object;
 mod overlay;
 mod passed;
 mod record;
+mod recording;
 mod replay;
 mod retake;
 mod server_dir;

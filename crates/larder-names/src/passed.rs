@@ -128,7 +128,7 @@ impl Shared {
         Ok((attr.map(|attr| self.show(file, attr)), change))
     }
 
-    /// Makes the waiting objects at these places at the server, so that it can be asked about them.
+    /// Makes what waits under this name at the server, so that that can be asked about it.
     async fn clear(&self, cred: &Cred, dir: &Handle, name: &OsStr) -> Result<()> {
         loop {
             let no = {
@@ -138,9 +138,10 @@ impl Shared {
                 let taken = journal.taken();
                 waiting.or_else(|| taken.at(&key, name)).or_else(|| taken.from(&key, name))
             };
-            let Some(no) = no else { return Ok(()) };
+            let Some(no) = no else { break };
             self.settle_one(no, cred.deadline).await?;
         }
+        self.keep_left(dir, name).await
     }
 
     /// Fails if a directory of the server contains a waiting object, which would be lost with it.

@@ -51,7 +51,7 @@ impl Shared {
                     }
                     return Ok(server);
                 }
-                Target::Waiting(no) => self.settle_one(no, cred.deadline).await?,
+                Target::Waiting(no) => self.make_one(no, cred.deadline).await?,
             }
         }
     }
@@ -65,6 +65,19 @@ impl Shared {
         self.reach(deadline).await?;
         let Some(_turn) = self.turn_for(no, deadline).await? else { return Ok(()) };
         self.settle_change(no, deadline, &mut Vec::new()).await?;
+        self.keep().await
+    }
+
+    /// Makes one object at the server for a caller that needs it there under any name: its bytes
+    /// are sent next, and it replaces another one only after them. The caller holds the file
+    /// meanwhile, so nothing here may wait for its bytes.
+    ///
+    /// # Errors
+    /// As [`Shared::settle_one`].
+    async fn make_one(&self, no: ObjectNo, deadline: Option<Deadline>) -> Result<()> {
+        self.reach(deadline).await?;
+        let Some(_turn) = self.turn_for(no, deadline).await? else { return Ok(()) };
+        self.make_after_above(no, deadline, &mut Vec::new()).await?;
         self.keep().await
     }
 

@@ -50,23 +50,40 @@ impl Shared {
             if self.state().journal().taken().get(no).is_some() {
                 return self.settle_taken(no, deadline, under_way).await;
             }
-            while let Some(next) = self.first_above(no) {
-                self.settle_made(next, deadline, under_way).await?;
+            let is_replacing = self.make_after_above(no, deadline, under_way).await?;
+            match self.moved_of(no).filter(|_| is_replacing) {
+                Some(moved) => self.settle_change(moved, deadline, under_way).await,
+                None => Ok(()),
             }
-            Ok(())
         })
     }
 
-    /// Makes an object at the server whose directory is there, when its name is free.
+    /// Makes an object at the server, after the directories above it. Returns whether it has a name
+    /// of its own there, since it is to replace another one.
+    pub(crate) async fn make_after_above(
+        &self,
+        no: ObjectNo,
+        deadline: Option<Deadline>,
+        under_way: &mut Vec<ObjectNo>,
+    ) -> Result<bool> {
+        let mut is_replacing = false;
+        while let Some(next) = self.first_above(no) {
+            is_replacing = self.settle_made(next, deadline, under_way).await?;
+        }
+        Ok(is_replacing)
+    }
+
+    /// Makes an object at the server whose directory is there, when its name is free. Returns
+    /// whether it has a name of its own there until it replaces a file.
     async fn settle_made(
         &self,
         no: ObjectNo,
         deadline: Option<Deadline>,
         under_way: &mut Vec<ObjectNo>,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let in_the_way = {
             let state = self.state();
-            let Some((place, waiting)) = state.journal().waiting(no) else { return Ok(()) };
+            let Some((place, waiting)) = state.journal().waiting(no) else { return Ok(false) };
             let taken = state.journal().taken();
             let other = taken.from(&place.dir, &place.name);
             let is_file = waiting.body == Body::File;
@@ -82,10 +99,7 @@ impl Shared {
         let is_replacing = own.is_some();
         let made = self.make_as(no, own, deadline).await;
         made.map_err(|error| self.told_late(no, error))?;
-        if is_replacing && let Some(moved) = self.moved_of(no) {
-            self.settle_change(moved, deadline, under_way).await?;
-        }
-        Ok(())
+        Ok(is_replacing)
     }
 
     /// The move that gives an object of the server its name.

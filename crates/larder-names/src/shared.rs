@@ -17,11 +17,6 @@ use crate::licence::Licence;
 use crate::object::{AS_MADE, Dir, ObjectNo, Taken};
 use crate::state::State;
 
-/// Most waiting objects, and most objects that are known at all; beyond that, names are made at the
-/// server at once. Both are in memory.
-const WAITING_MAX: usize = 1 << 16;
-const OBJECTS_MAX: usize = 1 << 20;
-
 /// The state that all parts of this crate share.
 pub(crate) struct Shared {
     pub(crate) remote: Arc<dyn Remote>,
@@ -177,41 +172,6 @@ impl Shared {
         state.is_same_user(cred) || (self.is_away() && !state.is_somebody_else(cred))
     }
 
-    /// Writes the changes of the journal. They survive the process on return.
-    pub(crate) fn record(&self, state: &mut State) {
-        let changes = state.journal_mut().take_changes();
-        if !changes.is_empty() {
-            state.set_recorded(self.cache.put_names(changes));
-        }
-    }
-
-    /// All that was recorded outlives a crash of the machine on return.
-    pub(crate) async fn keep(&self) -> Result<()> {
-        let recorded = self.state().recorded();
-        if self.cache.has_kept_names(recorded) {
-            return Ok(());
-        }
-        let cache = self.cache.clone();
-        let kept = tokio::task::spawn_blocking(move || cache.keep_names(recorded)).await;
-        if !matches!(kept, Ok(Ok(()))) {
-            tracing::error!("the cache's disk does not keep names");
-            return Err(Error::Io);
-        }
-        self.state().forget_kept(|mark| self.cache.has_kept_names(mark));
-        Ok(())
-    }
-
-    /// Whether one more object may be made here.
-    pub(crate) fn has_room(&self) -> bool {
-        self.has_room_in(&self.state())
-    }
-
-    /// The same, for a caller that holds the state.
-    pub(crate) fn has_room_in(&self, state: &State) -> bool {
-        let (waiting, all) = state.journal().counts();
-        waiting < WAITING_MAX && all < OBJECTS_MAX && self.cache.keeps_names()
-    }
-
     /// The object for which a handle of the client stands.
     ///
     /// # Errors
@@ -237,13 +197,6 @@ impl Shared {
         let state = self.state();
         let (no, altered) = state.journal().altered(server)?;
         (!altered.is_done).then_some(no)
-    }
-
-    /// Whether a crash of the machine would make us forget that the server has this.
-    pub(crate) fn is_unkept(&self, handle: &Handle) -> bool {
-        let state = self.state();
-        let named = state.journal().number_in(handle).and_then(|no| state.unkept(no));
-        named.is_some_and(|named| !self.cache.has_kept_names(named))
     }
 
     /// An object that the server reports, as the client knows it.

@@ -19,6 +19,8 @@ const DUE_AFTER: Duration = Duration::from_secs(30);
 /// How coarse the times of servers are: times that are set here are at least this much earlier when
 /// a server sets its own, so that they are not later than what it reports afterwards.
 const CLOCK_COARSENESS_NS: i64 = 20_000_000;
+/// Least number of places at which those that need not be known are forgotten.
+const LEFT_MIN: usize = 1024;
 const SECOND_NS: i64 = 1_000_000_000;
 
 /// What is known, in memory. The journal is in the cache as well.
@@ -39,6 +41,11 @@ pub(crate) struct State {
     /// Objects that the server has, where that may not be recorded on the disk yet, and since which
     /// mark.
     unkept: HashMap<ObjectNo, NamesMark>,
+    /// Places at which something waited that waits there no more, where that may not be on the disk
+    /// yet, and since which mark.
+    left: HashMap<Place, NamesMark>,
+    /// From so many on, those that are on the disk by now are forgotten.
+    left_max: usize,
     /// The server's file system.
     fsid: Option<u64>,
     /// What must be added to our clock to get the server's, in nanoseconds; slightly less.
@@ -62,6 +69,8 @@ impl State {
             failures: HashMap::new(),
             recorded,
             unkept: HashMap::new(),
+            left: HashMap::new(),
+            left_max: LEFT_MIN,
             fsid: None,
             clock_ahead_ns: None,
             last_time: Time::default(),
@@ -203,6 +212,24 @@ impl State {
     /// More is on the disk.
     pub(crate) fn forget_kept(&mut self, is_kept: impl Fn(NamesMark) -> bool) {
         self.unkept.retain(|_, named| !is_kept(*named));
+        self.left.retain(|_, left| !is_kept(*left));
+    }
+
+    /// Notes what the changes that were just recorded took away.
+    pub(crate) fn note_left(&mut self, is_kept: impl Fn(NamesMark) -> bool) {
+        for place in self.journal.take_left() {
+            self.left.insert(place, self.recorded);
+        }
+        if self.left.len() > self.left_max {
+            self.left.retain(|_, left| !is_kept(*left));
+            self.left_max = (2 * self.left.len()).max(LEFT_MIN);
+        }
+    }
+
+    /// Since which mark something that waited at a place waits there no more, if that may not be on
+    /// the disk.
+    pub(crate) fn left(&self, place: &Place) -> Option<NamesMark> {
+        self.left.get(place).copied()
     }
 
     pub(crate) fn set_recorded(&mut self, recorded: NamesMark) {

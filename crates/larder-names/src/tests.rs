@@ -3,6 +3,7 @@
 mod away;
 mod conformance;
 mod crash;
+mod faults;
 mod lives;
 mod model;
 

@@ -1,0 +1,191 @@
+//! The cache's disk fails or fills up, at every operation of a history: what was acknowledged as
+//! kept is there in the next process and the next boot, what cannot be kept is refused, and work
+//! goes on when the disk does.
+
+use larder_io::{Disk, Fault, OpenMode};
+use larder_vfs::Error;
+
+use super::model::{History, check_names};
+use super::*;
+
+/// What happens to the disk.
+#[derive(Clone, Copy, Debug)]
+enum Trouble {
+    /// The operation with this number fails (EIO).
+    Once(u64),
+    /// All operations from this number on fail (EIO).
+    From(u64),
+    /// This many bytes are left when the history begins (ENOSPC), and no reserve.
+    Left(u64),
+    /// The same with the cache's reserve; other programs take all that gets free.
+    Contended(u64),
+}
+
+/// How the process ends.
+#[derive(Clone, Copy, Debug)]
+enum End {
+    /// It is killed; the disk works again before the next one begins.
+    Killed,
+    /// It is killed, and the disk is as it was when the next one begins.
+    KilledMeanwhile,
+    /// The machine crashes.
+    Crashed(Image),
+}
+
+/// What the caller was told.
+#[derive(Default)]
+struct Told {
+    /// The names since all was last acknowledged as kept, with those of that moment.
+    since: Vec<Tree>,
+    /// Of these, the first that a killed process may leave: what is acknowledged outlives it. Once
+    /// the disk has refused something, that is certain only of what is kept.
+    first_killed: usize,
+    has_refused: bool,
+    refused: u32,
+}
+
+impl Told {
+    async fn see(&mut self, rig: &Rig, told: std::result::Result<bool, Error>) {
+        match told {
+            Ok(true) => {
+                *self = Told { refused: self.refused, ..Told::default() };
+            }
+            Ok(false) if !self.has_refused => self.first_killed = self.since.len(),
+            Ok(false) => {}
+            Err(_) => {
+                self.refused += 1;
+                (self.has_refused, self.first_killed) = (true, 0);
+            }
+        }
+        self.since.push(tree(rig.remote()).await);
+    }
+
+    /// Each name stands for what it stood for at one of the moments. A change of attributes may
+    /// have been made at the server when the name was not: these are those of any moment.
+    fn check(&self, end: End, found: &Tree, what: &str) {
+        let first = if matches!(end, End::Crashed(_)) { 0 } else { self.first_killed };
+        let since = &self.since[first..];
+        let object = |leaf: &Leaf| (leaf.kind, leaf.target.clone());
+        for path in since.iter().flat_map(Tree::keys).chain(found.keys()) {
+            let found = found.get(path);
+            let is_one = since.iter().any(|tree| tree.get(path).map(object) == found.map(object));
+            let is_known = found
+                .is_none_or(|leaf| since.iter().flat_map(Tree::values).any(|seen| seen == leaf));
+            assert!(is_one && is_known, "{what}: {path} is {found:?}, of {since:#?}");
+        }
+    }
+}
+
+/// Of a small disk; a 64th of it is the cache's reserve.
+const DISK_BYTES: u64 = 12 << 20;
+const STEPS: u64 = 18;
+
+/// Other programs leave so many bytes.
+fn fill_up(disk: &SimDisk, left: u64) {
+    let others = disk.open("data/others", OpenMode::Create).unwrap();
+    let free = disk.space().unwrap().free_bytes;
+    others.allocate(others.len().unwrap() + free.saturating_sub(left) / 4096 * 4096).unwrap();
+}
+
+/// One history on a disk in trouble. Returns the number of operations, and what was told.
+async fn live(seed: u64, trouble: Option<Trouble>, end: End) -> (u64, Told) {
+    let what = format!("{seed} {trouble:?} {end:?}");
+    let disk = SimDisk::new();
+    if let Some(Trouble::Contended(_)) = trouble {
+        disk.inject(Fault::SpaceBytes(DISK_BYTES));
+    }
+    let mut rig = Rig::on(disk).await;
+    rig.deferring().keep().await.unwrap();
+    let begin = rig.disk.operations();
+    match trouble {
+        None => {}
+        Some(Trouble::Once(no)) => rig.disk.inject(Fault::EioAt(begin + no)),
+        Some(Trouble::From(no)) => rig.disk.inject(Fault::EioFrom(begin + no)),
+        Some(Trouble::Left(bytes)) => {
+            let space = rig.disk.space().unwrap();
+            let used = space.total_bytes - space.free_bytes;
+            rig.disk.inject(Fault::SpaceBytes(used + bytes));
+        }
+        Some(Trouble::Contended(bytes)) => fill_up(&rig.disk, bytes),
+    }
+    let (mut history, mut told) = (History::new(seed), Told::default());
+    told.see(&rig, Ok(true)).await;
+    for step in 0..STEPS {
+        if let Some(Trouble::Contended(_)) = trouble {
+            fill_up(&rig.disk, 0);
+        }
+        let answer = match step % 6 {
+            2 | 4 => rig.deferring().keep().await.map(|()| true),
+            5 => rig.deferring().settle(None).await.map(|()| true),
+            _ => history.step(&rig).await.map_or(Ok(false), Err),
+        };
+        if let Err(error) = answer {
+            let is_known = matches!(error, Error::Io | Error::NoSpace | Error::TimedOut);
+            assert!(is_known, "{what}: {step}: {error}");
+        }
+        told.see(&rig, answer).await;
+    }
+    let operations = rig.disk.operations() - begin;
+    if !matches!(end, End::KilledMeanwhile) {
+        rig.disk.heal();
+    }
+    rig = rig.crash(match end {
+        End::Killed | End::KilledMeanwhile => None,
+        End::Crashed(image) => Some(image),
+    });
+    told.check(end, &tree(rig.remote()).await, &what);
+    rig.disk.heal();
+    rig.be_seen().await;
+    for step in 0..6 {
+        assert_eq!(history.step(&rig).await, None, "{what}: {step} afterwards");
+    }
+    rig.deferring().keep().await.unwrap();
+    check_names(&rig).await;
+    (operations, told)
+}
+
+#[tokio::test]
+async fn whenever_the_disk_fails_what_was_kept_is_there() {
+    let (seed, rounds) = seed("whenever_the_disk_fails", 1);
+    let (mut lives, mut refused) = (0, 0);
+    for round in 0..rounds {
+        let seed = seed.wrapping_mul(3_000_017) + round;
+        let (operations, told) = live(seed, None, End::Killed).await;
+        assert_eq!(told.refused, 0);
+        println!("{operations} operations");
+        for no in 1..=operations {
+            let torn = End::Crashed(Image::Torn(no));
+            let ends = [End::Killed, End::Crashed(Image::Synced), torn];
+            for (trouble, shift) in [(Trouble::Once(no), 0), (Trouble::From(no), 1)] {
+                let end = ends[((no + round + shift) % 3) as usize];
+                refused += live(seed, Some(trouble), end).await.1.refused;
+                lives += 1;
+            }
+        }
+    }
+    println!("{lives} lives, {refused} refusals");
+    assert!(refused > 0);
+}
+
+#[tokio::test]
+async fn however_full_the_disk_is_what_was_kept_is_there() {
+    let (seed, rounds) = seed("however_full_the_disk", 1);
+    let (mut lives, mut refused) = (0, 0);
+    for round in 0..rounds {
+        let seed = seed.wrapping_mul(3_000_017) + round;
+        for bytes in (0..24).map(|step| step * 8192) {
+            let torn = End::Crashed(Image::Torn(bytes));
+            let ends = [End::Killed, End::Crashed(Image::Synced), torn];
+            let left = ends.map(|end| (Trouble::Left(bytes), end));
+            let contended = ends.into_iter().chain([End::KilledMeanwhile]);
+            let contended = contended.map(|end| (Trouble::Contended(bytes), end));
+            for (trouble, end) in left.into_iter().chain(contended) {
+                let told = live(seed, Some(trouble), end).await.1;
+                lives += 1;
+                refused += told.refused;
+            }
+        }
+    }
+    println!("{lives} lives, {refused} refusals");
+    assert!(refused > 0);
+}
