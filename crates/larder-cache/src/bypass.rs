@@ -77,7 +77,7 @@ impl CachedFile {
         }
         let Some(mut state) = self.try_state() else { return false };
         let is_other = state.version().is_some_and(|held| held != version);
-        if (is_other && state.local().is_there()) || self.settle(&mut state).is_err() {
+        if (is_other && state.local().is_there()) || self.check_local(&mut state).is_err() {
             return false;
         }
         if is_other || !state.presence().is_whole() {
@@ -210,7 +210,9 @@ impl CachedFile {
 impl CachedFile {
     /// The local file, if it is whole, and its stamp.
     pub(crate) fn whole_file(&self, state: &mut State) -> Option<(Arc<dyn DiskFile>, Stamp)> {
-        if state.version().is_none() || self.settle(state).is_err() || !state.presence().is_whole()
+        if state.version().is_none()
+            || self.check_local(state).is_err()
+            || !state.presence().is_whole()
         {
             return None;
         }

@@ -206,7 +206,7 @@ impl CachedFile {
     /// Withdraws the index's statement that the bytes are valid, then allows the change.
     pub(crate) fn begin_change(&self, state: &mut State, end: u64) -> Result<(), NoSpace> {
         let in_vain = state.version().is_none() || end > SIZE_MAX || self.store.is_out_of_use();
-        if in_vain || self.settle(state).is_err() {
+        if in_vain || self.check_local(state).is_err() {
             return Err(NoSpace);
         }
         self.write_out(state).map_err(|error| {

@@ -1,7 +1,7 @@
 //! The data of one file.
 //!
-//! A method locks the state, loads it from the index if necessary, *settles* it (checks the local
-//! file once: does it exist, and does it have the stamp in the index?), and then works on both.
+//! A method locks the state, loads it from the index if necessary, checks the local file
+//! once (does it exist, and does it have the stamp in the index?), and then works on both.
 //! Reading itself happens outside the lock: known bytes change only by a local write, which may
 //! race with a read here as it may in a kernel; a new version is a new local file.
 //!
@@ -107,7 +107,7 @@ impl CachedFile {
     /// Held bytes within `range`, clean and dirty: sorted, disjoint, not empty, not touching.
     pub fn held(&self, range: Range<u64>) -> Vec<Range<u64>> {
         let mut state = self.state();
-        match self.settle(&mut state) {
+        match self.check_local(&mut state) {
             Ok(()) => state.known().clip(range),
             Err(_) => Vec::new(),
         }
@@ -138,7 +138,7 @@ impl CachedFile {
             return None;
         }
         let mut state = self.state();
-        self.settle(&mut state).ok()?;
+        self.check_local(&mut state).ok()?;
         let is_held = !range.is_empty() && state.known().contains(range.clone());
         debug_assert!(!state.is_bypassed() || self.store.recent.has_none_of(self.no));
         let found =
@@ -385,18 +385,18 @@ impl CachedFile {
 
     /// Checks the local file, once: drops what is held if it is gone, and compares its stamp with
     /// the recorded one.
-    pub(crate) fn settle(&self, state: &mut State) -> io::Result<()> {
+    pub(crate) fn check_local(&self, state: &mut State) -> io::Result<()> {
         if self.store.is_closed() {
             return Err(io::ErrorKind::NotConnected.into());
         }
-        if state.local().is_settled() {
+        if state.local().is_checked() {
             return Ok(());
         }
         match self.local(state).and_then(|file| file.stamp()) {
             Ok(stamp) => {
                 let record = state.recorded().record();
                 let as_recorded = stamp == record.stamp && self.store.trusts(record);
-                state.settle(as_recorded);
+                state.set_checked(as_recorded);
                 Ok(())
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -410,7 +410,7 @@ impl CachedFile {
     /// The local file for reading a range that is held and right; `None` for an empty range.
     fn find(&self, range: Range<u64>) -> Result<Option<Arc<dyn DiskFile>>, Miss> {
         let mut state = self.state();
-        if self.settle(&mut state).is_err() || !state.known().contains(range.clone()) {
+        if self.check_local(&mut state).is_err() || !state.known().contains(range.clone()) {
             return Err(Miss);
         }
         if range.is_empty() {

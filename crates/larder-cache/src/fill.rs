@@ -126,7 +126,11 @@ impl CachedFile {
         let mut state = self.state();
         let end = range.end.min(state.size());
         let is_other = state.version() != Some(version);
-        if is_other || state.is_bypassed() || end > SIZE_MAX || self.settle(&mut state).is_err() {
+        if is_other
+            || state.is_bypassed()
+            || end > SIZE_MAX
+            || self.check_local(&mut state).is_err()
+        {
             return None;
         }
         let range = range.start.min(end)..end;

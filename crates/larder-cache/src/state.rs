@@ -237,8 +237,8 @@ impl State {
     }
 
     /// The local file was checked.
-    pub(crate) fn settle(&mut self, as_recorded: bool) {
-        self.local.settle(as_recorded);
+    pub(crate) fn set_checked(&mut self, as_recorded: bool) {
+        self.local.set_checked(as_recorded);
     }
 
     /// The local file was created.

@@ -79,7 +79,7 @@ impl CachedFile {
         let _turn = lock(&self.verifying);
         let subject = {
             let mut state = self.state();
-            if self.settle(&mut state).is_err() {
+            if self.check_local(&mut state).is_err() {
                 return (0, Vec::new());
             }
             Subject::of(&state)
@@ -104,7 +104,7 @@ impl CachedFile {
     /// What must be verified before the local file can be handed out.
     fn to_verify(&self) -> Option<Subject> {
         let mut state = self.state();
-        if state.version().is_none() || self.settle(&mut state).is_err() {
+        if state.version().is_none() || self.check_local(&mut state).is_err() {
             return None;
         }
         let local = state.local();

@@ -11,7 +11,7 @@ pub(crate) struct LocalFile {
     /// Its number; 0 without one.
     serial: u64,
     /// It was checked since loading.
-    is_settled: bool,
+    is_checked: bool,
     /// It is the one that the index recorded, or has been verified as a whole: it may be handed out
     /// without reading it.
     is_stamped: bool,
@@ -23,7 +23,7 @@ pub(crate) struct LocalFile {
 impl LocalFile {
     /// There is no local file to check.
     pub(crate) fn none() -> LocalFile {
-        LocalFile { is_settled: true, is_stamped: true, ..LocalFile::default() }
+        LocalFile { is_checked: true, is_stamped: true, ..LocalFile::default() }
     }
 
     /// One that an index names and that was not checked yet.
@@ -33,7 +33,7 @@ impl LocalFile {
 
     /// One that an earlier run changed: its state was not derived from its stamp.
     pub(crate) fn changed(serial: u64) -> LocalFile {
-        LocalFile { serial, is_settled: true, ..LocalFile::default() }
+        LocalFile { serial, is_checked: true, ..LocalFile::default() }
     }
 
     pub(crate) fn serial(&self) -> u64 {
@@ -44,8 +44,8 @@ impl LocalFile {
         self.serial != 0
     }
 
-    pub(crate) fn is_settled(&self) -> bool {
-        self.is_settled
+    pub(crate) fn is_checked(&self) -> bool {
+        self.is_checked
     }
 
     pub(crate) fn is_stamped(&self) -> bool {
@@ -88,8 +88,8 @@ impl LocalFile {
     }
 
     /// It exists with the stamp in the index, or not.
-    pub(crate) fn settle(&mut self, as_recorded: bool) {
-        self.is_settled = true;
+    pub(crate) fn set_checked(&mut self, as_recorded: bool) {
+        self.is_checked = true;
         self.is_stamped = as_recorded;
     }
 

@@ -143,7 +143,7 @@ impl Core {
             let target = dir.handle()?;
             self.remote.link(cred, &handle, &target, name).await
         });
-        let answer = self.settle_link(cred, &node, (&dir, name), answer).await;
+        let answer = self.resolve_link(cred, &node, (&dir, name), answer).await;
         changing.answered(&answer);
         self.end_names_change(&dir, answer.as_ref().ok().map(|(_, change)| *change));
         self.distrust_if_refused(&[&node, &dir], (&dir, name), &answer);

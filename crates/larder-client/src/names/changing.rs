@@ -107,7 +107,7 @@ impl Drop for NameChange<'_> {
         let mut state = self.dir.state();
         // What the answer says is from before another client's change, if there was one meanwhile.
         let is_late = state.known().epoch != self.epoch;
-        state.whole_mut().settle(name, self.left.unless(meet || is_late));
+        state.whole_mut().end_change(name, self.left.unless(meet || is_late));
         drop(state);
         drop(names);
         if meet {

@@ -40,7 +40,7 @@ impl Core {
         let answer = on_handle!(self, cred, dir, handle =>
             self.server_of_names(cred, &[(&**dir, name)])
                 .make(cred, &handle, name, new.clone(), set));
-        let answer = self.settle_make(cred, dir, name, (&new, set), answer).await;
+        let answer = self.resolve_make(cred, dir, name, (&new, set), answer).await;
         changing.answered(&answer);
         self.distrust_if_refused(&[dir], (dir, name), &answer);
         self.end_names_change(dir, answer.as_ref().ok().map(|made| made.dir));
@@ -97,7 +97,7 @@ impl Core {
         let mut changing = self.begin_name_change(dir, name);
         let answer = on_handle!(self, cred, dir, handle => self.server_of_names(cred, &[(&**dir, name)])
                 .remove(cred, &handle, name, what));
-        let answer = Core::settle_remove(cred, answer);
+        let answer = Core::resolve_remove(cred, answer);
         changing.answered(&answer);
         self.distrust_if_refused(&[dir], (dir, name), &answer);
         self.end_names_change(dir, answer.as_ref().ok().copied());
@@ -125,7 +125,7 @@ impl Core {
             let server = self.server_of_names(cred, &[(&**from.0, from.1), (&**to.0, to.1)]);
             server.rename(cred, (&handle, from.1), (&target, to.1)).await
         });
-        let answer = self.settle_rename(cred, child.as_ref(), to, answer).await;
+        let answer = self.resolve_rename(cred, child.as_ref(), to, answer).await;
         changing.iter_mut().for_each(|one| one.answered(&answer));
         self.distrust_if_refused(&[from.0, to.0], (from.0, from.1), &answer);
         let changes = answer.as_ref().ok().copied();

@@ -119,7 +119,7 @@ impl Core {
         if name == ".." {
             return self.lookup_parent(dir, cred).await;
         }
-        self.settle_root_squash(dir, cred).await?;
+        self.ask_root_squash(dir, cred).await?;
         if let Some(answer) = self.lookup_leased(dir, cred, name).await? {
             return answer;
         }
@@ -176,7 +176,7 @@ impl Core {
     }
 
     /// The first private directory tells whether the server squashes root; one question per mount.
-    async fn settle_root_squash(&self, dir: &Node, cred: &Cred) -> Result<()> {
+    async fn ask_root_squash(&self, dir: &Node, cred: &Cred) -> Result<()> {
         let private = !dir.state().searchable_by_all();
         if private && self.squash.known() == RootSquash::Unknown {
             self.ask_rights(dir, &Cred::root().until(cred.deadline)).await?;

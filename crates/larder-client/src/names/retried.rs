@@ -24,7 +24,7 @@ const LISTING_BYTES_MAX: u32 = 4096;
 
 impl Core {
     /// The result of a request to make `new`, given the server's answer.
-    pub(crate) async fn settle_make(
+    pub(crate) async fn resolve_make(
         &self,
         cred: &Cred,
         dir: &Arc<Node>,
@@ -80,7 +80,7 @@ impl Core {
     }
 
     /// The result of a removal.
-    pub(crate) fn settle_remove(cred: &Cred, answer: Result<Change>) -> Result<Change> {
+    pub(crate) fn resolve_remove(cred: &Cred, answer: Result<Change>) -> Result<Change> {
         match answer {
             Err(Error::NotFound) if cred.retried => Ok(UNSEEN),
             answer => answer,
@@ -89,7 +89,7 @@ impl Core {
 
     /// The result of a rename: it was made if the source is gone and the target exists, and is the
     /// source as far as that is known.
-    pub(crate) async fn settle_rename(
+    pub(crate) async fn resolve_rename(
         &self,
         cred: &Cred,
         source: Option<&Arc<Node>>,
@@ -107,7 +107,7 @@ impl Core {
     }
 
     /// The result of a link.
-    pub(crate) async fn settle_link(
+    pub(crate) async fn resolve_link(
         &self,
         cred: &Cred,
         node: &Node,

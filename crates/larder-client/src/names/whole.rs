@@ -53,7 +53,7 @@ pub(crate) enum Whole {
     #[default]
     Unknown,
     /// Not all of them, and the server may be about to make one.
-    Unsettled,
+    Unanswered,
     /// Those up to a position of the listing, which has this verifier.
     Until { next: u64, verifier: u64, names: Names },
     /// All of them.
@@ -173,9 +173,9 @@ impl Whole {
     }
 
     /// The change of a name has ended.
-    pub(crate) fn settle(&mut self, name: &[u8], left: Left) {
+    pub(crate) fn end_change(&mut self, name: &[u8], left: Left) {
         match (left, &mut *self) {
-            (Left::Unknown, _) => *self = Whole::Unsettled,
+            (Left::Unknown, _) => *self = Whole::Unanswered,
             (Left::Nothing, Whole::Until { names, .. } | Whole::Known(names)) => names.remove(name),
             (Left::Nothing | Left::Perhaps, _) => {}
         }

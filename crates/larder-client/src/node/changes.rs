@@ -165,7 +165,7 @@ fn one_way(from: Validator, steps: &[(Validator, Attr)]) -> Option<Attr> {
 
 /// How a group of our own changes ended.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Settled {
+pub(crate) struct Ended {
     /// The version before the first one.
     pub(crate) from: Validator,
     /// Whether what is cached stays valid under the new version: no other client is known to have

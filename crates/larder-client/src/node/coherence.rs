@@ -11,7 +11,7 @@ use larder_cache::CachedFile;
 use larder_io::Monotonic;
 use larder_vfs::{Attr, Change, Entry, Found, Fresh, Ino, Kind, Validator};
 
-use super::changes::{Seen, Settled};
+use super::changes::{Ended, Seen};
 use super::server_times::Age;
 use super::squash::RootSquash;
 use super::state::State;
@@ -146,19 +146,19 @@ impl Core {
     pub(crate) fn end_change(&self, node: &Node, replies: impl IntoIterator<Item = Change>) {
         let replies: Vec<Change> = replies.into_iter().collect();
         let mut state = node.state();
-        let Some(settled) = self.end_change_of(&mut state, replies) else {
+        let Some(ended) = self.end_change_of(&mut state, replies) else {
             return;
         };
         self.table.persist(node.ino, &mut state);
-        if settled.ours {
-            self.carry(node, &mut state, settled.from);
+        if ended.ours {
+            self.carry(node, &mut state, ended.from);
         } else if state.is_shown(self.session) {
             self.outdate(node.ino, &mut state);
         }
     }
 
     /// The part of it that concerns the node's state.
-    pub(crate) fn end_change_of(&self, state: &mut State, replies: Vec<Change>) -> Option<Settled> {
+    pub(crate) fn end_change_of(&self, state: &mut State, replies: Vec<Change>) -> Option<Ended> {
         let (now, ttl) = (self.now(), self.ttl_range(state.known().attr.kind));
         for attr in replies.iter().filter_map(|change| change.after) {
             self.times.see(&attr, now);
@@ -230,7 +230,7 @@ impl Core {
         let mut state = node.state();
         let attr = state.attr();
         state.opens_mut().raise_believed_end(attr.size);
-        let ttl = if state.is_settled() {
+        let ttl = if state.is_as_reported() {
             state.fresh_for(self.session, self.now())
         } else {
             Duration::ZERO

@@ -350,7 +350,7 @@ impl State {
     }
 
     /// Whether all that is shown of the file is what the server has reported.
-    pub(crate) fn is_settled(&self) -> bool {
+    pub(crate) fn is_as_reported(&self) -> bool {
         let as_told = self.dropped.is_none() && !self.ctime_is_old();
         as_told && !self.has_unsent()
     }

@@ -77,7 +77,7 @@ pub(crate) enum Event {
     /// The time may have come.
     Due,
     /// Nothing is unsent any more.
-    Settled,
+    NoneLeft,
     /// No process that has the file open will send what is unsent.
     Left {
         /// For how long it may wait.
@@ -145,7 +145,7 @@ impl Schedule {
                 Outcome::Ending => (Schedule::Kept, Action::Nothing),
             },
             (Schedule::Sending, _) | (_, Event::Ended(_)) => (self, Action::Nothing),
-            (_, Event::Settled) => (Schedule::Clean, Action::Nothing),
+            (_, Event::NoneLeft) => (Schedule::Clean, Action::Nothing),
             (_, Event::TooMuch) => (Schedule::Sending, Action::Send),
             (Schedule::Dirty { due }, Event::Due) if due <= now => {
                 (Schedule::Sending, Action::Send)
@@ -209,7 +209,7 @@ mod tests {
         }),
         ("an fsync", |world| {
             (world.unsent, world.missed) = (None, None);
-            world.tell(Event::Settled);
+            world.tell(Event::NoneLeft);
         }),
         ("a close that failed", |world| {
             if world.unsent.is_some() {
@@ -339,6 +339,6 @@ mod tests {
         }
         let left = kept.apply(Event::Left { wait: RETRY_AFTER }, now, AGE);
         assert_eq!(left, (Schedule::Dirty { due: now + RETRY_AFTER }, Action::Nothing));
-        assert_eq!(kept.apply(Event::Settled, now, AGE).0, Schedule::Clean);
+        assert_eq!(kept.apply(Event::NoneLeft, now, AGE).0, Schedule::Clean);
     }
 }

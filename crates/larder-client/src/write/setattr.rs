@@ -194,7 +194,7 @@ impl Core {
         let will_close = self.is_written(node);
         // None of its bytes are kept any more.
         if size == 0 && !node.state().opens().bypassing() {
-            self.settle_clean(node, &file);
+            self.make_clean(node, &file);
         }
         let mut state = node.state();
         let event = match size {

@@ -314,7 +314,7 @@ impl Unsent {
             _ => match self.outcome(event, context) {
                 Some(outcome) => schedule::Event::Ended(outcome),
                 None if exists => schedule::Event::Dirtied,
-                None => schedule::Event::Settled,
+                None => schedule::Event::NoneLeft,
             },
         }
     }

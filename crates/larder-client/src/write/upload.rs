@@ -87,7 +87,7 @@ impl Core {
         let deadline = deadline.map(|deadline| deadline.extended(compared));
         let dirty = file.begin_sending();
         if dirty.is_empty() {
-            self.settle_clean(node, &file);
+            self.make_clean(node, &file);
             return Ok(());
         }
         if dirty.iter().map(|range| range.end - range.start).sum::<u64>() > SENT_IN_PLACE_BYTES {
@@ -223,8 +223,8 @@ impl Core {
         if let (Ok(()), Some(last)) = (&result, dirty.last()) {
             state.wrote(last.end);
         }
-        let settled = self.end_change_of(&mut state, changes);
-        let ours = settled.is_some_and(|settled| settled.ours);
+        let ended = self.end_change_of(&mut state, changes);
+        let ours = ended.is_some_and(|ended| ended.ours);
         if ours {
             state.carry_shown(held);
         } else if result.is_ok() {
@@ -236,23 +236,23 @@ impl Core {
         // up to there.
         result?;
         dirty.iter().for_each(|range| file.mark_clean(range.clone()));
-        self.settle_clean(node, file);
+        self.make_clean(node, file);
         Ok(())
     }
 
     /// If nothing is dirty any more, the cached bytes belong to the server's present version, or
     /// are dropped.
-    pub(super) fn settle_clean(&self, node: &Node, file: &CachedFile) {
+    pub(super) fn make_clean(&self, node: &Node, file: &CachedFile) {
         debug_assert!(node.transfer.is_taken(), "bytes become clean in their file's turn");
         let mut state = node.state();
         let (version, end) = (state.version().bytes(), state.server_end());
-        let settled = match (state.unsent().is_mixed(), state.opens().bypassing()) {
+        let is_clean = match (state.unsent().is_mixed(), state.opens().bypassing()) {
             (false, _) => file.set_version(&version, end),
             (true, false) => file.reset(&version, end),
             // Its writer keeps the local file for now, see [`Core::end_mixture`].
             (true, true) => file.dirty().is_empty(),
         };
-        if settled {
+        if is_clean {
             self.unsent_event(node.ino, &mut state, Event::Sent);
         }
     }
@@ -263,7 +263,7 @@ impl Core {
         // A write-back in progress does so itself.
         let transfer = node.transfer.try_begin();
         if transfer.is_some() && node.state().unsent().is_mixed() {
-            self.settle_clean(node, file);
+            self.make_clean(node, file);
         }
     }
 

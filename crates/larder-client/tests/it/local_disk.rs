@@ -36,7 +36,7 @@ impl File<'_> {
         after.resize(after.len().max(at + bytes.len()), 0);
         after[at..at + bytes.len()].copy_from_slice(bytes);
         let before = std::mem::replace(&mut self.content, after);
-        self.settle(written.and(closed), before).await;
+        self.account(written.and(closed), before).await;
     }
 
     /// Cuts or extends it.
@@ -47,11 +47,11 @@ impl File<'_> {
         let mut after = self.content.clone();
         after.resize(size, 0);
         let before = std::mem::replace(&mut self.content, after);
-        self.settle(set.map(drop), before).await;
+        self.account(set.map(drop), before).await;
     }
 
     /// A failed change was made or not, and the server shows which.
-    async fn settle(&mut self, told: Result<(), Error>, before: Vec<u8>) {
+    async fn account(&mut self, told: Result<(), Error>, before: Vec<u8>) {
         let found = self.rig.foreigner().await.cat(self.name).await;
         if told.is_err() && found != self.content {
             assert!(found == before, "{} is neither what it was nor what it is", self.name);

@@ -67,7 +67,7 @@ struct World {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Held {
     Unknown,
-    Unsettled,
+    Unanswered,
     Until(u64, Set),
     Known(Set),
 }
@@ -82,7 +82,7 @@ impl Held {
         };
         match whole {
             Whole::Unknown => Held::Unknown,
-            Whole::Unsettled => Held::Unsettled,
+            Whole::Unanswered => Held::Unanswered,
             Whole::Until { next, names, .. } => Held::Until(*next, set(names)),
             Whole::Known(names) => Held::Known(set(names)),
         }
@@ -96,7 +96,7 @@ impl Held {
         };
         match self {
             Held::Unknown => Whole::Unknown,
-            Held::Unsettled => Whole::Unsettled,
+            Held::Unanswered => Whole::Unanswered,
             Held::Until(next, set) => Whole::Until { next: *next, verifier: 0, names: names(*set) },
             Held::Known(set) => Whole::Known(names(*set)),
         }
@@ -158,7 +158,7 @@ impl World {
             (true, false) => Left::Nothing,
         };
         let left = left.unless(meet || change.is_late);
-        let mut next = self.with(|whole, _| whole.settle(NAMES[change.name], left));
+        let mut next = self.with(|whole, _| whole.end_change(NAMES[change.name], left));
         next.changes.remove(number);
         if !is_answered && !change.is_carried_out {
             next.given_up.push(change);
@@ -305,7 +305,7 @@ fn a_set_that_finds_no_room_ends_and_gives_its_room_back() {
     assert!(matches!(sets[1], Whole::Unknown));
     sets[0].add(NAMES[1]);
     assert!(sets[0].lacks(NAMES[2]), "the other one has room for one more");
-    sets[0].settle(NAMES[0], Left::Nothing);
+    sets[0].end_change(NAMES[0], Left::Nothing);
     sets[0].add(NAMES[2]);
     assert!(sets[0].lacks(NAMES[0]) && !sets[0].lacks(NAMES[2]));
     sets[1].take(page((0, 0), Some(0), None, &room));

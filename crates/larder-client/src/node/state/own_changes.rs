@@ -6,7 +6,7 @@ use larder_io::Monotonic;
 use larder_vfs::{Change, Kind, Lease};
 
 use super::State;
-use crate::node::changes::{Proof, Settled, follow, prove, recency};
+use crate::node::changes::{Ended, Proof, follow, prove, recency};
 use crate::options::TtlRange;
 
 impl State {
@@ -42,7 +42,7 @@ impl State {
         now: Monotonic,
         ttl: TtlRange,
         is_coarse: bool,
-    ) -> Option<Settled> {
+    ) -> Option<Ended> {
         assert!(self.changes.in_flight > 0, "a change ends that did not begin");
         debug_assert!(now >= self.changes.ended, "changes end in the order of their times");
         self.changes.in_flight -= 1;
@@ -97,7 +97,7 @@ impl State {
             None => self.known.ttl = Duration::ZERO,
         }
         self.changes.written_end = written_end;
-        Some(Settled { from, ours: ours && after.is_some() })
+        Some(Ended { from, ours: ours && after.is_some() })
     }
 
     /// Whether a change of ours may have come between a question sent at `asked` and its answer,

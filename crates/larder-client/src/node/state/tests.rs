@@ -62,8 +62,8 @@ fn answers_asked_for_before_our_change_ended_do_not_count() {
     let mut state = state();
     state.begin_change();
     assert_eq!(state.observe(attr(1), SESSION, at(20), TTL, Age::Old), Seen::Older);
-    let settled = state.end_change([change(0, 1)], SESSION, at(30), TTL, false).unwrap();
-    assert!(settled.ours);
+    let ended = state.end_change([change(0, 1)], SESSION, at(30), TTL, false).unwrap();
+    assert!(ended.ours);
     assert_eq!(state.observe(attr(0), SESSION, at(25), TTL, Age::Old), Seen::Older);
     assert_eq!((state.known.attr, state.known.epoch), (attr(1), 0));
 }
@@ -113,8 +113,8 @@ fn changes_are_ours_if_they_follow_on_each_other() {
         let mut state = state();
         changes.iter().for_each(|_| state.begin_change());
         let mut ends = changes.iter().map(|c| state.end_change([*c], SESSION, at(20), TTL, false));
-        let settled = ends.by_ref().find_map(|end| end).unwrap();
-        assert_eq!(settled.ours, ours, "{changes:?}");
+        let ended = ends.by_ref().find_map(|end| end).unwrap();
+        assert_eq!(ended.ours, ours, "{changes:?}");
         drop(ends);
         assert_eq!(state.known.epoch, u64::from(!ours));
         let newest = changes.iter().filter_map(|c| c.after).max_by_key(recency);
@@ -130,8 +130,8 @@ fn what_the_server_does_not_tell_of_a_change_leaves_doubt() {
         state.known.attr.kind = kind;
         state.begin_change();
         let untold = Change { before: None, after: Some(Attr { kind, ..attr(1) }) };
-        let settled = state.end_change([untold], SESSION, at(20), TTL, false).unwrap();
-        assert_eq!((settled.ours, state.known.doubtful), (ours, doubtful), "{kind:?}");
+        let ended = state.end_change([untold], SESSION, at(20), TTL, false).unwrap();
+        assert_eq!((ended.ours, state.known.doubtful), (ours, doubtful), "{kind:?}");
         assert_eq!(state.start_over(), doubtful);
         assert!(!state.start_over());
         assert_eq!(state.version().rereads, u64::from(doubtful));
