@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use crate::harness::{BOTH, Kind, Mount, Server, kernel_remembers, pattern};
+use crate::harness::{BOTH, Kind, Mount, Server, kernel_remembers, pattern, write_undisturbed};
 
 #[test]
 fn cached_file_is_reread_without_read_rpc() {
@@ -61,7 +61,7 @@ fn own_writes_stay_cached() {
         let server = Server::start(kind);
         let mut mount = Mount::new(&server, &[]);
         let bytes = pattern(3, len);
-        fs::write(mount.path("new"), &bytes).unwrap();
+        write_undisturbed(&mount.path("new"), &bytes);
         assert!(fs::read(server.path("new")).unwrap() == bytes, "{kind:?}: at the server at close");
         assert!(fs::read(mount.path("new")).unwrap() == bytes);
         assert_eq!(mount.calls("READ"), reads, "{kind:?}, {len} bytes: read back");
@@ -146,7 +146,10 @@ sys.stdin.read()
     }
 }
 
-/// Even if the open must ask whether the file has changed, and if its lease has ended.
+/// Even if the open must ask whether the file has changed, and if its lease has ended. What the
+/// kernel asks for is counted, not what the server is asked for: if the machine has reclaimed some
+/// pages before they are held, the daemon reads ahead of the kernel as these are read again, and
+/// the last of these calls may end long after the kernel has what it wants.
 #[test]
 fn the_kernels_pages_of_a_plain_mount_are_kept() {
     let _remembers = kernel_remembers();
@@ -165,11 +168,12 @@ fn the_kernels_pages_of_a_plain_mount_are_kept() {
         let cold = mount.calls("READ");
         assert!(cold >= 24, "{kind:?} {options:?}: {cold}");
         let held = Held::in_memory(&mount.path("big"));
-        let cold = mount.calls("READ");
+        let asked = || mount.messages()["READ"];
+        let before = asked();
         for _ in 0..3 {
             assert!(fs::read(mount.path("big")).unwrap() == bytes);
         }
-        assert_eq!(mount.calls("READ"), cold, "{kind:?} {options:?}");
+        assert_eq!(asked(), before, "{kind:?} {options:?}");
         held.end();
         // What another client has changed is read.
         fs::write(server.path("big"), "short").unwrap();

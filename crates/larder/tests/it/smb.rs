@@ -1,9 +1,9 @@
 //! Shares of a real Samba.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use larder_testkit::{KdcOptions, Samba, SambaOptions};
@@ -209,21 +209,28 @@ fn server_that_signs_encrypts_or_takes_guests_is_served() {
 /// only change.
 #[test]
 fn a_file_that_is_sent_while_it_is_written_stays_cached() {
+    // In a process of its own, so that no other one inherits the file and closes it at any time.
+    let script = r"
+import os, sys
+file = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+whole, start = sys.stdin.buffer.read(), 0
+for end in [int(cut) for cut in sys.argv[2:]] + [len(whole)]:
+    assert os.write(file, whole[start:end]) == end - start
+    os.close(os.dup(file))
+    start = end
+";
     let server = samba();
     let mut mount = Mount::new(&server, &[]);
     for (number, cuts) in
-        [&[1 << 20][..], &[700_000], &[1 << 20, 1_500_000]].into_iter().enumerate()
+        [&["1048576"][..], &["700000"], &["1048576", "1500000"]].into_iter().enumerate()
     {
         let bytes = pattern(number as u64, 2 << 20);
         let name = format!("new{number}");
-        let mut file = File::create(mount.path(&name)).unwrap();
-        let mut from = 0;
-        for cut in cuts.iter().copied().chain([bytes.len()]) {
-            file.write_all(&bytes[from..cut]).unwrap();
-            drop(file.try_clone().unwrap());
-            from = cut;
-        }
-        drop(file);
+        let mut python = Command::new("python3");
+        python.args(["-c", script]).arg(mount.path(&name)).args(cuts).stdin(Stdio::piped());
+        let mut python = python.spawn().unwrap();
+        python.stdin.take().unwrap().write_all(&bytes).unwrap();
+        assert!(python.wait().unwrap().success(), "{cuts:?}");
         mount.remount();
         assert!(fs::read(mount.path(&name)).unwrap() == bytes, "{cuts:?}");
         assert_eq!(mount.calls("READ"), 0, "{cuts:?}");

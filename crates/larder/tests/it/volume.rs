@@ -9,7 +9,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::basics::{BASIC, SPECIAL, on};
-use crate::harness::{Mount, eventually, larder, pattern, scratch, succeed, tree};
+use crate::harness::{
+    Mount, eventually, larder, pattern, scratch, succeed, tree, write_undisturbed,
+};
 use crate::server::{Kind, Server};
 
 /// What was written and closed, or synced, is there after both servers were killed and restarted;
@@ -44,7 +46,7 @@ fn a_volume_outlives_its_servers() {
 fn a_mount_of_a_volume_reports_what_it_asks_of_which_server() {
     let server = Server::start(Kind::Volume);
     let mount = Mount::new(&server, &[]);
-    fs::write(mount.path("file"), pattern(1, 3 << 20)).unwrap();
+    write_undisturbed(&mount.path("file"), &pattern(1, 3 << 20));
     let calls = mount.calls_by_procedure();
     let count = |name: &str| calls.get(name).copied().unwrap_or(0);
     // The blocks that the file was given ahead may be separate from the rest of its first MiB.
@@ -247,7 +249,7 @@ fn a_small_new_file_of_a_volume_costs_two_round_trips() {
         });
         for number in 0..10 {
             let mut made = calls_of(&mount, || {
-                fs::write(path(&format!("f{number}")), pattern(number, 40_000)).unwrap();
+                write_undisturbed(&path(&format!("f{number}")), &pattern(number, 40_000));
             });
             // A CLOSE of this file, or a late one of the one before.
             made.remove("CLOSE");
