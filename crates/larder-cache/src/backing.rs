@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use larder_io::{DiskFile, Stamp};
 
 use crate::lock;
-use crate::places::Place;
+use crate::slots::Slot;
 
 /// A local file handed out to the kernel. As long as this is held, its descriptor stays open, and
 /// its bytes stay those of the version for which it was handed out, except for changes by its
@@ -18,12 +18,12 @@ pub struct BackingFile {
     file: Arc<dyn DiskFile>,
     /// Held while it is changed on behalf of readers of a version that is no longer in use.
     following: Mutex<()>,
-    _place: Place,
+    _place: Slot,
 }
 
 impl BackingFile {
-    pub(crate) fn new(file: Arc<dyn DiskFile>, place: Place) -> BackingFile {
-        BackingFile { file, following: Mutex::default(), _place: place }
+    pub(crate) fn new(file: Arc<dyn DiskFile>, slot: Slot) -> BackingFile {
+        BackingFile { file, following: Mutex::default(), _place: slot }
     }
 
     /// Changes it on behalf of readers of a version that is no longer in use, one change at a time.

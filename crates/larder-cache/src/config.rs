@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use larder_io::BootId;
 
-use crate::{Descriptors, FileNo, MemoryPlace};
+use crate::{Descriptors, FileNo, MemoryDir};
 
 /// Three marks of one resource, `run <= cull <= stop`, as in Linux's cachefiles: culling starts
 /// above `cull`, ends at `run`, and nothing is cached above `stop`.
@@ -85,7 +85,7 @@ pub struct Config {
     /// Pieces that are filled ahead and are shorter than this are not kept in memory, in bytes.
     pub recent_piece_bytes_min: u64,
     /// Where local files that are to be in memory are kept; `None`: on the disk, as all others.
-    pub memory: Option<MemoryPlace>,
+    pub memory: Option<MemoryDir>,
     /// This boot of the machine. With it nothing that was put or written is lost when the process
     /// dies: what is not committed yet is logged. `None`: the death of the process has the effect
     /// of a crash.

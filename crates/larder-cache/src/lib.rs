@@ -61,13 +61,13 @@ mod memory_files;
 mod open;
 mod overlay;
 mod pins;
-mod places;
 mod pool;
 mod ranges;
 mod recent;
 mod records;
 mod reserve;
 mod save;
+mod slots;
 mod state;
 mod store;
 mod sums;
@@ -88,7 +88,7 @@ pub use descriptors::Descriptors;
 pub use file::{CachedFile, Filled, Miss, NoSpace};
 pub use hold::InUse;
 pub use kept_record::Keeping;
-pub use memory::MemoryPlace;
+pub use memory::MemoryDir;
 
 /// Unit of presence and of checksums on disk, in bytes.
 ///

@@ -10,7 +10,7 @@
 //! - Nothing in memory counts as synced or kept: a caller that needs that moves the file to the
 //!   disk first.
 //! - After a [`crate::Cache::close`] nothing is there: what no server has was moved to the disk.
-//! - Beyond [`MemoryPlace::bytes_max`] a new file is made on the disk, and a file that the daemon
+//! - Beyond [`MemoryDir::bytes_max`] a new file is made on the disk, and a file that the daemon
 //!   writes moves there. What the kernel writes by itself is counted when the file is next
 //!   inspected.
 
@@ -28,7 +28,7 @@ const FREE_BYTES_MIN: u64 = 16 << 20;
 
 /// Where local files lie that are to be in memory.
 #[derive(Clone, Debug)]
-pub struct MemoryPlace {
+pub struct MemoryDir {
     /// A directory of a tmpfs, for this cache alone.
     pub disk: Arc<dyn Disk>,
     /// Most bytes in it.
@@ -43,24 +43,24 @@ pub(crate) fn is_in_memory(serial: u64) -> bool {
 /// The local files in memory.
 #[derive(Debug)]
 pub(crate) struct Memory {
-    place: Option<MemoryPlace>,
+    dir: Option<MemoryDir>,
     bytes: AtomicU64,
     /// Files that were to lie here and lie on the disk.
     turned_away: AtomicU64,
 }
 
 impl Memory {
-    pub(crate) fn new(place: Option<MemoryPlace>) -> Memory {
-        Memory { place, bytes: AtomicU64::new(0), turned_away: AtomicU64::new(0) }
+    pub(crate) fn new(dir: Option<MemoryDir>) -> Memory {
+        Memory { dir, bytes: AtomicU64::new(0), turned_away: AtomicU64::new(0) }
     }
 
     pub(crate) fn disk(&self) -> Option<&Arc<dyn Disk>> {
-        self.place.as_ref().map(|place| &place.disk)
+        self.dir.as_ref().map(|dir| &dir.disk)
     }
 
     /// The number for a new local file: one in memory, if there is room for `bytes`.
     pub(crate) fn number_of_new(&self, serial: u64, bytes: u64) -> u64 {
-        if self.place.is_none() {
+        if self.dir.is_none() {
             return serial;
         }
         if self.has_room(bytes) {
@@ -74,10 +74,10 @@ impl Memory {
 
     /// Whether this many more bytes fit.
     pub(crate) fn has_room(&self, more: u64) -> bool {
-        let Some(place) = &self.place else { return false };
-        self.bytes().saturating_add(more) < place.bytes_max
-            && place.disk.space().is_ok_and(|space| {
-                space.free_bytes >= FREE_BYTES_MIN.min(place.bytes_max).saturating_add(more)
+        let Some(dir) = &self.dir else { return false };
+        self.bytes().saturating_add(more) < dir.bytes_max
+            && dir.disk.space().is_ok_and(|space| {
+                space.free_bytes >= FREE_BYTES_MIN.min(dir.bytes_max).saturating_add(more)
             })
     }
 
@@ -87,7 +87,7 @@ impl Memory {
     }
 
     pub(crate) fn bytes_max(&self) -> u64 {
-        self.place.as_ref().map_or(0, |place| place.bytes_max)
+        self.dir.as_ref().map_or(0, |dir| dir.bytes_max)
     }
 
     pub(crate) fn turned_away(&self) -> u64 {

@@ -19,7 +19,6 @@ use crate::index::{INDEX_FILE, Index, SUSPECT_FILE};
 use crate::local::{BootEnded, keep_synced, with_local_changes};
 use crate::maintain::DATA_DIRS;
 use crate::memory::Memory;
-use crate::places::Places;
 use crate::pool::{Pool, data_path};
 use crate::recent::Recent;
 use crate::records::{
@@ -27,6 +26,7 @@ use crate::records::{
     tag, unseal,
 };
 use crate::save::usage_key;
+use crate::slots::Slots;
 use crate::state::BASES_MAX;
 use crate::store::{Bell, Store};
 use crate::turns::Turns;
@@ -70,8 +70,8 @@ pub(crate) fn open(
         clock,
         index,
         pool: Pool::new(config.descriptors.pooled_max),
-        handed_out: Places::new(config.descriptors.handed_out_max),
-        bases: Places::new(BASES_MAX),
+        handed_out: Slots::new(config.descriptors.handed_out_max),
+        bases: Slots::new(BASES_MAX),
         gauge,
         lost_in_memory,
         memory: Memory::new(config.memory.clone()),

@@ -16,10 +16,10 @@ use crate::file::CachedFile;
 use crate::gauge::{Gauge, Reserved};
 use crate::index::Index;
 use crate::memory::{Memory, is_in_memory};
-use crate::places::Places;
 use crate::pool::Pool;
 use crate::recent::Recent;
 use crate::records::FileRecord;
+use crate::slots::Slots;
 use crate::turns::Turns;
 use crate::unwritten::Unwritten;
 use crate::{FileNo, lock};
@@ -85,9 +85,9 @@ pub(crate) struct Store {
     pub(crate) index: Index,
     pub(crate) pool: Pool,
     /// Data files in the kernel's hands.
-    pub(crate) handed_out: Arc<Places>,
+    pub(crate) handed_out: Arc<Slots>,
     /// Files whose content from before the kernel changed them is known.
-    pub(crate) bases: Arc<Places>,
+    pub(crate) bases: Arc<Slots>,
     pub(crate) gauge: Gauge,
     /// Files whose changes were in memory when the boot before this one ended.
     pub(crate) lost_in_memory: BTreeSet<FileNo>,

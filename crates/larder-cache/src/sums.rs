@@ -59,7 +59,7 @@ pub(crate) struct Sums {
     groups: BTreeMap<u32, Group>,
 }
 
-fn place(chunk: u64) -> (u32, usize) {
+fn slot_of(chunk: u64) -> (u32, usize) {
     (group_of(chunk), usize::try_from(chunk % GROUP_CHUNKS).unwrap_or(0))
 }
 
@@ -71,17 +71,17 @@ pub(crate) fn group_of(chunk: u64) -> u32 {
 
 impl Sums {
     pub(crate) fn get(&self, chunk: u64) -> Option<u32> {
-        let (group, slot) = place(chunk);
+        let (group, slot) = slot_of(chunk);
         self.groups.get(&group)?.get(slot)
     }
 
     pub(crate) fn is_verified(&self, chunk: u64) -> bool {
-        let (group, slot) = place(chunk);
+        let (group, slot) = slot_of(chunk);
         self.groups.get(&group).and_then(|group| group.verified.get(slot)).is_some_and(|&is| is)
     }
 
     pub(crate) fn set_verified(&mut self, chunk: u64, sum: u32) {
-        let (group, slot) = place(chunk);
+        let (group, slot) = slot_of(chunk);
         self.groups.entry(group).or_default().set(slot, sum, true);
     }
 
@@ -242,7 +242,7 @@ mod tests {
                         model.insert(chunk, (sum, true));
                     }
                     Step::Insert(chunk, sum) => {
-                        let (number, slot) = place(chunk);
+                        let (number, slot) = slot_of(chunk);
                         let mut group = sums.group(number).cloned().unwrap_or_default();
                         group.set(slot, sum, false);
                         sums.insert_group(number, group);

@@ -35,7 +35,7 @@ pub(crate) struct UnwrittenFile {
 }
 
 /// Where its bytes are.
-enum Place<'a> {
+enum Location<'a> {
     Memory(MutexGuard<'a, Vec<u8>>),
     Disk(&'a dyn DiskFile),
 }
@@ -71,11 +71,11 @@ impl UnwrittenFile {
         Ok(())
     }
 
-    fn place(&self) -> Place<'_> {
+    fn location(&self) -> Location<'_> {
         let bytes = lock(&self.bytes);
         match self.written.get() {
-            Some(file) => Place::Disk(&**file),
-            None => Place::Memory(bytes),
+            Some(file) => Location::Disk(&**file),
+            None => Location::Memory(bytes),
         }
     }
 }
@@ -94,9 +94,9 @@ fn unsupported<T>() -> io::Result<T> {
 /// disk.
 impl DiskFile for UnwrittenFile {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        match self.place() {
-            Place::Disk(file) => file.read_at(buf, offset),
-            Place::Memory(bytes) => {
+        match self.location() {
+            Location::Disk(file) => file.read_at(buf, offset),
+            Location::Memory(bytes) => {
                 let found = &bytes[within(bytes.len(), offset, buf.len())];
                 buf[..found.len()].copy_from_slice(found);
                 Ok(found.len())
@@ -105,9 +105,9 @@ impl DiskFile for UnwrittenFile {
     }
 
     fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
-        match self.place() {
-            Place::Disk(file) => file.write_at(data, offset),
-            Place::Memory(mut bytes) => {
+        match self.location() {
+            Location::Disk(file) => file.write_at(data, offset),
+            Location::Memory(mut bytes) => {
                 let range = within(bytes.len(), offset, data.len());
                 assert_eq!(range.len(), data.len(), "a fill ends where the file does");
                 bytes[range].copy_from_slice(data);
@@ -117,16 +117,16 @@ impl DiskFile for UnwrittenFile {
     }
 
     fn set_len(&self, len_bytes: u64) -> io::Result<()> {
-        match self.place() {
-            Place::Disk(file) => file.set_len(len_bytes),
-            Place::Memory(_) => unsupported(),
+        match self.location() {
+            Location::Disk(file) => file.set_len(len_bytes),
+            Location::Memory(_) => unsupported(),
         }
     }
 
     fn punch_hole(&self, range: Range<u64>) -> io::Result<()> {
-        match self.place() {
-            Place::Disk(file) => file.punch_hole(range),
-            Place::Memory(mut bytes) => {
+        match self.location() {
+            Location::Disk(file) => file.punch_hole(range),
+            Location::Memory(mut bytes) => {
                 let count = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
                 let range = within(bytes.len(), range.start, count);
                 bytes[range].fill(0);
@@ -136,16 +136,16 @@ impl DiskFile for UnwrittenFile {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        match self.place() {
-            Place::Disk(file) => file.sync_data(),
-            Place::Memory(_) => unsupported(),
+        match self.location() {
+            Location::Disk(file) => file.sync_data(),
+            Location::Memory(_) => unsupported(),
         }
     }
 
     fn stamp(&self) -> io::Result<Stamp> {
-        match self.place() {
-            Place::Disk(file) => file.stamp(),
-            Place::Memory(_) => unsupported(),
+        match self.location() {
+            Location::Disk(file) => file.stamp(),
+            Location::Memory(_) => unsupported(),
         }
     }
 

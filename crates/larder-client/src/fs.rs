@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use larder_vfs::{
     Access, Answer, Change, Cred, DirEntry, Entry, Error, FileSystem, Found, Fresh, GivenUp,
-    Handle, Ino, Kernel, Lock, LockOwner, Lookup, New, OpenFlags, OpenId, OpenPlace, Opened,
+    Handle, Ino, Kernel, Lock, LockOwner, Lookup, New, OpenFlags, OpenId, OpenOffset, Opened,
     Removal, RenameFlags, Result, Seek, SetAttr, SetXattr, SpaceChange, Stability, StatFs,
     Verifier, Written,
 };
@@ -208,7 +208,7 @@ impl FileSystem for Client {
         self.core.remote.copies()
     }
 
-    fn copy_range(&self, _cred: &Cred, from: OpenPlace, to: OpenPlace, len: u64) -> Answer<u64> {
+    fn copy_range(&self, _cred: &Cred, from: OpenOffset, to: OpenOffset, len: u64) -> Answer<u64> {
         self.later(|core| async move { core.copy_range(from, to, len).await })
     }
 

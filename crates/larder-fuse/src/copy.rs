@@ -4,7 +4,7 @@
 //! between which the file system does not copy, with EOPNOTSUPP. The kernel reads and writes itself
 //! after either.
 
-use larder_vfs::{Ino, OpenId, OpenPlace, Result};
+use larder_vfs::{Ino, OpenId, OpenOffset, Result};
 
 use crate::abi::{CopyFileRangeIn, CopyFileRangeOut, InHeader, Opcode, WriteOut};
 use crate::errno::errno;
@@ -33,11 +33,14 @@ impl Form {
 pub(crate) fn asked(
     header: &InHeader,
     asked: &CopyFileRangeIn,
-) -> Option<(OpenPlace, OpenPlace, u64)> {
+) -> Option<(OpenOffset, OpenOffset, u64)> {
     let from =
-        OpenPlace { ino: Ino(header.nodeid), open: OpenId(asked.fh_in), offset: asked.off_in };
-    let to =
-        OpenPlace { ino: Ino(asked.nodeid_out), open: OpenId(asked.fh_out), offset: asked.off_out };
+        OpenOffset { ino: Ino(header.nodeid), open: OpenId(asked.fh_in), offset: asked.off_in };
+    let to = OpenOffset {
+        ino: Ino(asked.nodeid_out),
+        open: OpenId(asked.fh_out),
+        offset: asked.off_out,
+    };
     (asked.flags == 0).then(|| (from, to, asked.len.min(COPIED_BYTES_MAX)))
 }
 
@@ -71,8 +74,8 @@ mod tests {
         let header =
             |opcode: Opcode| InHeader { nodeid: 7, opcode: opcode as u32, ..InHeader::default() };
         let narrow = header(Opcode::CopyFileRange);
-        let from = OpenPlace { ino: Ino(7), open: OpenId(1), offset: 2 };
-        let to = OpenPlace { ino: Ino(3), open: OpenId(4), offset: 5 };
+        let from = OpenOffset { ino: Ino(7), open: OpenId(1), offset: 2 };
+        let to = OpenOffset { ino: Ino(3), open: OpenId(4), offset: 5 };
         assert_eq!(asked(&narrow, &request), Some((from, to, 6)));
         let endless = CopyFileRangeIn { len: u64::MAX, ..request };
         assert_eq!(asked(&narrow, &endless).unwrap().2, COPIED_BYTES_MAX);

@@ -56,18 +56,18 @@ pub struct Sighting {
 
 /// Where a call has its arguments.
 #[derive(Clone, Copy)]
-struct Place {
+struct PathArg {
     /// Which argument is the directory that the name is relative to.
     dir: Option<usize>,
     name: usize,
 }
 
-const fn at(name: usize) -> Place {
-    Place { dir: None, name }
+const fn at(name: usize) -> PathArg {
+    PathArg { dir: None, name }
 }
 
-const fn below(dir: usize, name: usize) -> Place {
-    Place { dir: Some(dir), name }
+const fn below(dir: usize, name: usize) -> PathArg {
+    PathArg { dir: Some(dir), name }
 }
 
 /// The effect of a call on the file that it names.
@@ -84,7 +84,7 @@ use Says::{Open, OpenHow};
 use Touch::{Change, Execute, Look, MakeDir, Read, Replace, Truncate};
 
 /// A name in a call.
-type Named = (libc::c_long, Place, Says);
+type Named = (libc::c_long, PathArg, Says);
 
 /// Every name in every call that is watched.
 const CALLS: &[Named] = &[
@@ -276,14 +276,14 @@ fn sightings(call: &libc::seccomp_notif, on: &mut impl FnMut(Sighting)) {
     let Ok(memory) = File::open(format!("/proc/{}/mem", call.pid)) else { return };
     let argument = |at: usize| call.data.args[at];
     let ours = CALLS.iter().chain(OLDER);
-    for (_, place, says) in ours.filter(|named| named.0 == libc::c_long::from(call.data.nr)) {
+    for (_, path, says) in ours.filter(|named| named.0 == libc::c_long::from(call.data.nr)) {
         let touch = match says {
             Says::Touch(touch) => *touch,
             Open(flags) => touch_of_open(argument(*flags)),
             OpenHow(how) => touch_of_open(word(&memory, argument(*how)).unwrap_or(0)),
         };
-        let Some(name) = name(&memory, argument(place.name)) else { continue };
-        let dir = place.dir.map(argument);
+        let Some(name) = name(&memory, argument(path.name)) else { continue };
+        let dir = path.dir.map(argument);
         if let Some(path) = absolute(call.pid, dir, name) {
             on(Sighting { path, touch });
         }

@@ -27,7 +27,7 @@ use bytes::Bytes;
 use crate::{
     Access, Answer, Attr, Change, Cookie, CopyEnd, Cred, DataPath, DirEntry, Entry, Error,
     FileSystem, Found, Fresh, Handle, Ino, Listed, LockOwner, Lookup, New, OpenFlags, OpenId,
-    OpenPlace, Opened, Remote, RemoteWritten, Removal, RenameFlags, Result, Seek, SetAttr,
+    OpenOffset, Opened, Remote, RemoteWritten, Removal, RenameFlags, Result, Seek, SetAttr,
     SpaceChange, Stability, StatFs, Verifier, Written,
 };
 use table::{Hidden, Table, UNREFERENCED_MAX};
@@ -394,7 +394,7 @@ impl<R: Remote + ?Sized> FileSystem for Direct<R> {
         self.shared.remote.copies()
     }
 
-    fn copy_range(&self, cred: &Cred, from: OpenPlace, to: OpenPlace, len: u64) -> Answer<u64> {
+    fn copy_range(&self, cred: &Cred, from: OpenOffset, to: OpenOffset, len: u64) -> Answer<u64> {
         let target = match self.shared.table().handle(to.ino) {
             Ok(handle) => handle,
             Err(error) => return Answer::fail(error),

@@ -254,7 +254,13 @@ pub trait FileSystem: Send + Sync + 'static {
     ///
     /// [`Error::NotSupported`], by default too, if nothing was copied: then the caller had better
     /// read and write.
-    fn copy_range(&self, _cred: &Cred, _from: OpenPlace, _to: OpenPlace, _len: u64) -> Answer<u64> {
+    fn copy_range(
+        &self,
+        _cred: &Cred,
+        _from: OpenOffset,
+        _to: OpenOffset,
+        _len: u64,
+    ) -> Answer<u64> {
         Answer::fail(Error::NotSupported)
     }
 
@@ -413,9 +419,9 @@ impl OpenFlags {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OpenId(pub u64);
 
-/// A place in an open file.
+/// An offset in an open file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OpenPlace {
+pub struct OpenOffset {
     /// The file.
     pub ino: Ino,
     /// The open file.

@@ -50,7 +50,7 @@ pub use direct::Direct;
 pub use error::{Error, Result};
 pub use fs::{
     Answer, DataPath, DirEntry, Entry, FileSystem, Fresh, Kernel, LocalFile, Lookup, OpenFlags,
-    OpenId, OpenPlace, Opened, RenameFlags, Told, Written,
+    OpenId, OpenOffset, Opened, RenameFlags, Told, Written,
 };
 pub use id::{Handle, Ino};
 pub use lease::{Lease, LeaseTold, Watcher};

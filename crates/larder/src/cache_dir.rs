@@ -12,7 +12,7 @@ use larder_client::parent_in_record;
 use larder_io::{BootId, RealClock, RealDisk};
 
 use crate::control::daemon_lives;
-use crate::memory_place;
+use crate::memory_dir;
 use crate::options::CacheLimits;
 use crate::runtime_dir::{Record, RuntimeDir};
 use crate::source::Source;
@@ -51,7 +51,7 @@ pub(crate) fn open(
         );
         let mut config = Config::new(source.to_string().as_bytes());
         config.limits = meant(limits);
-        config.memory = memory_place::of(&dir, scratch_bytes_max);
+        config.memory = memory_dir::of(&dir, scratch_bytes_max);
         config.boot = BootId::current();
         config.descriptors = Descriptors::within(larder_io::descriptors::raise_limit());
         config.parent_in_record = parent_in_record;
@@ -87,7 +87,7 @@ pub(crate) fn open_offline(dir: &Path) -> Result<Cache> {
         let disk = RealDisk::open(dir).map_err(OpenError::Unwritable)?;
         let boot = BootId::current();
         // Files that a mount left in memory are part of its unsent data.
-        let memory = memory_place::of(dir, Some(0));
+        let memory = memory_dir::of(dir, Some(0));
         let checkpoint_interval = None;
         let config =
             Config { checkpoint_interval, memory, boot, parent_in_record, ..Config::new(identity) };

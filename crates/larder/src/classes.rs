@@ -7,7 +7,7 @@ use std::time::Duration;
 use larder_class::{Class, Classes, LoadError, Offer, RuleFile, Sources, load};
 use larder_client::Here;
 
-use crate::memory_place;
+use crate::memory_dir;
 use crate::report::ClassShown;
 use crate::source::Protocol;
 
@@ -93,7 +93,7 @@ pub(crate) fn raised(classes: &Classes) -> Vec<String> {
 fn offer(mount: Mount) -> Offer {
     let here = Here {
         disk: mount.on_disk,
-        memory: mount.on_disk && mount.in_memory && memory_place::is_there(),
+        memory: mount.on_disk && mount.in_memory && memory_dir::is_there(),
         names: mount.is_exclusive,
     };
     let (whose, here) = match mount.protocol {

@@ -11,9 +11,7 @@ use larder_client::{Durability, last_path};
 use larder_vfs::{Cred, Error, Ino};
 
 use crate::classes::shown;
-use crate::report::{
-    ClassShown, Conflict, Durable, Explained, StoredPlace, Unsaved, promised_levels,
-};
+use crate::report::{ClassShown, Conflict, Durable, Explained, StoredAt, Unsaved, promised_levels};
 use crate::stack::Engine;
 
 /// How long a server is waited for that is asked where it has the bytes of a file: it may be away.
@@ -42,20 +40,15 @@ impl Engine {
             ..Explained::default()
         };
         let unsent_bytes = explained.unsent.bytes;
-        match self.places(ino, durability.reached, unsent_bytes).await {
-            Ok(places) => Ok(explained.with_places(places)),
+        match self.stored(ino, durability.reached, unsent_bytes).await {
+            Ok(places) => Ok(explained.with_stored(places)),
             Err(error) => Ok(Explained { places_unknown: Some(error.to_string()), ..explained }),
         }
     }
 
     /// Where the bytes of a file are: `unsent` of them at level `reached`, which is the server's
     /// if there are none, the others where the server tells.
-    async fn places(
-        &self,
-        ino: Ino,
-        reached: Level,
-        unsent: u64,
-    ) -> Result<Vec<StoredPlace>, Error> {
+    async fn stored(&self, ino: Ino, reached: Level, unsent: u64) -> Result<Vec<StoredAt>, Error> {
         let lifetimes = self.client.classes().lifetimes();
         let Some(size) = self.client.size(ino)? else { return Ok(Vec::new()) };
         // A file without a name at the server has nothing there.
@@ -64,14 +57,14 @@ impl Engine {
             true => (unsent, self.client.stored(&Cred::root(), ino, PATIENCE).await),
             false => (0, self.client.stored(&Cred::root(), ino, PATIENCE).await),
         };
-        let here = StoredPlace::new(reached, here, 1, lifetimes);
+        let here = StoredAt::new(reached, here, 1, lifetimes);
         let at_server = match at_server {
             // How often such a server keeps them is its own affair.
             Err(Error::NotSupported) => {
                 let bytes = size.saturating_sub(here.bytes);
-                vec![StoredPlace::new(Level::Durable, bytes, 1, lifetimes)]
+                vec![StoredAt::new(Level::Durable, bytes, 1, lifetimes)]
             }
-            parts => parts?.into_iter().map(|part| StoredPlace::of_part(part, lifetimes)).collect(),
+            parts => parts?.into_iter().map(|part| StoredAt::of_part(part, lifetimes)).collect(),
         };
         let all = std::iter::once(here).chain(at_server);
         Ok(all.filter(|place| place.bytes > 0).collect())

@@ -32,7 +32,7 @@ mod link;
 mod log;
 mod login;
 mod maintenance;
-mod memory_place;
+mod memory_dir;
 mod mounted;
 mod mountpoint;
 mod options;

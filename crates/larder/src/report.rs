@@ -24,7 +24,7 @@ use larder_client::UnsentTotal;
 
 pub(crate) use cache::CacheState;
 pub(crate) use class::{ClassShown, Durable, Unsaved, conflict};
-pub(crate) use explained::{Explained, StoredPlace, promised_levels};
+pub(crate) use explained::{Explained, StoredAt, promised_levels};
 pub(crate) use export::{Behind, ExportStat, Served};
 pub(crate) use remade::{Remade, StaysLost};
 pub(crate) use server::{DiskServed, DiskStatus, LostFile, ServerStatus, Standby, VolumeStatus};

@@ -19,7 +19,7 @@ use crate::cache_dir;
 use crate::event::Event;
 use crate::front_door::{self, FrontDoor};
 use crate::link::Hold;
-use crate::memory_place;
+use crate::memory_dir;
 use crate::options::{Fill, LookupCache};
 use crate::plan::Plan;
 use crate::rebuild::AtAccess;
@@ -176,7 +176,7 @@ impl Engine {
         self.client.end_mount();
         let closed = self.cache.clone().close();
         if let Some(dir) = &self.cache_dir {
-            memory_place::remove(dir);
+            memory_dir::remove(dir);
         }
         closed.context("the cache could not be closed; its next start checks it")
     }

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::CHUNK_BYTES;
-use crate::places::Place;
+use crate::slots::Slot;
 use crate::sums::chunks_of;
 
 /// Chunks at the beginning of a file that are kept: a MiB.
@@ -25,22 +25,22 @@ pub(crate) const BASES_MAX: usize = 64;
 /// many by chance, and each gap costs a request.
 pub(crate) const GAP_BYTES_MIN: usize = 4;
 
-/// Most places of one chunk that are sent separately. If there are more, those closest to each
+/// Most ranges of one chunk that are sent separately. If there are more, those closest to each
 /// other are joined.
-const PLACES_MAX: usize = 16;
+const RANGES_MAX: usize = 16;
 
 /// The first chunks of one local file.
 #[derive(Debug, Default)]
 pub(crate) struct Base {
     chunks: BTreeMap<u64, Vec<u8>>,
     /// Without a slot nothing is kept.
-    place: Option<Place>,
+    slot: Option<Slot>,
 }
 
 impl Base {
     /// The base of a file that has a slot.
-    pub(crate) fn new(place: Place) -> Base {
-        Base { chunks: BTreeMap::new(), place: Some(place) }
+    pub(crate) fn new(slot: Slot) -> Base {
+        Base { chunks: BTreeMap::new(), slot: Some(slot) }
     }
 
     /// Whether a chunk is to be kept, or is kept.
@@ -50,7 +50,7 @@ impl Base {
 
     /// The chunks among these that are to be kept.
     pub(crate) fn wanted_of(&self, chunks: &Range<u64>) -> Range<u64> {
-        let end = if self.place.is_some() { CHUNKS_MAX } else { 0 };
+        let end = if self.slot.is_some() { CHUNKS_MAX } else { 0 };
         chunks.start.min(end)..chunks.end.min(end)
     }
 
@@ -84,7 +84,7 @@ impl Base {
         }
     }
 
-    /// The places, in bytes from its start, where the kernel changed a chunk that has these bytes
+    /// The ranges, in bytes from its start, where the kernel changed a chunk that has these bytes
     /// now; and how much of it could be compared. `None` if nothing is known of it.
     pub(crate) fn changes(&self, chunk: u64, now: &[u8]) -> Option<(Vec<Range<usize>>, usize)> {
         let before = self.chunks.get(&chunk)?;
@@ -111,30 +111,30 @@ impl Base {
 
 /// Where two runs of bytes differ, as far as both go.
 fn changes(before: &[u8], now: &[u8]) -> Vec<Range<usize>> {
-    let mut places: Vec<Range<usize>> = Vec::new();
+    let mut ranges: Vec<Range<usize>> = Vec::new();
     for (at, _) in before.iter().zip(now).enumerate().filter(|(_, (old, new))| old != new) {
-        match places.last_mut() {
+        match ranges.last_mut() {
             Some(last) if at - last.end < GAP_BYTES_MIN => last.end = at + 1,
-            _ => places.push(at..at + 1),
+            _ => ranges.push(at..at + 1),
         }
     }
-    join_closest(places)
+    join_closest(ranges)
 }
 
-/// Joins places until there are few enough of them.
-fn join_closest(places: Vec<Range<usize>>) -> Vec<Range<usize>> {
-    if places.len() <= PLACES_MAX {
-        return places;
+/// Joins ranges until there are few enough of them.
+fn join_closest(ranges: Vec<Range<usize>>) -> Vec<Range<usize>> {
+    if ranges.len() <= RANGES_MAX {
+        return ranges;
     }
-    let mut gaps: Vec<usize> = places.windows(2).map(|pair| pair[1].start - pair[0].end).collect();
+    let mut gaps: Vec<usize> = ranges.windows(2).map(|pair| pair[1].start - pair[0].end).collect();
     // The gaps that stay are longer than any that does not.
-    let (_, longest_joined, _) = gaps.select_nth_unstable(places.len() - PLACES_MAX - 1);
+    let (_, longest_joined, _) = gaps.select_nth_unstable(ranges.len() - RANGES_MAX - 1);
     let longest_joined = *longest_joined;
     let mut joined: Vec<Range<usize>> = Vec::new();
-    for place in places {
+    for range in ranges {
         match joined.last_mut() {
-            Some(last) if place.start - last.end <= longest_joined => last.end = place.end,
-            _ => joined.push(place),
+            Some(last) if range.start - last.end <= longest_joined => last.end = range.end,
+            _ => joined.push(range),
         }
     }
     joined
@@ -145,10 +145,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::places::Places;
+    use crate::slots::Slots;
 
     fn base() -> Base {
-        Base::new(Places::new(1).take())
+        Base::new(Slots::new(1).take())
     }
 
     /// All pairs of runs of ten bytes of two values: the result contains everything that differs,
@@ -163,8 +163,8 @@ mod tests {
             let differs = |at: &usize| before[*at] != now[*at];
             let told: Vec<usize> = found.iter().cloned().flatten().collect();
             assert!((0..LEN).filter(differs).all(|at| told.contains(&at)), "{bits:b}");
-            for place in &found {
-                assert!(differs(&place.start) && differs(&(place.end - 1)), "{bits:b}");
+            for range in &found {
+                assert!(differs(&range.start) && differs(&(range.end - 1)), "{bits:b}");
             }
             for pair in found.windows(2) {
                 assert!(pair[1].start - pair[0].end >= GAP_BYTES_MIN, "{bits:b}");
@@ -181,23 +181,23 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// Of many places the closest are joined, and nothing that differs is left out.
+        /// Of many ranges the closest are joined, and nothing that differs is left out.
         #[test]
-        fn many_places_are_joined_where_they_are_closest(
+        fn many_ranges_are_joined_where_they_are_closest(
             starts in proptest::collection::btree_set(0..800_usize, 0..60),
         ) {
-            let places: Vec<_> = starts.iter().map(|at| at * 2..at * 2 + 1).collect();
-            let joined = join_closest(places.clone());
-            prop_assert!(joined.len() <= PLACES_MAX.max(1));
-            if places.len() <= PLACES_MAX {
-                prop_assert_eq!(&joined, &places);
+            let ranges: Vec<_> = starts.iter().map(|at| at * 2..at * 2 + 1).collect();
+            let joined = join_closest(ranges.clone());
+            prop_assert!(joined.len() <= RANGES_MAX.max(1));
+            if ranges.len() <= RANGES_MAX {
+                prop_assert_eq!(&joined, &ranges);
             }
-            for place in &places {
-                prop_assert!(joined.iter().any(|one| one.start <= place.start && place.end <= one.end));
+            for range in &ranges {
+                prop_assert!(joined.iter().any(|one| one.start <= range.start && range.end <= one.end));
             }
             let gap = |pair: &[Range<usize>]| pair[1].start - pair[0].end;
             let kept = joined.windows(2).map(gap).min();
-            let lost = places.windows(2).filter(|pair| {
+            let lost = ranges.windows(2).filter(|pair| {
                 joined.iter().any(|one| one.contains(&pair[0].start) && one.contains(&pair[1].start))
             });
             if let (Some(kept), Some(lost)) = (kept, lost.map(gap).max()) {
@@ -260,14 +260,14 @@ mod tests {
                     prop_assert_eq!(compared, now.len());
                     let start = number * usize::try_from(CHUNK_BYTES).unwrap();
                     for at in 0..now.len() {
-                        let is_told = found.iter().any(|place| place.contains(&at));
-                        let near = found.iter().any(|place| {
-                            place.contains(&at) && (at - place.start >= 1 && place.end - at > 1)
+                        let is_told = found.iter().any(|range| range.contains(&at));
+                        let near = found.iter().any(|range| {
+                            range.contains(&at) && (at - range.start >= 1 && range.end - at > 1)
                         });
                         // The kernel may have written the bytes that were there.
                         prop_assert!(!is_told || by_kernel[start + at] || near);
                     }
-                    let told = |at: usize| found.iter().any(|place| place.contains(&at));
+                    let told = |at: usize| found.iter().any(|range| range.contains(&at));
                     let kept = &base.chunks[&(number as u64)];
                     for at in 0..now.len() {
                         prop_assert!(told(at) || kept[at] == now[at]);
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_beginning_of_a_file_is_kept_and_only_with_a_place() {
+    fn only_the_beginning_of_a_file_is_kept_and_only_with_a_slot() {
         let mut base = base();
         assert!(base.wants(CHUNKS_MAX - 1) && !base.wants(CHUNKS_MAX));
         base.keep(CHUNKS_MAX, b"far");

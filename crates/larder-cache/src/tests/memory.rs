@@ -3,14 +3,14 @@
 use larder_io::Image;
 
 use super::*;
-use crate::{Keeping, MemoryPlace};
+use crate::{Keeping, MemoryDir};
 
 const ROOM: u64 = 1 << 30;
 
 /// A cache whose memory is a simulated disk too: what is on that is there after a kill, and not
 /// after a reboot.
 fn open_beside(disk: &SimDisk, memory: &SimDisk, (boot, bytes_max): (u128, u64)) -> Cache {
-    let memory = MemoryPlace { disk: Arc::new(memory.clone()), bytes_max };
+    let memory = MemoryDir { disk: Arc::new(memory.clone()), bytes_max };
     let config = Config { memory: Some(memory), ..super::killed::booted(boot) };
     open_with(disk, config)
 }

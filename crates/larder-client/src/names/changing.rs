@@ -10,26 +10,23 @@
 //! The lock of [`Changing`] is taken before that of a node's state.
 
 use std::collections::HashMap;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use larder_vfs::{Ino, Result};
+use larder_vfs::Result;
 
-use super::hiding::Ending;
+use super::hiding::{Dentry, Ending};
 use super::whole::Left;
 use crate::core::Core;
 use crate::journal::name_bytes;
 use crate::node::Node;
-
-/// A name in a directory.
-type Place = (Ino, OsString);
 
 /// The changes in flight.
 #[derive(Debug, Default)]
 pub(crate) struct Changing(Mutex<Names>);
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct Names(HashMap<Place, Changes>);
+pub(super) struct Names(HashMap<Dentry, Changes>);
 
 /// Those of one name.
 #[derive(Clone, Debug, Default)]
@@ -40,25 +37,25 @@ struct Changes {
 }
 
 impl Names {
-    pub(super) fn begin(&mut self, place: Place) {
-        let changes = self.0.entry(place).or_default();
+    pub(super) fn begin(&mut self, dentry: Dentry) {
+        let changes = self.0.entry(dentry).or_default();
         changes.count += 1;
         changes.meet |= changes.count > 1;
     }
 
     /// Answers whether it met another one.
-    pub(super) fn end(&mut self, place: &Place) -> bool {
-        let changes = self.0.get_mut(place).expect("what ends has begun");
+    pub(super) fn end(&mut self, dentry: &Dentry) -> bool {
+        let changes = self.0.get_mut(dentry).expect("what ends has begun");
         changes.count -= 1;
         let meet = changes.meet;
         if changes.count == 0 {
-            self.0.remove(place);
+            self.0.remove(dentry);
         }
         meet
     }
 
-    fn is_changing(&self, place: &Place) -> bool {
-        self.0.contains_key(place)
+    fn is_changing(&self, dentry: &Dentry) -> bool {
+        self.0.contains_key(dentry)
     }
 }
 
@@ -78,7 +75,7 @@ impl Changing {
 pub(super) struct NameChange<'a> {
     core: &'a Core,
     dir: &'a Node,
-    place: Place,
+    dentry: Dentry,
     /// Of the directory, when it began.
     epoch: u64,
     left: Left,
@@ -101,9 +98,9 @@ impl NameChange<'_> {
 
 impl Drop for NameChange<'_> {
     fn drop(&mut self) {
-        let name = name_bytes(&self.place.1);
+        let name = name_bytes(&self.dentry.1);
         let mut names = self.core.changing.names();
-        let meet = names.end(&self.place);
+        let meet = names.end(&self.dentry);
         let mut state = self.dir.state();
         // What the answer says is from before another client's change, if there was one meanwhile.
         let is_late = state.known().epoch != self.epoch;
@@ -122,20 +119,22 @@ impl Core {
     /// name. Changes of one name are added to the directory's names, and removed from them, in the
     /// order in which they begin and end.
     pub(super) fn begin_name_change<'a>(&'a self, dir: &'a Node, name: &OsStr) -> NameChange<'a> {
-        let place = (dir.ino, name.to_owned());
+        let dentry = (dir.ino, name.to_owned());
         let mut names = self.changing.names();
-        names.begin(place.clone());
+        names.begin(dentry.clone());
         let mut state = dir.state();
         state.whole_mut().add(name_bytes(name));
         let epoch = state.known().epoch;
         drop(state);
         drop(names);
-        NameChange { core: self, dir, place, epoch, left: Left::Unknown }
+        NameChange { core: self, dir, dentry, epoch, left: Left::Unknown }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use larder_vfs::Ino;
+
     use super::*;
 
     /// Over all sequences of eight starts and ends of three changes of one name, and one of another
@@ -143,7 +142,7 @@ mod tests {
     #[test]
     fn changes_of_one_name_meet_if_they_overlap() {
         const LENGTH: u32 = 8;
-        let place = |number: usize| (Ino(1), if number < 3 { "a" } else { "b" }.into());
+        let dentry = |number: usize| (Ino(1), if number < 3 { "a" } else { "b" }.into());
         for sequence in 0..4_usize.pow(LENGTH) {
             let mut names = Names::default();
             // Which changes are in flight, and which of them have overlapped another one, perhaps
@@ -153,20 +152,20 @@ mod tests {
                 let number = sequence / 4_usize.pow(step) % 4;
                 if under_way[number] {
                     under_way[number] = false;
-                    assert_eq!(names.end(&place(number)), met[number], "{sequence}");
+                    assert_eq!(names.end(&dentry(number)), met[number], "{sequence}");
                 } else {
                     under_way[number] = true;
-                    names.begin(place(number));
-                    let together =
-                        (0..4).filter(|other| under_way[*other] && place(*other) == place(number));
+                    names.begin(dentry(number));
+                    let together = (0..4)
+                        .filter(|other| under_way[*other] && dentry(*other) == dentry(number));
                     let together: Vec<_> = together.collect();
                     let meet = together.len() > 1;
                     together.into_iter().for_each(|one| met[one] = meet);
                 }
                 for number in 0..4 {
                     let is_changing =
-                        (0..4).any(|other| under_way[other] && place(other) == place(number));
-                    assert_eq!(names.is_changing(&place(number)), is_changing, "{sequence}");
+                        (0..4).any(|other| under_way[other] && dentry(other) == dentry(number));
+                    assert_eq!(names.is_changing(&dentry(number)), is_changing, "{sequence}");
                 }
             }
         }

@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use larder_vfs::{Error, Ino, Result};
 
 /// A directory and a name in it.
-pub(crate) type Place = (Ino, OsString);
+pub(crate) type Dentry = (Ino, OsString);
 
 /// The hidden name of a file, and those in a directory.
 #[derive(Debug, Default)]
@@ -23,11 +23,11 @@ enum HiddenName {
     #[default]
     None,
     /// The server is being asked to give it this one.
-    Asked(Place),
+    Asked(Dentry),
     /// It was asked, and did not answer: it may have given the file this name, or be about to.
-    Unanswered(Place),
+    Unanswered(Dentry),
     /// This one.
-    Given(Place),
+    Given(Dentry),
 }
 
 /// How it ended that the server was asked to change a name.
@@ -59,19 +59,19 @@ impl Hidden {
     }
 
     /// The name that stands for the file.
-    pub(crate) fn name(&self) -> Option<&Place> {
+    pub(crate) fn name(&self) -> Option<&Dentry> {
         match &self.name {
-            HiddenName::Given(place) => Some(place),
+            HiddenName::Given(dentry) => Some(dentry),
             HiddenName::None | HiddenName::Asked(_) | HiddenName::Unanswered(_) => None,
         }
     }
 
     /// The name that the file has, may have, or is about to get: the next process is to remove it.
-    pub(crate) fn name_to_remove(&self) -> Option<&Place> {
+    pub(crate) fn name_to_remove(&self) -> Option<&Dentry> {
         match &self.name {
-            HiddenName::Asked(place) | HiddenName::Unanswered(place) | HiddenName::Given(place) => {
-                Some(place)
-            }
+            HiddenName::Asked(dentry)
+            | HiddenName::Unanswered(dentry)
+            | HiddenName::Given(dentry) => Some(dentry),
             HiddenName::None => None,
         }
     }
@@ -99,22 +99,22 @@ impl Hidden {
     /// nothing changes.
     pub(crate) fn end(&mut self, ending: Ending) {
         self.name = match (std::mem::take(&mut self.name), ending) {
-            (HiddenName::Asked(place), Ending::Done) => HiddenName::Given(place),
-            (HiddenName::Asked(place), Ending::Unanswered) => HiddenName::Unanswered(place),
+            (HiddenName::Asked(dentry), Ending::Done) => HiddenName::Given(dentry),
+            (HiddenName::Asked(dentry), Ending::Unanswered) => HiddenName::Unanswered(dentry),
             (HiddenName::Asked(_), Ending::Refused) => HiddenName::None,
             (other, _) => other,
         };
     }
 
     /// The file has this name: an earlier process gave it, or it could not be removed.
-    pub(crate) fn set(&mut self, place: Option<Place>) {
-        self.name = place.map_or(HiddenName::None, HiddenName::Given);
+    pub(crate) fn set(&mut self, dentry: Option<Dentry>) {
+        self.name = dentry.map_or(HiddenName::None, HiddenName::Given);
     }
 
     /// The name that stands for the file is to be removed, or is gone.
-    pub(crate) fn take(&mut self) -> Option<Place> {
+    pub(crate) fn take(&mut self) -> Option<Dentry> {
         match std::mem::take(&mut self.name) {
-            HiddenName::Unanswered(place) | HiddenName::Given(place) => Some(place),
+            HiddenName::Unanswered(dentry) | HiddenName::Given(dentry) => Some(dentry),
             other => {
                 self.name = other;
                 None
@@ -164,7 +164,7 @@ mod tests {
         format!(".nfs{number}").into()
     }
 
-    fn place(number: u64) -> Place {
+    fn dentry(number: u64) -> Dentry {
         (Ino(1), name(number))
     }
 
@@ -181,8 +181,8 @@ mod tests {
                 let step = STEPS[sequence / STEPS.len().pow(step) % STEPS.len()];
                 match step {
                     Step::Begin(number) => {
-                        let wanted = unanswered.take().unwrap_or_else(|| place(number));
-                        let is_new = wanted == place(number);
+                        let wanted = unanswered.take().unwrap_or_else(|| dentry(number));
+                        let is_new = wanted == dentry(number);
                         let begun = hidden.begin(Ino(1), || name(number));
                         assert!(begun.0 == wanted.1 && (!begun.1 || is_new), "{sequence}");
                         (asked, given) = (Some(wanted), None);
@@ -190,14 +190,14 @@ mod tests {
                     Step::End(ending) => {
                         hidden.end(ending);
                         match (asked.take(), ending) {
-                            (Some(place), Ending::Done) => given = Some(place),
-                            (Some(place), Ending::Unanswered) => unanswered = Some(place),
+                            (Some(dentry), Ending::Done) => given = Some(dentry),
+                            (Some(dentry), Ending::Unanswered) => unanswered = Some(dentry),
                             _ => {}
                         }
                     }
                     Step::Set(number) => {
-                        hidden.set(Some(place(number)));
-                        (asked, unanswered, given) = (None, None, Some(place(number)));
+                        hidden.set(Some(dentry(number)));
+                        (asked, unanswered, given) = (None, None, Some(dentry(number)));
                     }
                     Step::Take => {
                         let left = given.take().or(unanswered.take());
@@ -226,7 +226,7 @@ mod tests {
         assert!(hidden.is_none());
         hidden.begin(Ino(1), || name(4));
         hidden.end(Ending::of(&Ok(())));
-        assert_eq!(hidden.name(), Some(&place(4)));
+        assert_eq!(hidden.name(), Some(&dentry(4)));
     }
 
     #[test]

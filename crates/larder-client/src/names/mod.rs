@@ -28,7 +28,7 @@ mod walk;
 mod whole;
 
 pub(crate) use changing::Changing;
-pub(crate) use hiding::Hidden;
+pub(crate) use hiding::{Dentry, Hidden};
 pub(crate) use listed::Listed;
 pub use paths::{last_path, parent_in_record};
 pub(crate) use recover::on_handle;

@@ -52,23 +52,23 @@ impl Walks {
     pub(crate) fn step(&mut self, from: u64, to: Option<u64>) -> Result<(), GoesRound> {
         let readers = self.readers.get_or_insert_default();
         let is_his = |way: &Option<Way>| way.is_some_and(|way| from != 0 && way.at == from);
-        let place = readers.ways.iter().position(is_his);
+        let slot = readers.ways.iter().position(is_his);
         let Some(to) = to else {
-            if let Some(place) = place {
-                readers.ways[place] = None;
+            if let Some(slot) = slot {
+                readers.ways[slot] = None;
             }
             if readers.ways.iter().all(Option::is_none) {
                 self.readers = None;
             }
             return Ok(());
         };
-        let place = place.unwrap_or_else(|| readers.place());
+        let slot = slot.unwrap_or_else(|| readers.slot());
         let begun = Way { at: from, remembered: from, steps: 0, steps_max: 1 };
-        let way = readers.ways[place].get_or_insert(begun);
+        let way = readers.ways[slot].get_or_insert(begun);
         // A reader that is led back to the beginning, position 0, cannot be distinguished from one
         // that starts there.
         if [way.remembered, from, 0].contains(&to) {
-            readers.ways[place] = None;
+            readers.ways[slot] = None;
             return Err(GoesRound);
         }
         debug_assert!(way.steps < way.steps_max, "a position is remembered before more steps");
@@ -82,15 +82,15 @@ impl Walks {
 }
 
 impl Readers {
-    /// An empty place for a new reader.
-    fn place(&mut self) -> usize {
+    /// An empty slot for a new reader.
+    fn slot(&mut self) -> usize {
         if let Some(free) = self.ways.iter().position(Option::is_none) {
             return free;
         }
-        let place = self.oldest;
-        self.oldest = (place + 1) % READERS_MAX;
-        self.ways[place] = None;
-        place
+        let slot = self.oldest;
+        self.oldest = (slot + 1) % READERS_MAX;
+        self.ways[slot] = None;
+        slot
     }
 }
 

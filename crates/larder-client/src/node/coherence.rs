@@ -42,7 +42,7 @@ impl Core {
         if is_new {
             return node;
         }
-        let is_moved = hint.is_some_and(|place| node.state().seen_at(place));
+        let is_moved = hint.is_some_and(|dentry| node.state().seen_at(dentry));
         self.observe_at(&node, found.attr, asked, is_moved);
         node
     }

@@ -22,7 +22,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use larder_io::Monotonic;
-use larder_vfs::{Attr, Error, Handle, Ino, Kind, Result};
+use larder_vfs::{Attr, Error, Handle, Kind, Result};
 
 use super::changes::{Changes, Seen, have_same_bytes};
 use super::dropped::Dropped;
@@ -30,7 +30,7 @@ use super::leasing::Leasing;
 use super::server_times::Age;
 use super::verdicts::Rights;
 use crate::journal::{Known, ListingHead, Unfinished, Version};
-use crate::names::{Hidden, Listed, Whole};
+use crate::names::{Dentry, Hidden, Listed, Whole};
 use crate::open::Opens;
 use crate::options::TtlRange;
 use crate::read::Shown;
@@ -231,11 +231,11 @@ impl State {
         self.looked_up_by.take()
     }
 
-    /// It was seen in this directory under this name. Returns whether that is a new place.
-    pub(crate) fn seen_at(&mut self, place: (Ino, OsString)) -> bool {
-        let place = Some(place);
-        let is_moved = self.known.hint != place;
-        self.known.hint = place;
+    /// It was seen in this directory under this name. Returns whether that is another name.
+    pub(crate) fn seen_at(&mut self, dentry: Dentry) -> bool {
+        let dentry = Some(dentry);
+        let is_moved = self.known.hint != dentry;
+        self.known.hint = dentry;
         is_moved
     }
 

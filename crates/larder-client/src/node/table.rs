@@ -10,7 +10,6 @@
 //! - The table is bounded; nodes that are open or have unsent changes do not count.
 
 use std::collections::HashMap;
-use std::ffi::OsString;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use larder_cache::{Cache, FileNo};
@@ -21,7 +20,7 @@ use super::state::State;
 use super::verdicts::Departed;
 use crate::journal::{Known, Record};
 use crate::limits::Transfer;
-use crate::names::Listed;
+use crate::names::{Dentry, Listed};
 use crate::read::{Flights, Storing};
 
 /// One file.
@@ -264,19 +263,19 @@ impl Table {
     }
 
     /// The node that has `handle`, if it was known before `moment`. A node that came into memory
-    /// since may have been known before or not; it counts as known since if it has that place.
+    /// since may have been known before or not; it counts as known since if it has that name.
     pub(crate) fn known_before(
         &self,
         handle: &Handle,
         moment: Moment,
-        place: &(Ino, OsString),
+        dentry: &Dentry,
     ) -> Option<Arc<Node>> {
         let ino = Ino(self.cache.number_of(handle.as_bytes())?.0);
         let in_memory = self.lock().by_ino.get(&ino).cloned();
         match in_memory {
             Some(node) if node.since < moment => Some(node),
             Some(node) => {
-                let is_there = node.state().known().hint.as_ref() == Some(place);
+                let is_there = node.state().known().hint.as_ref() == Some(dentry);
                 Some(node).filter(|_| !is_there)
             }
             None => self.get(ino),

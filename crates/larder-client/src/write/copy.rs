@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use larder_class::Level;
-use larder_vfs::{CopyEnd, Cred, Error, OpenPlace, RemoteCopied, Result};
+use larder_vfs::{CopyEnd, Cred, Error, OpenOffset, RemoteCopied, Result};
 
 use crate::core::{Core, blocking};
 use crate::journal::Version;
@@ -53,8 +53,8 @@ impl Core {
     /// See [`larder_vfs::FileSystem::copy_range`].
     pub(crate) async fn copy_range(
         self: &Arc<Self>,
-        from: OpenPlace,
-        to: OpenPlace,
+        from: OpenOffset,
+        to: OpenOffset,
         len: u64,
     ) -> Result<u64> {
         self.refuse_read_only()?;

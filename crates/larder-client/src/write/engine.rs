@@ -58,14 +58,14 @@ impl Core {
         }
     }
 
-    /// Sends in the background, once there is a place in the queue. Begins what [`Event::Ended`]
+    /// Sends in the background, once its turn in the queue has come. Begins what [`Event::Ended`]
     /// ends.
     fn send_later(self: &Arc<Self>, node: &Arc<Node>) {
         let (core, node) = (self.clone(), node.clone());
         self.runtime.spawn(async move {
-            let place = core.engine.place().await;
+            let permit = core.engine.permit().await;
             let sent = core.upload_later(&node).await;
-            drop(place);
+            drop(permit);
             core.sent_later(&node, sent).await;
         });
     }

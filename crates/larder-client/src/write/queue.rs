@@ -1,5 +1,4 @@
-//! The queue of the engine: the due times of all files, and the places among those that are sent at
-//! once.
+//! The queue of the engine: the due times of all files, and how many are sent at once.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -18,13 +17,13 @@ pub(crate) struct Queue {
     times: Mutex<Times>,
     /// There is a new first one.
     earlier: Notify,
-    places: Semaphore,
+    permits: Semaphore,
 }
 
 impl Default for Queue {
     fn default() -> Queue {
         let (times, earlier) = (Mutex::default(), Notify::new());
-        Queue { times, earlier, places: Semaphore::new(FILES_AT_ONCE) }
+        Queue { times, earlier, permits: Semaphore::new(FILES_AT_ONCE) }
     }
 }
 
@@ -38,9 +37,9 @@ impl Queue {
         self.earlier.notified().await;
     }
 
-    /// Waits for a place among the files that are sent at the same time.
-    pub(super) async fn place(&self) -> Option<SemaphorePermit<'_>> {
-        self.places.acquire().await.ok()
+    /// Waits until a file more may be sent: so many are at the same time.
+    pub(super) async fn permit(&self) -> Option<SemaphorePermit<'_>> {
+        self.permits.acquire().await.ok()
     }
 
     /// Follows a file's schedule. To be called with the lock of its node.

@@ -119,7 +119,7 @@ impl Client {
         for node in self.core.with_unsent(wanted) {
             let core = self.core.clone();
             sending.spawn(async move {
-                let _place = core.engine.place().await;
+                let _permit = core.engine.permit().await;
                 core.upload(&node, core.deadline()).await
             });
         }

@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 
 use larder_client::Options;
-use larder_vfs::{Error, FileSystem, OpenPlace, Remote, Result, Stability, Trouble};
+use larder_vfs::{Error, FileSystem, OpenOffset, Remote, Result, Stability, Trouble};
 
 use crate::passthrough::{another_client_at, content_of, create_written, in_real_time};
 use crate::rig::{Open, READ, Random, Rig, WRITE, pattern, root};
@@ -11,11 +11,11 @@ use crate::rig::{Open, READ, Random, Rig, WRITE, pattern, root};
 /// Long enough to be copied by the server.
 const LONG: usize = 600_000;
 
-fn place(open: &Open<'_>, offset: u64) -> OpenPlace {
-    OpenPlace { ino: open.ino, open: open.id, offset }
+fn spot(open: &Open<'_>, offset: u64) -> OpenOffset {
+    OpenOffset { ino: open.ino, open: open.id, offset }
 }
 
-async fn copy(rig: &Rig, from: OpenPlace, to: OpenPlace, len: u64) -> Result<u64> {
+async fn copy(rig: &Rig, from: OpenOffset, to: OpenOffset, len: u64) -> Result<u64> {
     rig.client.copy_range(&root(), from, to, len).wait().await
 }
 
@@ -34,13 +34,10 @@ async fn what_the_server_copies_does_not_pass_the_client() {
     to.write(0, &[1; 1000]).await.unwrap();
     rig.server.reset_calls();
     // No more than asked, and no more than there is.
-    assert_eq!(
-        copy(&rig, place(&from, 0), place(&to, 500), LONG as u64 + 9).await,
-        Ok(LONG as u64)
-    );
+    assert_eq!(copy(&rig, spot(&from, 0), spot(&to, 500), LONG as u64 + 9).await, Ok(LONG as u64));
     let data = ["write", "read"].map(|call| rig.server.calls(call));
     assert_eq!((data, rig.server.calls("copy_range")), ([1, 0], 1), "what was unsent went first");
-    assert_eq!(copy(&rig, place(&from, LONG as u64), place(&to, 0), 9).await, Ok(0));
+    assert_eq!(copy(&rig, spot(&from, LONG as u64), spot(&to, 0), 9).await, Ok(0));
     let wanted = [&[1; 500][..], &content].concat();
     assert!(rig.foreigner().await.cat("to").await == wanted);
     assert!(to.read(0, 1 << 20).await.unwrap() == wanted);
@@ -58,14 +55,14 @@ async fn a_copy_of_what_is_held_is_held() {
     let from = rig.open(&root(), "from", READ).await.unwrap();
     let to = rig.create("to").await;
     rig.server.reset_calls();
-    assert_eq!(copy(&rig, place(&from, 0), place(&to, 0), LONG as u64).await, Ok(LONG as u64));
+    assert_eq!(copy(&rig, spot(&from, 0), spot(&to, 0), LONG as u64).await, Ok(LONG as u64));
     to.close().await.unwrap();
     assert!(rig.cat("to").await == content);
     assert_eq!(["write", "read"].map(|call| rig.server.calls(call)), [0, 0]);
     // The same within one file.
     let file = rig.open(&root(), "to", WRITE).await.unwrap();
     let end = LONG as u64;
-    assert_eq!(copy(&rig, place(&file, 100), place(&file, end), 300_000).await, Ok(300_000));
+    assert_eq!(copy(&rig, spot(&file, 100), spot(&file, end), 300_000).await, Ok(300_000));
     file.close().await.unwrap();
     assert!(rig.cat("to").await == [&content[..], &content[100..300_100]].concat());
     assert_eq!(["write", "read"].map(|call| rig.server.calls(call)), [0, 0]);
@@ -82,7 +79,7 @@ async fn a_source_that_another_client_changed_is_not_copied_from_the_cache() {
     let to = rig.create("to").await;
     let from = rig.open(&root(), "from", READ).await.unwrap();
     put_by_foreigner(&rig, "from", &new).await;
-    assert_eq!(copy(&rig, place(&from, 0), place(&to, 0), LONG as u64).await, Ok(LONG as u64));
+    assert_eq!(copy(&rig, spot(&from, 0), spot(&to, 0), LONG as u64).await, Ok(LONG as u64));
     assert!(to.read(0, 1 << 20).await.unwrap() == new);
     to.close().await.unwrap();
     assert!(rig.cat("to").await == new);
@@ -97,17 +94,17 @@ async fn what_is_not_copied_is_said_before_anything_is_done() {
     let from = rig.open(&root(), "from", WRITE).await.unwrap();
     let to = rig.create("to").await;
     rig.server.reset_calls();
-    let short = copy(&rig, place(&from, 0), place(&to, 0), 100_000).await;
+    let short = copy(&rig, spot(&from, 0), spot(&to, 0), 100_000).await;
     assert_eq!(short, Err(Error::NotSupported), "a READ and a WRITE cost less");
-    let end = copy(&rig, place(&from, LONG as u64 - 9), place(&to, 0), 1 << 40).await;
+    let end = copy(&rig, spot(&from, LONG as u64 - 9), spot(&to, 0), 1 << 40).await;
     assert_eq!(end, Err(Error::NotSupported));
     from.write(3, b"unsent").await.unwrap();
-    let unsent = copy(&rig, place(&from, 0), place(&to, 0), LONG as u64).await;
+    let unsent = copy(&rig, spot(&from, 0), spot(&to, 0), LONG as u64).await;
     assert_eq!(unsent, Err(Error::NotSupported), "it is held here");
     let calls = ["copy_range", "write", "getattr"].map(|call| rig.server.calls(call));
     assert_eq!(calls, [0; 3]);
     // Within one file, what is unsent is sent first.
-    let within = copy(&rig, place(&from, 0), place(&from, LONG as u64), LONG as u64).await;
+    let within = copy(&rig, spot(&from, 0), spot(&from, LONG as u64), LONG as u64).await;
     assert_eq!(within, Ok(LONG as u64));
     let mut wanted = content.clone();
     wanted[3..9].copy_from_slice(b"unsent");
@@ -126,12 +123,12 @@ async fn after_a_copy_without_an_answer_the_target_is_what_the_server_has() {
     let from = rig.open(&root(), "from", READ).await.unwrap();
     let to = rig.open(&root(), "to", WRITE).await.unwrap();
     rig.server.set_full(true);
-    let refused = copy(&rig, place(&from, 0), place(&to, 0), LONG as u64).await;
+    let refused = copy(&rig, spot(&from, 0), spot(&to, 0), LONG as u64).await;
     assert_eq!(refused, Err(Error::NoSpace));
     rig.server.set_full(false);
     assert!(to.read(0, 1 << 20).await.unwrap() == old);
     rig.server.trouble_after(0, Trouble::Unanswered);
-    let lost = copy(&rig, place(&from, 0), place(&to, 0), LONG as u64).await;
+    let lost = copy(&rig, spot(&from, 0), spot(&to, 0), LONG as u64).await;
     assert_eq!(lost, Err(Error::TimedOut));
     let seen = to.read(0, 1 << 20).await.unwrap();
     assert!(seen == source);
@@ -177,7 +174,7 @@ async fn random_copies_agree_with_a_model() {
                 }
                 _ if from == to && start.abs_diff(at) < len => {}
                 _ => {
-                    let (source, target) = (place(&opens[from], start), place(&opens[to], at));
+                    let (source, target) = (spot(&opens[from], start), spot(&opens[to], at));
                     let copied = match copy(&rig, source, target, len).await {
                         Err(Error::NotSupported) => continue,
                         copied => copied.unwrap(),
@@ -233,8 +230,8 @@ async fn a_copy_is_in_the_local_file_that_the_kernel_writes() {
         let from = client.open(&root(), ino, READ).wait().await.unwrap();
         let (target, to, local) = create_written(&client, name, 1000).await;
         server.reset_calls();
-        let source_at = OpenPlace { ino, open: from.id, offset: 5 };
-        let target_at = OpenPlace { ino: target, open: to, offset: 900 };
+        let source_at = OpenOffset { ino, open: from.id, offset: 5 };
+        let target_at = OpenOffset { ino: target, open: to, offset: 900 };
         let copied = client.copy_range(&root(), source_at, target_at, 1 << 30).wait().await;
         assert_eq!(copied, Ok(LEN as u64 - 5));
         assert_eq!(server.calls("write"), 1, "what the kernel had written");

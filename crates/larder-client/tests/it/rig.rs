@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use larder_cache::{Cache, Config, FileNo, MemoryPlace};
+use larder_cache::{Cache, Config, FileNo, MemoryDir};
 use larder_client::{Client, Options, Start};
 use larder_io::{BootId, Clock, Disk, Image, OpenMode, SimClock, SimDisk};
 use larder_names::{Licence, Names};
@@ -458,7 +458,7 @@ fn open_cache(clock: &Arc<SimClock>, disk: Arc<dyn Disk>) -> Cache {
 
 fn open_cache_in(boot: BootId, clock: &Arc<SimClock>, disk: Arc<dyn Disk>) -> Cache {
     // Memory is empty for each process: only tests of reboots put files there.
-    let memory = MemoryPlace { disk: Arc::new(SimDisk::new()), bytes_max: 1 << 30 };
+    let memory = MemoryDir { disk: Arc::new(SimDisk::new()), bytes_max: 1 << 30 };
     let (boot, memory) = (Some(boot), Some(memory));
     let config = Config { checkpoint_interval: None, boot, memory, ..Config::new(b"volume") };
     Cache::open(disk, clock.clone(), config).unwrap()

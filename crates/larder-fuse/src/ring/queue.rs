@@ -175,10 +175,10 @@ impl Queue {
         let fuse = types::Fixed(DEVICE);
         let mut command = opcode::UringCmd80::new(fuse, number)
             .cmd(payload)
-            .addr(Some(self.slots.places(entry)))
+            .addr(Some(self.slots.iovecs(entry)))
             .build()
             .user_data(entry as u64);
-        // The builder has no setter for the number of places (`len` of `struct io_uring_sqe`).
+        // The builder has no setter for the number of iovecs (`len` of `struct io_uring_sqe`).
         const LEN_OFFSET: usize = 24;
         // SAFETY: an `Entry128` is a `struct io_uring_sqe` of 128 bytes, of which `len` is a `u32`
         // at offset 24; the pointer is derived from an exclusive reference to all of it.
@@ -196,7 +196,7 @@ impl Queue {
 
     #[allow(unsafe_code)]
     fn push(&mut self, command: &Entry128) -> io::Result<()> {
-        // SAFETY: what the command points to (the places, the memory of the entries, the word that
+        // SAFETY: what the command points to (the iovecs, the memory of the entries, the word that
         // the bell is read to) lives in `self`, behind pointers that do not move, until
         // after the ring is gone; the descriptors do too.
         let pushed = unsafe { self.ring.submission().push(command) };

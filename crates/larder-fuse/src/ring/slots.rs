@@ -22,13 +22,13 @@ pub(super) struct Slots {
     count: usize,
     payload_max: usize,
     /// Where headers and payload of each entry are, for the kernel.
-    places: Box<[[Place; 2]]>,
+    iovecs: Box<[[IoVec; 2]]>,
 }
 
 /// `struct iovec`.
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct Place {
+struct IoVec {
     base: *mut u8,
     len: usize,
 }
@@ -47,22 +47,22 @@ impl Slots {
             rustix::mm::mmap_anonymous(std::ptr::null_mut(), stride * count, protection, flags)
         }?;
         let base = NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
-        let place = |entry: usize| {
-            // SAFETY: both places lie within the mapping of `count` strides.
+        let iovec = |entry: usize| {
+            // SAFETY: both iovecs lie within the mapping of `count` strides.
             let headers = unsafe { base.as_ptr().add(entry * stride) };
             // SAFETY: as above.
             let payload = unsafe { headers.add(HEADERS_BYTES) };
             [
-                Place { base: headers, len: size_of::<UringHeaders>() },
-                Place { base: payload, len: payload_max },
+                IoVec { base: headers, len: size_of::<UringHeaders>() },
+                IoVec { base: payload, len: payload_max },
             ]
         };
-        Ok(Slots { base, count, payload_max, places: (0..count).map(place).collect() })
+        Ok(Slots { base, count, payload_max, iovecs: (0..count).map(iovec).collect() })
     }
 
     /// Address of the two `struct iovec` that describe an entry; valid as long as `self` exists.
-    pub(super) fn places(&self, entry: usize) -> u64 {
-        std::ptr::from_ref(&self.places[entry]) as u64
+    pub(super) fn iovecs(&self, entry: usize) -> u64 {
+        std::ptr::from_ref(&self.iovecs[entry]) as u64
     }
 
     /// The request in an entry that is ours, and the number to give it back by.
@@ -77,7 +77,7 @@ impl Slots {
     /// Writes a reply into an entry that is ours. Data that does not fit is an error to the caller.
     #[allow(unsafe_code)]
     pub(super) fn reply(&mut self, entry: usize, unique: u64, output: &Output) {
-        let [headers, payload] = self.places[entry];
+        let [headers, payload] = self.iovecs[entry];
         // SAFETY: the entry is ours, `&mut self` makes this the only reference into it, and the
         // memory is mapped, aligned to a page and long enough.
         let (headers, payload) = unsafe {
@@ -100,7 +100,7 @@ impl Slots {
 
     #[allow(unsafe_code)]
     fn parts(&self, entry: usize) -> (&UringHeaders, &[u8]) {
-        let [headers, payload] = self.places[entry];
+        let [headers, payload] = self.iovecs[entry];
         // SAFETY: the entry is ours, so the kernel does not write to it, and we only do so with
         // `&mut self`; the memory is mapped, aligned to a page and long enough.
         unsafe {

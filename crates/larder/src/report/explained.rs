@@ -33,7 +33,7 @@ pub(crate) struct Explained {
     pub(crate) levels: Vec<PromisedLevel>,
     /// Where the bytes are now: each is in one of these places, or in a hole.
     #[serde(default)]
-    pub(crate) places: Vec<StoredPlace>,
+    pub(crate) places: Vec<StoredAt>,
     /// Why the places are not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) places_unknown: Option<String>,
@@ -62,7 +62,7 @@ pub(crate) struct PromisedLevel {
 
 /// Where some bytes of a file are.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct StoredPlace {
+pub(crate) struct StoredAt {
     /// A level, or `lost`.
     pub(crate) level: String,
     pub(crate) bytes: u64,
@@ -104,10 +104,10 @@ pub(crate) fn promised_levels(class: &Class, lifetimes: &Lifetimes) -> Vec<Promi
     Level::ALL.into_iter().filter_map(of).collect()
 }
 
-impl StoredPlace {
+impl StoredAt {
     /// Bytes that are at a level in as many copies.
-    pub(crate) fn new(level: Level, bytes: u64, copies: u32, lifetimes: &Lifetimes) -> StoredPlace {
-        StoredPlace {
+    pub(crate) fn new(level: Level, bytes: u64, copies: u32, lifetimes: &Lifetimes) -> StoredAt {
+        StoredAt {
             level: level.name().to_owned(),
             bytes,
             disks: Vec::new(),
@@ -119,10 +119,10 @@ impl StoredPlace {
     }
 
     /// Bytes that a volume has.
-    pub(crate) fn of_part(part: StoredPart, lifetimes: &Lifetimes) -> StoredPlace {
+    pub(crate) fn of_part(part: StoredPart, lifetimes: &Lifetimes) -> StoredAt {
         let StoredPart { medium, bytes, disks, is_lost } = part;
         if is_lost {
-            return StoredPlace { level: LOST.to_owned(), bytes, ..StoredPlace::default() };
+            return StoredAt { level: LOST.to_owned(), bytes, ..StoredAt::default() };
         }
         let level = match medium {
             Medium::Memory => Level::Shared,
@@ -130,7 +130,7 @@ impl StoredPlace {
         };
         let copies = u32::try_from(disks.len()).unwrap_or(u32::MAX);
         let lost_by = (copies > 0).then(|| lost_by(level, copies, &disks));
-        StoredPlace { disks, lost_by, ..StoredPlace::new(level, bytes, copies, lifetimes) }
+        StoredAt { disks, lost_by, ..StoredAt::new(level, bytes, copies, lifetimes) }
     }
 }
 
@@ -140,7 +140,7 @@ const LOST: &str = "lost";
 impl Explained {
     /// The same with these places, and what follows from them: the level reached, as far as the
     /// server has everything, the copies, and what to expect.
-    pub(crate) fn with_places(mut self, places: Vec<StoredPlace>) -> Explained {
+    pub(crate) fn with_stored(mut self, places: Vec<StoredAt>) -> Explained {
         let rank = |level: &str| Level::ALL.iter().position(|one| one.name() == level);
         let weakest = places.iter().map(|place| &place.level).min_by_key(|level| rank(level));
         if let Some(level) = weakest.filter(|_| self.unsent.bytes == 0) {
@@ -194,9 +194,9 @@ impl fmt::Display for PromisedLevel {
     }
 }
 
-impl fmt::Display for StoredPlace {
+impl fmt::Display for StoredAt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let StoredPlace { level, bytes, copies, lost_by, mean_time_to_loss_s, .. } = self;
+        let StoredAt { level, bytes, copies, lost_by, mean_time_to_loss_s, .. } = self;
         write!(f, "{} ", Bytes(*bytes))?;
         match (lost_by, mean_time_to_loss_s) {
             (Some(lost_by), Some(after)) => {
@@ -292,8 +292,8 @@ mod tests {
         let of = |parts: &[StoredPart], unsent: u64| {
             let unsent = Dirty { bytes: unsent, ..Dirty::default() };
             let explained = Explained { durable: durable(), unsent, ..Explained::default() };
-            let place = |part: &StoredPart| StoredPlace::of_part(part.clone(), &lifetimes);
-            explained.with_places(parts.iter().map(place).collect())
+            let place = |part: &StoredPart| StoredAt::of_part(part.clone(), &lifetimes);
+            explained.with_stored(parts.iter().map(place).collect())
         };
         let lost = StoredPart { is_lost: true, ..part(Medium::Memory, 1, &[]) };
         let (disks, disk) = (part(Medium::Disk, 4096, &[1, 2]), part(Medium::Disk, 9, &[1]));
@@ -316,7 +316,7 @@ mod tests {
             "durable",
             "it is not all there"
         );
-        let shown = |part| StoredPlace::of_part(part, &lifetimes).to_string();
+        let shown = |part| StoredAt::of_part(part, &lifetimes).to_string();
         assert_eq!(
             shown(memory),
             "5 B shared, lost by a restart of memory disk 3: 30 days on average"

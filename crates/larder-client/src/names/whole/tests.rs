@@ -113,12 +113,12 @@ impl World {
 
     /// The changes of `name` that are under way, as [`changing`] counts them.
     fn counted(&self, name: usize) -> changing::Names {
-        let (mut names, place) = (changing::Names::default(), place(name));
+        let (mut names, dentry) = (changing::Names::default(), dentry(name));
         let count = self.changes.iter().filter(|change| change.name == name).count();
-        (0..count).for_each(|_| names.begin(place.clone()));
+        (0..count).for_each(|_| names.begin(dentry.clone()));
         if self.met.contains(name) && count == 1 {
-            names.begin(place.clone());
-            names.end(&place);
+            names.begin(dentry.clone());
+            names.end(&dentry);
         }
         names
     }
@@ -151,7 +151,7 @@ impl World {
     /// A change ends: with the server's answer, or without.
     fn end(&self, number: usize, is_answered: bool) -> World {
         let change = self.changes[number];
-        let meet = self.counted(change.name).end(&place(change.name));
+        let meet = self.counted(change.name).end(&dentry(change.name));
         let left = match (is_answered, change.makes) {
             (false, _) => Left::Unknown,
             (true, true) => Left::Perhaps,
@@ -243,7 +243,7 @@ impl World {
     }
 }
 
-fn place(name: usize) -> (Ino, std::ffi::OsString) {
+fn dentry(name: usize) -> (Ino, std::ffi::OsString) {
     (Ino(1), str::from_utf8(NAMES[name]).unwrap().into())
 }
 

@@ -1,4 +1,4 @@
-//! The place of files in the memory of this machine: a directory of the tmpfs at /dev/shm for each
+//! Files in the memory of this machine: a directory of the tmpfs at /dev/shm for each
 //! cache. It outlives our processes, and ends with the boot (or earlier: systemd-logind empties the
 //! files of users who log out).
 
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Result;
-use larder_cache::MemoryPlace;
+use larder_cache::MemoryDir;
 use larder_io::{Disk, FsKind, RealDisk};
 
 use crate::runtime_dir::make_private;
@@ -17,15 +17,15 @@ const TMPFS: &str = "/dev/shm";
 /// This part of the machine's memory, unless an option says how much.
 const SHARE: u64 = 8;
 
-/// Whether this machine has such a place.
+/// Whether this machine has memory for files.
 pub(crate) fn is_there() -> bool {
     let kind = RealDisk::open(Path::new(TMPFS)).and_then(|disk| disk.kind());
     kind.is_ok_and(|kind| kind == FsKind::TMPFS)
 }
 
-/// The place that belongs to a cache directory, for this many bytes or a share of the machine's
+/// The directory in memory that belongs to a cache, for this many bytes or a share of the machine's
 /// memory. `None` where there is none, or others could tamper with it, which is logged.
-pub(crate) fn of(cache: &Path, bytes_max: Option<u64>) -> Option<MemoryPlace> {
+pub(crate) fn of(cache: &Path, bytes_max: Option<u64>) -> Option<MemoryDir> {
     if !is_there() {
         return None;
     }
@@ -36,7 +36,7 @@ pub(crate) fn of(cache: &Path, bytes_max: Option<u64>) -> Option<MemoryPlace> {
     match made {
         Ok(disk) => {
             let bytes_max = bytes_max.unwrap_or_else(|| memory_bytes() / SHARE);
-            Some(MemoryPlace { disk: Arc::new(disk), bytes_max })
+            Some(MemoryDir { disk: Arc::new(disk), bytes_max })
         }
         Err(error) => {
             tracing::warn!("no files in memory: {error:#}");

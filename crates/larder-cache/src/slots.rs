@@ -3,21 +3,21 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Counts the places that are taken.
+/// Counts the slots that are taken.
 #[derive(Debug)]
-pub(crate) struct Places {
+pub(crate) struct Slots {
     count: AtomicUsize,
     max: usize,
 }
 
 /// One of them; free again when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Place(Arc<Places>);
+pub(crate) struct Slot(Arc<Slots>);
 
-impl Places {
+impl Slots {
     /// So many of them, all free.
-    pub(crate) fn new(max: usize) -> Arc<Places> {
-        Arc::new(Places { count: AtomicUsize::new(0), max })
+    pub(crate) fn new(max: usize) -> Arc<Slots> {
+        Arc::new(Slots { count: AtomicUsize::new(0), max })
     }
 
     /// Whether none is free now.
@@ -27,18 +27,18 @@ impl Places {
 
     /// Takes one more, even beyond the limit: two concurrent callers both get the last slot, and
     /// some things are counted regardless of the limit.
-    pub(crate) fn take(self: &Arc<Self>) -> Place {
+    pub(crate) fn take(self: &Arc<Self>) -> Slot {
         self.count.fetch_add(1, Ordering::Relaxed);
-        Place(Arc::clone(self))
+        Slot(Arc::clone(self))
     }
 
     /// One that is free, if any is.
-    pub(crate) fn take_free(self: &Arc<Self>) -> Option<Place> {
+    pub(crate) fn take_free(self: &Arc<Self>) -> Option<Slot> {
         (!self.are_taken()).then(|| self.take())
     }
 }
 
-impl Drop for Place {
+impl Drop for Slot {
     fn drop(&mut self) {
         self.0.count.fetch_sub(1, Ordering::Relaxed);
     }
@@ -50,14 +50,14 @@ mod tests {
 
     #[test]
     fn a_slot_is_free_again_when_its_process_is_gone() {
-        let places = Places::new(2);
-        let (one, two) = (places.take_free(), places.take_free());
-        assert!(one.is_some() && two.is_some() && places.are_taken());
-        assert!(places.take_free().is_none());
-        let beyond = places.take();
+        let slots = Slots::new(2);
+        let (one, two) = (slots.take_free(), slots.take_free());
+        assert!(one.is_some() && two.is_some() && slots.are_taken());
+        assert!(slots.take_free().is_none());
+        let beyond = slots.take();
         drop(one);
-        assert!(places.take_free().is_none(), "there are two still");
+        assert!(slots.take_free().is_none(), "there are two still");
         drop((two, beyond));
-        assert!(places.take_free().is_some());
+        assert!(slots.take_free().is_some());
     }
 }
