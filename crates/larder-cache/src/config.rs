@@ -136,7 +136,7 @@ pub enum OpenError {
     },
     /// The file that says what the directory is, and for which volume, is damaged.
     #[error(
-        "the head of the cache (its file larder-cache) is damaged, so nobody can tell which source it is of: choose another directory; changes that were never sent are in this one, below data, so keep it while they are missed"
+        "the label of the cache (its file larder-cache) is damaged, so nobody can tell which source it is of: choose another directory; changes that were never sent are in this one, below data, so keep it while they are missed"
     )]
     DamagedHead,
     /// Users other than the owner may write into the directory.

@@ -1,6 +1,6 @@
 //! Opens and closes a cache directory.
 //!
-//! `docs/formats/cache.md` describes its content: the head (what this is, for which volume), the
+//! `docs/formats/cache.md` describes its content: the label (what this is, for which volume), the
 //! lock file (which process has it), the index, the data, and the clean file, which exists only
 //! between a clean stop and the next start and holds the stamp that the index had.
 
@@ -14,8 +14,8 @@ use larder_io::{BootId, Clock, Disk, DiskFile, FsKind, OpenMode, Stamp};
 use crate::codec::{Reader, Writer};
 use crate::config::{CacheError, Config, OpenError};
 use crate::gauge::Gauge;
-use crate::head::{self, Found};
 use crate::index::{INDEX_FILE, Index, SUSPECT_FILE};
+use crate::label::{self, Found};
 use crate::local::{BootEnded, keep_synced, with_local_changes};
 use crate::maintain::DATA_DIRS;
 use crate::memory::Memory;
@@ -41,8 +41,8 @@ const SMALL_FILE_BYTES_MAX: usize = 16 << 10;
 /// 2^24 numbers for each second: where numbering starts over, it starts past all earlier ones.
 const NUMBERS_PER_SEC_SHIFT: u32 = 24;
 
-/// Opens a cache: head, lock, clean flag, index; in this order. A directory that is refused because
-/// of its head is not changed.
+/// Opens a cache: label, lock, clean flag, index; in this order. A directory that is refused
+/// because of its label is not changed.
 pub(crate) fn open(
     disk: Arc<dyn Disk>,
     clock: Arc<dyn Clock>,
@@ -105,18 +105,18 @@ pub(crate) fn open(
 /// Takes the directory for this process: an existing cache, or a new one. Returns its lock, and
 /// whether it is new.
 fn take(disk: &dyn Disk, config: &Config) -> Result<(Arc<dyn DiskFile>, bool), OpenError> {
-    head::recognise(disk, config)?;
+    label::recognise(disk, config)?;
     // It contains bytes of all users: only its owner may access it.
     disk.make_private().map_err(OpenError::Unwritable)?;
     let lock_file = take_lock(disk)?;
     // Checked again: another process may have made it a cache before we had the lock.
-    let found = head::recognise(disk, config)?;
+    let found = label::recognise(disk, config)?;
     match found {
-        Found::Nothing => head::write(disk, config).map_err(OpenError::Unwritable)?,
+        Found::Nothing => label::write(disk, config).map_err(OpenError::Unwritable)?,
         Found::Cache { is_sound: true } => {}
         Found::Cache { is_sound: false } => {
-            if let Err(error) = head::write(disk, config) {
-                tracing::warn!(%error, "the damaged head of the cache cannot be written anew");
+            if let Err(error) = label::write(disk, config) {
+                tracing::warn!(%error, "the damaged label of the cache cannot be written anew");
             }
         }
     }

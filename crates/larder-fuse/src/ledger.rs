@@ -13,11 +13,11 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use rustix::fs::{FallocateFlags, MemfdFlags};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Where the log begins at first; before it are the word that holds its beginning, and the head.
+/// Where the log begins at first; before it are the word that holds its beginning, and the header.
 const FIRST: u64 = 8192;
 
-/// Other state that the next process must know is stored here; see [`put_head`].
-const HEAD: u64 = 64;
+/// Other state that the next process must know is stored here; see [`put_header`].
+const HEADER: u64 = 64;
 
 /// Number of records after which the log is rewritten, unless most of them still count.
 const RECORDS_MAX: u64 = 4096;
@@ -81,21 +81,21 @@ pub(crate) struct Ledger {
 ///
 /// # Errors
 /// If it is too long, or the memory refuses it.
-pub(crate) fn put_head(memory: &OwnedFd, head: &[u8]) -> io::Result<()> {
-    let fits = head.len() as u64 <= FIRST - HEAD;
-    let written = if fits { rustix::io::pwrite(memory, head, HEAD)? } else { 0 };
-    if written == head.len() { Ok(()) } else { Err(io::ErrorKind::InvalidInput.into()) }
+pub(crate) fn put_header(memory: &OwnedFd, header: &[u8]) -> io::Result<()> {
+    let fits = header.len() as u64 <= FIRST - HEADER;
+    let written = if fits { rustix::io::pwrite(memory, header, HEADER)? } else { 0 };
+    if written == header.len() { Ok(()) } else { Err(io::ErrorKind::InvalidInput.into()) }
 }
 
 /// Reads it: as much as was written, or more.
 ///
 /// # Errors
 /// If the memory cannot be read.
-pub(crate) fn head(memory: &OwnedFd) -> io::Result<Vec<u8>> {
-    let mut head = vec![0; (FIRST - HEAD) as usize];
-    let len = rustix::io::pread(memory, &mut head, HEAD)?;
-    head.truncate(len);
-    Ok(head)
+pub(crate) fn header(memory: &OwnedFd) -> io::Result<Vec<u8>> {
+    let mut header = vec![0; (FIRST - HEADER) as usize];
+    let len = rustix::io::pread(memory, &mut header, HEADER)?;
+    header.truncate(len);
+    Ok(header)
 }
 
 impl Ledger {

@@ -251,7 +251,7 @@ mod tests {
     }
 
     /// An answer in short: letters of the I/O mode, and the number of the registration.
-    fn told(way: &Way<Id>) -> (char, u32) {
+    fn shown(way: &Way<Id>) -> (char, u32) {
         match way {
             Way::Cached { .. } => ('c', 0),
             Way::Direct => ('d', 0),
@@ -279,7 +279,7 @@ mod tests {
         let closed = Arc::new(Mutex::new(Vec::new()));
         let ways = Ways::with(register(&closed), None, |_| unreachable!());
         let (first, second) = (file(), file());
-        let choose = |open, wanted: &DataPath| told(&ways.choose(Ino(7), OpenId(open), wanted));
+        let choose = |open, wanted: &DataPath| shown(&ways.choose(Ino(7), OpenId(open), wanted));
         let cached = DataPath::Cached { keep: true };
 
         assert_eq!(choose(1, &passthrough(&first)), ('b', 1));
@@ -323,7 +323,7 @@ mod tests {
         let ledger = Ledger::open(memory).unwrap();
         let after = Ways::with(register(&Arc::default()), Some(ledger), known);
         let choose =
-            |ino, open, wanted: &DataPath| told(&after.choose(Ino(ino), OpenId(open), wanted));
+            |ino, open, wanted: &DataPath| shown(&after.choose(Ino(ino), OpenId(open), wanted));
         assert_eq!(choose(1, 4, &passthrough(&wanted)), ('b', 1));
         assert_eq!(choose(1, 5, &DataPath::Cached { keep: true }), ('x', 1));
         assert_eq!(choose(2, 6, &passthrough(&wanted)), ('d', 0));
@@ -339,7 +339,7 @@ mod tests {
         let refuse = |_: BorrowedFd<'_>| Err(io::Error::from(io::ErrorKind::PermissionDenied));
         let ways = Ways::<Id>::with(Box::new(refuse), None, |_| unreachable!());
         let way = ways.choose(Ino(1), OpenId(1), &passthrough(&file()));
-        assert_eq!(told(&way), ('d', 0));
+        assert_eq!(shown(&way), ('d', 0));
         ways.release(Ino(1), OpenId(1));
         assert!(ways.opens.lock().unwrap().inodes.is_empty());
     }
@@ -347,9 +347,9 @@ mod tests {
     #[test]
     fn without_passthrough_all_modes_go_together() {
         let ways = Ways::<Id>::without();
-        assert_eq!(told(&ways.choose(Ino(1), OpenId(1), &DataPath::Direct)), ('d', 0));
+        assert_eq!(shown(&ways.choose(Ino(1), OpenId(1), &DataPath::Direct)), ('d', 0));
         assert_eq!(
-            told(&ways.choose(Ino(1), OpenId(2), &DataPath::Cached { keep: true })),
+            shown(&ways.choose(Ino(1), OpenId(2), &DataPath::Cached { keep: true })),
             ('c', 0)
         );
     }

@@ -50,7 +50,7 @@ pub struct Session {
 /// State that is not in the descriptors, before the path of the mount point.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-struct Head {
+struct LedgerHeader {
     magic: u64,
     agreed: Agreed,
     device_minor: u32,
@@ -178,28 +178,28 @@ impl Session {
     pub fn from_descriptors(mut descriptors: Vec<OwnedFd>) -> io::Result<Session> {
         let wrong = || io::Error::new(io::ErrorKind::InvalidData, "no mount was handed over");
         let ledger = descriptors.pop().ok_or_else(wrong)?;
-        let bytes = ledger::head(&ledger)?;
-        let (head, path) = Head::read_from_prefix(&bytes).map_err(|_| wrong())?;
-        let path = path.get(..head.path_len as usize).ok_or_else(wrong)?;
-        if head.magic != MAGIC || descriptors.is_empty() {
+        let bytes = ledger::header(&ledger)?;
+        let (header, path) = LedgerHeader::read_from_prefix(&bytes).map_err(|_| wrong())?;
+        let path = path.get(..header.path_len as usize).ok_or_else(wrong)?;
+        if header.magic != MAGIC || descriptors.is_empty() {
             return Err(wrong());
         }
         let path = PathBuf::from(std::ffi::OsStr::from_bytes(path));
-        let mountpoint = Mountpoint { path, device_minor: head.device_minor };
-        Ok(Session { devices: descriptors, ledger, agreed: head.agreed, mountpoint })
+        let mountpoint = Mountpoint { path, device_minor: header.device_minor };
+        Ok(Session { devices: descriptors, ledger, agreed: header.agreed, mountpoint })
     }
 
     /// Writes the state that is not in the descriptors themselves where the process that gets them
     /// finds it.
     fn record(&self) -> io::Result<()> {
         let path = self.mountpoint.path.as_os_str().as_bytes();
-        let head = Head {
+        let header = LedgerHeader {
             magic: MAGIC,
             agreed: self.agreed,
             device_minor: self.mountpoint.device_minor,
             path_len: path.len() as u32,
         };
-        ledger::put_head(&self.ledger, &[head.as_bytes(), path].concat())
+        ledger::put_header(&self.ledger, &[header.as_bytes(), path].concat())
     }
 
     /// Ends the mount: takes it out of the name space, lazily if it is in use, and makes every call

@@ -277,7 +277,7 @@ fn is_killed(thread: u32) -> bool {
     // One that is not there is in a namespace that we cannot see.
     let file = |name: &str| std::fs::read_to_string(format!("/proc/{thread}/{name}"));
     match file("status").ok().as_deref().and_then(outlook) {
-        Some(Outlook::Told) => true,
+        Some(Outlook::Killed) => true,
         Some(Outlook::Leaving) => file("stat").is_ok_and(|stat| ended_by_signal(&stat)),
         Some(Outlook::Living) | None => false,
     }
@@ -289,7 +289,7 @@ enum Outlook {
     /// Nothing that is known.
     Living,
     /// A signal to end it has come.
-    Told,
+    Killed,
     /// It has no memory any more: it is exiting, and only its files are left to close.
     Leaving,
 }
@@ -301,7 +301,7 @@ fn outlook(status: &str) -> Option<Outlook> {
     };
     let pending = u64::from_str_radix(field("SigPnd")?, 16).ok()?;
     Some(match field("VmSize") {
-        _ if pending & SIGKILL_BIT != 0 => Outlook::Told,
+        _ if pending & SIGKILL_BIT != 0 => Outlook::Killed,
         Some(_) => Outlook::Living,
         None => Outlook::Leaving,
     })
@@ -329,7 +329,7 @@ mod tests {
         let memory = "VmSize:\t    8548 kB\n";
         assert_eq!(status(0, memory), Some(Outlook::Living));
         assert_eq!(status(1 << (libc::SIGUSR1 - 1), memory), Some(Outlook::Living));
-        assert_eq!(status(1 << (libc::SIGKILL - 1), memory), Some(Outlook::Told));
+        assert_eq!(status(1 << (libc::SIGKILL - 1), memory), Some(Outlook::Killed));
         assert_eq!(status(0, ""), Some(Outlook::Leaving));
         assert_eq!(outlook("Name:\tcat\n"), None);
 
@@ -360,7 +360,7 @@ mod tests {
         is_killed
     }
 
-    fn told(waits: &Waits, unique: u64) -> std::sync::mpsc::Receiver<i32> {
+    fn replies_to(waits: &Waits, unique: u64) -> std::sync::mpsc::Receiver<i32> {
         let (sender, receiver) = std::sync::mpsc::channel();
         let reply = Box::new(move |output: Output| sender.send(output.errno).unwrap());
         waits.put(unique, Wait { caller: unique as u32 * 10, reply });
@@ -370,8 +370,8 @@ mod tests {
     #[test]
     fn a_request_is_watched_until_it_is_answered() {
         let waits = Waits::default();
-        let first = told(&waits, 1);
-        let _second = told(&waits, 2);
+        let first = replies_to(&waits, 1);
+        let _second = replies_to(&waits, 2);
         assert!(waits.watch(1));
         assert!(!waits.watch(2), "somebody does already");
         assert_eq!(waits.callers(), Some(vec![(1, 10), (2, 20)]));
@@ -392,7 +392,7 @@ mod tests {
         let waits = Waits::default();
         waits.watch(1);
         assert_eq!(waits.callers(), Some(vec![]));
-        let _reply = told(&waits, 1);
+        let _reply = replies_to(&waits, 1);
         assert_eq!(waits.callers(), Some(vec![(1, 10)]));
     }
 }

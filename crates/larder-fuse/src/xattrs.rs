@@ -48,7 +48,7 @@ pub(crate) fn change(
 /// A value, for a caller with room for `size` bytes.
 pub(crate) fn found(size: u32, value: Result<Option<Bytes>>) -> Output {
     match value {
-        Ok(Some(value)) => told(value, size),
+        Ok(Some(value)) => sized(value, size),
         Ok(None) => Output::error(libc::ENODATA),
         Err(error) => Output::error(errno(error)),
     }
@@ -58,7 +58,7 @@ pub(crate) fn found(size: u32, value: Result<Option<Bytes>>) -> Output {
 /// room for `size` bytes.
 pub(crate) fn listed(size: u32, names: Result<Vec<OsString>>) -> Output {
     match names {
-        Ok(names) => told(list(&names), size),
+        Ok(names) => sized(list(&names), size),
         Err(error) => Output::error(errno(error)),
     }
 }
@@ -69,7 +69,7 @@ fn list(names: &[OsString]) -> Vec<u8> {
 }
 
 /// A caller with room for nothing asks how much there is.
-fn told(bytes: impl Into<Bytes>, size: u32) -> Output {
+fn sized(bytes: impl Into<Bytes>, size: u32) -> Output {
     let bytes = bytes.into();
     match u32::try_from(bytes.len()) {
         Ok(len) if size == 0 => Output::of(&GetxattrOut { size: len, padding: 0 }),

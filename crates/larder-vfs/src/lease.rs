@@ -87,21 +87,21 @@ impl fmt::Debug for Lease {
 }
 
 /// Resolves when the end of the lease has been handled.
-pub type LeaseTold<'a> = std::pin::Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+pub type LeaseHandled<'a> = std::pin::Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
 /// Gets notified when leases end.
 pub trait Watcher: Send + Sync + 'static {
     /// The lease on `file` has ended (it no longer holds when this is called). When the future
     /// ends, nothing that depended on the lease is trusted any more, neither here nor in the
     /// kernel. The future waits for nothing that may wait for the server.
-    fn distrust<'a>(&'a self, file: &'a Handle) -> LeaseTold<'a>;
+    fn distrust<'a>(&'a self, file: &'a Handle) -> LeaseHandled<'a>;
 
     /// Writes our changes that the server does not have. To be called after [`Watcher::distrust`].
-    fn write_back<'a>(&'a self, file: &'a Handle) -> LeaseTold<'a>;
+    fn write_back<'a>(&'a self, file: &'a Handle) -> LeaseHandled<'a>;
 
     /// The lease on `file` has ended: both of these. A server that waits for that continues then;
     /// one that grants leases only for reading does not wait.
-    fn broken<'a>(&'a self, file: &'a Handle) -> LeaseTold<'a> {
+    fn broken<'a>(&'a self, file: &'a Handle) -> LeaseHandled<'a> {
         Box::pin(async move {
             self.distrust(file).await;
             self.write_back(file).await;

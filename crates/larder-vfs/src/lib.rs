@@ -53,7 +53,7 @@ pub use fs::{
     OpenId, OpenOffset, Opened, RenameFlags, Told, Written,
 };
 pub use id::{Handle, Ino};
-pub use lease::{Lease, LeaseTold, Watcher};
+pub use lease::{Lease, LeaseHandled, Watcher};
 pub use lock::{
     GivenUp, KeptLock, LOCK_END, Lock, LockChange, LockKind, LockMap, LockMode, LockOwner,
 };

@@ -57,7 +57,7 @@ pub(crate) fn open(
         config.parent_in_record = parent_in_record;
         let disk = Arc::new(RealDisk::open(&dir)?);
         let opened = Cache::open(disk, Arc::new(RealClock), config);
-        let cache = opened.map_err(|error| told(error, &dir))?;
+        let cache = opened.map_err(|error| explained(error, &dir))?;
         Ok(Opened { cache, dir })
     })();
     if opened.is_err() {
@@ -113,7 +113,7 @@ fn identity_shown_as(found: &str) -> Option<String> {
 }
 
 /// The error as people need it: with the name of the volume, and the process that has the cache.
-fn told(error: OpenError, dir: &Path) -> anyhow::Error {
+fn explained(error: OpenError, dir: &Path) -> anyhow::Error {
     match &error {
         OpenError::InUse { .. } => match user_of(dir) {
             Some(record) if record.is_detached => {

@@ -23,7 +23,7 @@ use crate::stack::Engine;
 /// Bytes per read, when files are read for the cache's sake.
 const READ_BYTES: u32 = 1 << 20;
 /// How often a waiting command gets a progress report.
-const TOLD_EVERY: Duration = Duration::from_millis(250);
+const PROGRESS_EVERY: Duration = Duration::from_millis(250);
 /// Bytes of entries asked for at a time.
 const LISTING_BYTES: u32 = 64 << 10;
 
@@ -171,7 +171,7 @@ impl Engine {
         let syncing = self.client.sync(&wanted);
         tokio::pin!(syncing);
         let sent = loop {
-            match clock().timeout(TOLD_EVERY, &mut syncing).await {
+            match clock().timeout(PROGRESS_EVERY, &mut syncing).await {
                 Ok(sent) => break sent,
                 Err(_) => {
                     let left = self.client.unsent(&wanted);

@@ -118,7 +118,7 @@ impl Engine {
                     Patience::Full => Server::reach(back).await,
                     Patience::Short => Server::reach_soon(back).await,
                 };
-                (reached.map_err(|unreached| back.told(unreached))?, open()?)
+                (reached.map_err(|unreached| back.with_advice(unreached))?, open()?)
             }
         };
         if let Some(known) = server.known() {
@@ -236,7 +236,7 @@ impl Backend {
     }
 
     /// Why there is no mount, and what would help.
-    fn told(&self, Unreached { is_away, why }: Unreached) -> Unreached {
+    fn with_advice(&self, Unreached { is_away, why }: Unreached) -> Unreached {
         let would_help = is_away && !self.options.background;
         let why = match self.cache.as_ref().filter(|dir| would_help && dir.exists()) {
             Some(dir) => anyhow!("{why:#}; option bg mounts what {} holds of it", dir.display()),

@@ -165,8 +165,8 @@ impl Supervisor<'_> {
                     };
                     tokio::select! {
                         () = clock().sleep(pause) => {}
-                        told = self.signals.next() => {
-                            if told == Told::End {
+                        request = self.signals.next() => {
+                            if request == Request::End {
                                 self.end_session();
                                 bail!("ended by a signal while no worker was there");
                             }
@@ -186,11 +186,11 @@ impl Supervisor<'_> {
         loop {
             let said = tokio::select! {
                 said = link.read_u8() => said.ok(),
-                told = self.signals.next() => {
-                    match told {
+                request = self.signals.next() => {
+                    match request {
                         // It unmounts, and then ends.
-                        Told::End => terminate(&child),
-                        Told::Reopen => {
+                        Request::End => terminate(&child),
+                        Request::Reopen => {
                             log::reopen();
                             is_reopened = true;
                             hang_up(&child, served_since.is_some() || is_trying);
@@ -331,7 +331,7 @@ fn send(child: &Child, signal: rustix::process::Signal) {
 
 /// The request of a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Told {
+enum Request {
     /// The end of the mount.
     End,
     /// Open the log again.
@@ -351,19 +351,19 @@ impl Signals {
         ]))
     }
 
-    async fn next(&mut self) -> Told {
+    async fn next(&mut self) -> Request {
         let [terminate, interrupt, hangup] = &mut self.0;
         let name = tokio::select! {
             _ = terminate.recv() => "SIGTERM",
             _ = interrupt.recv() => "SIGINT",
             _ = hangup.recv() => {
                 if log::is_file() {
-                    return Told::Reopen;
+                    return Request::Reopen;
                 }
                 "SIGHUP"
             }
         };
         tracing::info!("{name}: unmounting");
-        Told::End
+        Request::End
     }
 }

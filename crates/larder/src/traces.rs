@@ -20,7 +20,7 @@ pub(crate) struct Traces {
     /// No other mount of the export may be exclusive.
     _sole: Option<Sole>,
     /// The record was written: from then on it says whose the files are.
-    is_told: AtomicBool,
+    is_on_record: AtomicBool,
 }
 
 impl Traces {
@@ -59,7 +59,7 @@ impl Traces {
             runtime_dir,
             mountpoint: plan.mountpoint.clone(),
             _sole: sole,
-            is_told: AtomicBool::new(false),
+            is_on_record: AtomicBool::new(false),
         };
         Ok((server, traces, log))
     }
@@ -69,7 +69,7 @@ impl Traces {
     /// # Errors
     /// If the directory cannot be written.
     pub(crate) fn put(&self, record: &Record) -> Result<()> {
-        self.is_told.store(true, Ordering::Relaxed);
+        self.is_on_record.store(true, Ordering::Relaxed);
         self.runtime_dir.put(&self.mountpoint, record)
     }
 }
@@ -80,7 +80,7 @@ impl Drop for Traces {
         // has removed ours, the present ones belong to a mount that is just beginning.
         let ours = match self.runtime_dir.get(&self.mountpoint) {
             Some(record) => record.pid == std::process::id(),
-            None => !self.is_told.load(Ordering::Relaxed),
+            None => !self.is_on_record.load(Ordering::Relaxed),
         };
         if ours {
             self.runtime_dir.remove(&self.mountpoint);
@@ -131,10 +131,15 @@ mod tests {
         let begin = || {
             let runtime_dir = RuntimeDir::at(folder.path().join("larder")).unwrap();
             let server = Server::bind(&runtime_dir.socket(mountpoint)).unwrap();
-            let is_told = AtomicBool::new(false);
+            let is_on_record = AtomicBool::new(false);
             (
                 server,
-                Traces { runtime_dir, mountpoint: mountpoint.to_owned(), _sole: None, is_told },
+                Traces {
+                    runtime_dir,
+                    mountpoint: mountpoint.to_owned(),
+                    _sole: None,
+                    is_on_record,
+                },
             )
         };
         let is_there = |traces: &Traces| traces.runtime_dir.socket(mountpoint).exists();

@@ -1,5 +1,5 @@
 //! Flipped bits anywhere in a closed cache: right bytes or a miss, never wrong ones, never a
-//! failure of the mount. The head is the exception: if both its copies are damaged, the cache is
+//! failure of the mount. The label is the exception: if both its copies are damaged, the cache is
 //! refused with a message.
 
 use larder_io::Image;

@@ -33,7 +33,7 @@ fn another_format_is_refused() {
 }
 
 #[test]
-fn a_head_without_checksums_is_read_and_written_anew() {
+fn a_label_without_checksums_is_read_and_written_anew() {
     let disk = SimDisk::new();
     open(&disk).close().unwrap();
     let file = disk.open("larder-cache", OpenMode::Existing).unwrap();
@@ -47,28 +47,28 @@ fn a_head_without_checksums_is_read_and_written_anew() {
 }
 
 #[test]
-fn a_flipped_bit_in_the_head_is_told_from_another_format() {
+fn a_flipped_bit_in_the_label_is_told_from_another_format() {
     let disk = SimDisk::new();
     let cache = open(&disk);
     let no = filled(&cache, b"v1", 1, CHUNK).number();
     cache.close().unwrap();
-    let head = || disk.open("larder-cache", OpenMode::Existing).unwrap();
-    let mut sound = vec![0; usize::try_from(head().len().unwrap()).unwrap()];
-    head().read_exact_at(&mut sound, 0).unwrap();
+    let label = || disk.open("larder-cache", OpenMode::Existing).unwrap();
+    let mut sound = vec![0; usize::try_from(label().len().unwrap()).unwrap()];
+    label().read_exact_at(&mut sound, 0).unwrap();
     // The digit of the format.
     let digit = sound.iter().position(|byte| *byte == b'1').unwrap();
     let mut damaged = sound.clone();
     damaged[digit] = b'3';
-    head().write_at(&damaged, 0).unwrap();
+    label().write_at(&damaged, 0).unwrap();
     let cache = open(&disk);
     assert!(cache.file(no).version().is_some());
     cache.close().unwrap();
     let mut healed = vec![0; sound.len()];
-    head().read_exact_at(&mut healed, 0).unwrap();
+    label().read_exact_at(&mut healed, 0).unwrap();
     assert_eq!(healed, sound);
     let second = digit + sound.len() / 2 + 1;
     damaged[second] = b'3';
-    head().write_at(&damaged, 0).unwrap();
+    label().write_at(&damaged, 0).unwrap();
     let error = try_open(&disk).map(|_| ()).unwrap_err();
     assert!(matches!(error, OpenError::DamagedHead), "{error}");
     assert!(error.to_string().contains("never sent"), "{error}");

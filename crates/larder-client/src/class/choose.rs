@@ -33,13 +33,13 @@ pub struct Durability {
 
 impl std::fmt::Display for Durability {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.told(self.reached.name()))
+        f.write_str(&self.line(self.reached.name()))
     }
 }
 
 impl Durability {
     /// A line with this word for the level that all bytes have reached.
-    fn told(&self, level: &str) -> String {
+    fn line(&self, level: &str) -> String {
         let promised = self.promised.map_or("nothing", Level::name);
         let due = self.due.map(|due| format!(" due={due}")).unwrap_or_default();
         format!("level={level} promised={promised}{due}")
@@ -247,12 +247,12 @@ impl Core {
         let durability = self.durability(node);
         let level = durability.reached.name();
         if durability.reached < Level::Shared || node.state().known().attr.kind != Kind::File {
-            return durability.told(level);
+            return durability.line(level);
         }
         let cred = self.caller(&Cred::root());
         let asked =
             async { on_handle!(self, &cred, node, handle => self.remote.stored(&cred, &handle)) };
-        durability.told(match self.clock.timeout(PATIENCE, asked).await {
+        durability.line(match self.clock.timeout(PATIENCE, asked).await {
             Ok(Ok(parts)) => level_of(&parts),
             // It has them on its disk.
             Ok(Err(Error::NotSupported)) => level,

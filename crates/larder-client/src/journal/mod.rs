@@ -10,5 +10,5 @@ mod record;
 mod resume;
 mod session;
 
-pub(crate) use record::{Known, ListingHead, Name, Page, PageEntry, Record, Version, name_bytes};
+pub(crate) use record::{Known, ListingState, Name, Page, PageEntry, Record, Version, name_bytes};
 pub(crate) use session::{Carried, LockRecord, OPEN_BLOCK, OpenRecord, Unfinished};

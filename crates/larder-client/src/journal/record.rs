@@ -57,7 +57,7 @@ pub(crate) struct Known {
     /// Directories: names recorded under another epoch are not valid (see [`Name::epoch`]).
     pub(crate) epoch: u64,
     /// Directories: how much of the listing is cached.
-    pub(crate) listing: Option<ListingHead>,
+    pub(crate) listing: Option<ListingState>,
     /// Where the file was last seen, to find it again after its handle went stale.
     pub(crate) hint: Option<(Ino, OsString)>,
     /// Symbolic links: the target.
@@ -115,7 +115,7 @@ impl Version {
 
 /// State of a cached listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ListingHead {
+pub(crate) struct ListingState {
     /// The directory's epoch when it was read.
     pub(crate) epoch: u64,
     /// Cached pages, from the beginning.
@@ -213,7 +213,7 @@ impl Record for Known {
             epoch: input.u64()?,
             listing: input.option(|input| {
                 let (epoch, pages) = (input.u64()?, input.u32()?);
-                Some(ListingHead { epoch, pages, complete: input.flag()? })
+                Some(ListingState { epoch, pages, complete: input.flag()? })
             })?,
             hint: input.option(|input| Some((Ino(input.u64()?), name(input)?)))?,
             target: input.option(name)?,
@@ -417,7 +417,7 @@ mod tests {
             asked: Monotonic::from_nanos(2),
             ttl: Duration::from_millis(3),
             epoch: 4,
-            listing: Some(ListingHead { epoch: 4, pages: 2, complete: true }),
+            listing: Some(ListingState { epoch: 4, pages: 2, complete: true }),
             hint: Some((Ino(1), OsString::from_vec(vec![0xff, b'x']))),
             target: Some("../t".into()),
             cookie_verifier: 77,

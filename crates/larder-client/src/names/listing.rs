@@ -19,7 +19,7 @@ use super::recover::on_handle;
 use super::walk::GoesRound;
 use super::whole::NamesOfPage;
 use crate::core::Core;
-use crate::journal::{ListingHead, Page, PageEntry, Record, name_bytes};
+use crate::journal::{ListingState, Page, PageEntry, Record, name_bytes};
 use crate::node::Node;
 
 /// Largest reply that we ask for, in bytes.
@@ -235,7 +235,7 @@ impl Core {
         let pages = head.map_or(0, |head| head.pages).max(number + 1);
         let pages = if number == 0 { 1 } else { pages };
         state.listed_mut().set_last_page(number, page.clone());
-        state.set_listing(ListingHead { epoch, pages, complete: page.eof });
+        state.set_listing(ListingState { epoch, pages, complete: page.eof });
         self.table.persist(dir.ino, &mut state);
         drop(state);
         self.cache.put_listing(dir.no(), number, &page.encode());

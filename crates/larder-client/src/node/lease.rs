@@ -7,7 +7,7 @@
 //! CHANGE_NOTIFY), so when it ends the names in the directory are not trusted, even if a later
 //! description shows nothing new.
 
-use larder_vfs::{Handle, Ino, LeaseTold, Watcher};
+use larder_vfs::{Handle, Ino, LeaseHandled, Watcher};
 
 use super::table::Node;
 use crate::core::Core;
@@ -51,7 +51,7 @@ impl Core {
 }
 
 impl Watcher for Core {
-    fn distrust<'a>(&'a self, file: &'a Handle) -> LeaseTold<'a> {
+    fn distrust<'a>(&'a self, file: &'a Handle) -> LeaseHandled<'a> {
         Box::pin(async move {
             if let Some(node) = self.leased_node(file) {
                 self.give_up_lease(&node);
@@ -60,7 +60,7 @@ impl Watcher for Core {
         })
     }
 
-    fn write_back<'a>(&'a self, file: &'a Handle) -> LeaseTold<'a> {
+    fn write_back<'a>(&'a self, file: &'a Handle) -> LeaseHandled<'a> {
         Box::pin(async move {
             let Some(node) = self.leased_node(file) else { return };
             if !self.has_unsent(&node) {

@@ -29,7 +29,7 @@ use super::dropped::Dropped;
 use super::leasing::Leasing;
 use super::server_times::Age;
 use super::verdicts::Rights;
-use crate::journal::{Known, ListingHead, Unfinished, Version};
+use crate::journal::{Known, ListingState, Unfinished, Version};
 use crate::names::{Dentry, Hidden, Listed, Whole};
 use crate::open::Opens;
 use crate::options::TtlRange;
@@ -282,7 +282,7 @@ impl State {
     }
 
     /// Directories: this much of the listing is cached.
-    pub(crate) fn set_listing(&mut self, head: ListingHead) {
+    pub(crate) fn set_listing(&mut self, head: ListingState) {
         debug_assert!(head.pages > 0, "a listing has a first page");
         debug_assert_eq!(head.epoch, self.known.epoch, "a listing is of the present epoch");
         self.known.listing = Some(head);

@@ -3,7 +3,7 @@
 use super::*;
 use larder_io::SimClock;
 use larder_vfs::conformance::{Traits, Verdict, cases};
-use larder_vfs::{LeaseTold, MemRemote};
+use larder_vfs::{LeaseHandled, MemRemote};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::mpsc;
@@ -139,12 +139,12 @@ async fn what_was_remembered_holds_until_it_is_reached() {
 struct Counting(AtomicUsize);
 
 impl Watcher for Counting {
-    fn distrust<'a>(&'a self, _: &'a Handle) -> LeaseTold<'a> {
+    fn distrust<'a>(&'a self, _: &'a Handle) -> LeaseHandled<'a> {
         self.0.fetch_add(1, Ordering::SeqCst);
         Box::pin(std::future::ready(()))
     }
 
-    fn write_back<'a>(&'a self, _: &'a Handle) -> LeaseTold<'a> {
+    fn write_back<'a>(&'a self, _: &'a Handle) -> LeaseHandled<'a> {
         Box::pin(std::future::ready(()))
     }
 }

@@ -56,10 +56,10 @@ pub(super) async fn build(
         let why = match stack::build(plan, hold, events, patience).await {
             Ok(stack) => return Ok(stack),
             Err(Unreached { is_away: true, why }) => why,
-            Err(Unreached { is_away: false, why }) => return Err(told(why, tries)),
+            Err(Unreached { is_away: false, why }) => return Err(given_up(why, tries)),
         };
         let Some(pause) = pause(&mut backoff, begin.elapsed(), options.retry_max) else {
-            return Err(told(why, tries));
+            return Err(given_up(why, tries));
         };
         tracing::warn!("{why:#}; next try in {pause:?}");
         *problem.lock().unwrap_or_else(PoisonError::into_inner) = format!("{why:#}");
@@ -82,7 +82,7 @@ pub(super) async fn build(
 }
 
 /// Why it was given up. The command may be gone: so this is logged, too.
-fn told(why: anyhow::Error, tries: u32) -> anyhow::Error {
+fn given_up(why: anyhow::Error, tries: u32) -> anyhow::Error {
     if tries > 1 {
         tracing::error!("given up after {tries} tries: {why:#}");
     }

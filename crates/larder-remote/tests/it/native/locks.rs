@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Weak;
 
 use larder_vfs::LockMode::{Exclusive, Shared};
-use larder_vfs::{Error, KeptLock, LOCK_END, LeaseTold, LockChange, LockMode, Result, Watcher};
+use larder_vfs::{Error, KeptLock, LOCK_END, LeaseHandled, LockChange, LockMode, Result, Watcher};
 
 use super::*;
 
@@ -177,11 +177,11 @@ async fn locks_are_claimed_after_the_metadata_server_was_started_anew() {
 struct Loss(tokio::sync::Notify);
 
 impl Watcher for Loss {
-    fn distrust<'a>(&'a self, _: &'a Handle) -> LeaseTold<'a> {
+    fn distrust<'a>(&'a self, _: &'a Handle) -> LeaseHandled<'a> {
         Box::pin(std::future::ready(()))
     }
 
-    fn write_back<'a>(&'a self, _: &'a Handle) -> LeaseTold<'a> {
+    fn write_back<'a>(&'a self, _: &'a Handle) -> LeaseHandled<'a> {
         Box::pin(std::future::ready(()))
     }
 

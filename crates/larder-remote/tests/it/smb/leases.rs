@@ -4,7 +4,7 @@ use super::setup::{Setup, eventually, mount, options, pattern};
 use larder_remote::smb::{MountOptions, Smb};
 use larder_testkit::Samba;
 use larder_vfs::{
-    Access, Cred, Error, Handle, Lease, LeaseTold, Remote, Removal, SetAttr, SetTime, Stability,
+    Access, Cred, Error, Handle, Lease, LeaseHandled, Remote, Removal, SetAttr, SetTime, Stability,
     Watcher,
 };
 use std::sync::Arc;
@@ -21,12 +21,12 @@ pub(super) struct Told {
 }
 
 impl Watcher for Told {
-    fn distrust<'a>(&'a self, file: &'a Handle) -> LeaseTold<'a> {
+    fn distrust<'a>(&'a self, file: &'a Handle) -> LeaseHandled<'a> {
         self.files.send(file.clone()).unwrap();
         Box::pin(std::future::ready(()))
     }
 
-    fn write_back<'a>(&'a self, _: &'a Handle) -> LeaseTold<'a> {
+    fn write_back<'a>(&'a self, _: &'a Handle) -> LeaseHandled<'a> {
         Box::pin(async move { drop(self.may_go_on.acquire().await) })
     }
 }

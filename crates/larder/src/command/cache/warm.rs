@@ -41,7 +41,7 @@ pub(super) fn warm(paths: &[PathBuf]) -> Result<()> {
             scope.spawn(|| {
                 let next = || files.lock().ok()?.next();
                 while let Some((path, _)) = next() {
-                    told(read(&path, &|len| bar.inc(len)), &failed);
+                    counted(read(&path, &|len| bar.inc(len)), &failed);
                 }
             });
         }
@@ -57,10 +57,10 @@ fn collect(top: &Path, files: &mut Vec<(PathBuf, u64)>, failed: &AtomicU64) {
     let mut open = vec![top.to_owned()];
     while let Some(path) = open.pop() {
         let found = path.symlink_metadata().with_context(|| path.display().to_string());
-        match told(found, failed) {
+        match counted(found, failed) {
             Some(held) if held.is_file() => files.push((path, held.len())),
             Some(held) if held.is_dir() => {
-                open.extend(told(children(&path), failed).into_iter().flatten());
+                open.extend(counted(children(&path), failed).into_iter().flatten());
             }
             _ => {}
         }
@@ -74,7 +74,7 @@ fn children(folder: &Path) -> Result<Vec<PathBuf>> {
 }
 
 /// Reports an error on standard error and counts it.
-fn told<T>(done: Result<T>, failed: &AtomicU64) -> Option<T> {
+fn counted<T>(done: Result<T>, failed: &AtomicU64) -> Option<T> {
     done.map_err(|error| {
         failed.fetch_add(1, Ordering::Relaxed);
         eprintln!("larder: {error:#}");

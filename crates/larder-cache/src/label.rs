@@ -1,4 +1,4 @@
-//! The head of a cache: the file that says what the directory is, and for which volume.
+//! The label of a cache: the file that says what the directory is, and for which volume.
 //!
 //! It is text, and holds the same lines twice, each copy with a checksum, so that a flipped bit is
 //! distinguished from another format, and costs nothing: the other copy counts, and the file is
@@ -13,8 +13,8 @@ use larder_io::{Disk, OpenMode, Writers};
 use crate::config::{Config, OpenError};
 use crate::open::{LOCK_FILE, read_small};
 
-const HEAD_FILE: &str = "larder-cache";
-const HEAD_FILE_NEW: &str = "larder-cache.new";
+const LABEL_FILE: &str = "larder-cache";
+const LABEL_FILE_NEW: &str = "larder-cache.new";
 /// Begins the first line, whatever the format.
 const FORMAT_WORDS: &str = "larder cache format ";
 const FORMAT_LINE: &str = "larder cache format 1";
@@ -24,7 +24,7 @@ const FORMAT_LINE: &str = "larder cache format 1";
 pub(crate) enum Found {
     /// Nothing yet: empty, or a first start was cut short in it.
     Nothing,
-    /// Our cache. Its head must be rewritten unless it `is_sound`.
+    /// Our cache. Its label must be rewritten unless it `is_sound`.
     Cache { is_sound: bool },
 }
 
@@ -34,7 +34,7 @@ pub(crate) enum Found {
 /// If it must be left alone: it is something else, another volume's cache, damaged, or its content
 /// may come from others.
 pub(crate) fn recognise(disk: &dyn Disk, config: &Config) -> Result<Found, OpenError> {
-    let text = match read_small(disk, HEAD_FILE) {
+    let text = match read_small(disk, LABEL_FILE) {
         Ok(text) => Some(text),
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) => return Err(OpenError::Unwritable(error)),
@@ -43,7 +43,7 @@ pub(crate) fn recognise(disk: &dyn Disk, config: &Config) -> Result<Found, OpenE
         Some(text) => Found::Cache { is_sound: judge(&text, config)? },
         None => {
             let names = disk.list("").map_err(OpenError::Unwritable)?;
-            let ours = [HEAD_FILE_NEW, LOCK_FILE];
+            let ours = [LABEL_FILE_NEW, LOCK_FILE];
             if !names.iter().all(|name| ours.contains(&name.as_str())) {
                 return Err(OpenError::NotACache);
             }
@@ -57,14 +57,14 @@ pub(crate) fn recognise(disk: &dyn Disk, config: &Config) -> Result<Found, OpenE
     }
 }
 
-/// Writes the head, durably, replacing the previous one.
+/// Writes the label, durably, replacing the previous one.
 pub(crate) fn write(disk: &dyn Disk, config: &Config) -> io::Result<()> {
-    let file = disk.open(HEAD_FILE_NEW, OpenMode::Create)?;
+    let file = disk.open(LABEL_FILE_NEW, OpenMode::Create)?;
     file.set_len(0)?;
     file.write_at(text(config).as_bytes(), 0)?;
     file.sync_data()?;
     disk.create_dir_all("data")?;
-    disk.rename(HEAD_FILE_NEW, HEAD_FILE)?;
+    disk.rename(LABEL_FILE_NEW, LABEL_FILE)?;
     disk.sync_dir("")
 }
 
@@ -78,7 +78,8 @@ fn check_line(format: &[u8], volume: &[u8]) -> String {
     format!("check {:08x}", crc32c::crc32c_append(sum, volume))
 }
 
-/// The head as it is written. The empty line keeps a flipped end of line from damaging both copies.
+/// The label as it is written. The empty line keeps a flipped end of line from damaging both
+/// copies.
 fn text(config: &Config) -> String {
     let volume = volume_line(config);
     let check = check_line(FORMAT_LINE.as_bytes(), volume.as_bytes());
@@ -86,14 +87,14 @@ fn text(config: &Config) -> String {
     format!("{copy}\n{copy}")
 }
 
-/// Whether a head that names our format and volume is as it was written.
+/// Whether a label that names our format and volume is as it was written.
 fn judge(found: &[u8], config: &Config) -> Result<bool, OpenError> {
     let lines: Vec<&[u8]> = found.split(|byte| *byte == b'\n').collect();
     let is_sound = |copy: &&[&[u8]]| copy[2] == check_line(copy[0], copy[1]).as_bytes();
     let (format, volume) = match (lines.windows(3).find(is_sound), &lines[..]) {
         (Some(copy), _) => (copy[0], copy[1]),
         // Made before there were checksums.
-        (None, [format, volume, b""]) if is_head(format, volume) => (*format, *volume),
+        (None, [format, volume, b""]) if is_label(format, volume) => (*format, *volume),
         _ => return Err(OpenError::DamagedHead),
     };
     let shown = |line: &[u8]| String::from_utf8_lossy(line).into_owned();
@@ -107,8 +108,8 @@ fn judge(found: &[u8], config: &Config) -> Result<bool, OpenError> {
     Ok(found == text(config).as_bytes())
 }
 
-/// Whether two lines have the form of a head.
-fn is_head(format: &[u8], volume: &[u8]) -> bool {
+/// Whether two lines have the form of a label.
+fn is_label(format: &[u8], volume: &[u8]) -> bool {
     let number = format.strip_prefix(FORMAT_WORDS.as_bytes());
     let digits = volume.strip_prefix(b"volume ");
     number.is_some_and(|number| !number.is_empty() && number.iter().all(u8::is_ascii_digit))
