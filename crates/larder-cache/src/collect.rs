@@ -37,8 +37,8 @@ struct Read {
     /// zero.
     inner: Vec<Range<u64>>,
     /// Bytes of chunks that are kept as a base for later changes, and the numbers of those chunks.
-    kept: Vec<u8>,
-    kept_chunks: Range<u64>,
+    base: Vec<u8>,
+    base_chunks: Range<u64>,
     /// Where the piece is not a hole. Determined after the sums, so that the sums include no data
     /// that is missing here.
     data: RangeSet,
@@ -81,8 +81,8 @@ impl CachedFile {
     pub(crate) fn collect(&self, state: &mut State, stamp: Stamp) -> io::Result<()> {
         let file = self.local(state)?;
         for piece in self.begin_comparing(state, &*file, &stamp)? {
-            let kept = state.base().wanted_of(&piece);
-            let read = read_piece(&*file, &piece, kept, state.size())?;
+            let base = state.base().wanted_of(&piece);
+            let read = read_piece(&*file, &piece, base, state.size())?;
             self.take_piece(state, piece, &read);
         }
         self.end_comparing(state, stamp);
@@ -112,14 +112,14 @@ impl CachedFile {
     ) -> io::Result<bool> {
         let Some(before) = self.in_bypass(serial) else { return Ok(false) };
         let (size, changes) = (before.size(), before.changes().count());
-        let kept = before.base().wanted_of(&piece);
+        let base = before.base().wanted_of(&piece);
         drop(before);
-        let read = read_piece(file, &piece, kept.clone(), size);
+        let read = read_piece(file, &piece, base.clone(), size);
         let Some(mut state) = self.in_bypass(serial) else { return Ok(false) };
         let is_same = state.size() == size && state.changes().count() == changes;
         let read = match read {
             Ok(read) if is_same => read,
-            _ => read_piece(file, &piece, kept, state.size())?,
+            _ => read_piece(file, &piece, base, state.size())?,
         };
         self.take_piece(&mut state, piece, &read);
         self.note(&mut state);
@@ -170,10 +170,10 @@ impl CachedFile {
 impl Read {
     /// The bytes of a chunk in a file of `size` bytes, if the chunk is kept as a base.
     fn bytes_of(&self, chunk: u64, size: u64) -> Option<&[u8]> {
-        let first = self.kept_chunks.start * crate::CHUNK_BYTES;
-        let range = self.kept_chunks.contains(&chunk).then(|| chunk_range(chunk, size))?;
-        let index = |at: u64| usize::try_from(at - first).expect("what is kept is in memory");
-        self.kept.get(index(range.start)..index(range.end))
+        let first = self.base_chunks.start * crate::CHUNK_BYTES;
+        let range = self.base_chunks.contains(&chunk).then(|| chunk_range(chunk, size))?;
+        let index = |at: u64| usize::try_from(at - first).expect("what is base is in memory");
+        self.base.get(index(range.start)..index(range.end))
     }
 }
 
@@ -181,16 +181,16 @@ impl Read {
 fn read_piece(
     file: &dyn DiskFile,
     piece: &Range<u64>,
-    kept_chunks: Range<u64>,
+    base_chunks: Range<u64>,
     size: u64,
 ) -> io::Result<Read> {
     let piece = piece.start..piece.end.min(chunks_of(&(0..size)).end);
     let mut summer = Summer::new();
-    let (mut sums, mut inner, mut kept) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut sums, mut inner, mut base) = (Vec::new(), Vec::new(), Vec::new());
     for chunk in piece.clone() {
         sums.push(summer.sum(file, chunk, size)?);
-        if kept_chunks.contains(&chunk) {
-            kept.extend_from_slice(summer.bytes());
+        if base_chunks.contains(&chunk) {
+            base.extend_from_slice(summer.bytes());
         }
         let starts = (chunk * crate::CHUNK_BYTES..).step_by(BLOCK_BYTES as usize);
         let blocks = summer.bytes().chunks(BLOCK_BYTES as usize).zip(starts);
@@ -204,7 +204,7 @@ fn read_piece(
         let bytes = piece.start * crate::CHUNK_BYTES..chunk_range(piece.end - 1, size).end;
         file.data_ranges(bytes)?.into_iter().for_each(|range| data.insert(range));
     }
-    Ok(Read { sums, inner, kept, kept_chunks, data })
+    Ok(Read { sums, inner, base, base_chunks, data })
 }
 
 /// Where in a file a part that begins at `start` has these places.

@@ -40,7 +40,7 @@ pub(crate) fn with_local_changes(index: &Index) -> BTreeSet<FileNo> {
 #[derive(Debug, Default)]
 pub(crate) struct BootEnded {
     /// Files whose changes are there.
-    pub(crate) kept: BTreeSet<FileNo>,
+    pub(crate) survived: BTreeSet<FileNo>,
     /// Those whose are not.
     pub(crate) lost: BTreeSet<FileNo>,
     /// Of these, those whose changes lay in memory.
@@ -50,12 +50,12 @@ pub(crate) struct BootEnded {
 /// Drops local changes that may not be on the disk as their records say; those that were kept
 /// ([`crate::kept`]) stay as they were when they were kept.
 pub(crate) fn keep_synced(index: &Index) -> BootEnded {
-    let BootEnded { mut kept, mut lost, mut lost_in_memory } = BootEnded::default();
+    let BootEnded { mut survived, mut lost, mut lost_in_memory } = BootEnded::default();
     for (record_key, value) in index.scan_all(&[tag::LOCAL]) {
         let Some(no) = number_in_key(&record_key) else { continue };
         let record = LocalRecord::decode(&value);
         if record.as_ref().is_some_and(|record| record.synced) {
-            kept.insert(no);
+            survived.insert(no);
         } else {
             lost.insert(no);
             if record.is_some_and(|record| is_in_memory(record.serial)) {
@@ -65,17 +65,17 @@ pub(crate) fn keep_synced(index: &Index) -> BootEnded {
         }
     }
     let ranges = index.scan_all(&[tag::DIRTY_RANGE]).into_iter();
-    let is_kept = |key: &[u8]| number_in_key(key).is_some_and(|no| kept.contains(&no));
-    index.put_all(ranges.filter(|(key, _)| !is_kept(key)).map(|(key, _)| (key, None)).collect());
+    let is_there = |key: &[u8]| number_in_key(key).is_some_and(|no| survived.contains(&no));
+    index.put_all(ranges.filter(|(key, _)| !is_there(key)).map(|(key, _)| (key, None)).collect());
     for (no, record) in kept_record::all(index) {
         // An orderly stop has synced more.
-        if kept.insert(no) {
+        if survived.insert(no) {
             lost.remove(&no);
             lost_in_memory.remove(&no);
             restore(index, no, record);
         }
     }
-    BootEnded { kept, lost, lost_in_memory }
+    BootEnded { survived, lost, lost_in_memory }
 }
 
 /// In another boot, replaces later records by what was kept.

@@ -279,11 +279,11 @@ fn try_start(
     index.reserve_numbers(first);
     let (session, trust_floor) = next_session(&index, start);
     let usage = saved_usage(&index);
-    let BootEnded { kept, lost, lost_in_memory } = match continued {
-        true => BootEnded { kept: with_local_changes(&index), ..BootEnded::default() },
+    let BootEnded { survived, lost, lost_in_memory } = match continued {
+        true => BootEnded { survived: with_local_changes(&index), ..BootEnded::default() },
         false => end_boot(&index),
     };
-    let mut dropped = drop_dirty(&**disk, &index, |no| kept.contains(&no));
+    let mut dropped = drop_dirty(&**disk, &index, |no| survived.contains(&no));
     if continued {
         // They reached the server, or are still here: only clean bytes went.
         dropped.marks = 0;
@@ -316,7 +316,7 @@ fn next_session(index: &Index, start: Start) -> (u64, u64) {
 fn end_boot(index: &Index) -> BootEnded {
     let ended = keep_synced(index);
     // The records belong to the kept changes.
-    if ended.kept.is_empty() {
+    if ended.survived.is_empty() {
         let records = index.scan_all(&[tag::SESSION]);
         index.put_all(records.into_iter().map(|(key, _)| (key, None)).collect());
     }

@@ -10,9 +10,9 @@ use larder_cache::Cache;
 use larder_io::Clock;
 use larder_vfs::{
     Access, Attr, Change, Changed, Committed, Cookie, CopyEnd, Cred, Deferring, Error, Found,
-    Future, Handle, Intent, Judged, KeptLock, Listing, LockChange, LockMode, LookedUp, Made, New,
-    Remote, RemoteCopied, RemoteLimits, RemoteOpened, RemoteRead, RemoteWritten, Removal, Seek,
-    SetAttr, SetXattr, SpaceChange, Stability, StatFs, Time, Token, Watcher,
+    Future, Handle, Intent, Judged, Listing, LockChange, LockMode, LookedUp, Made, New, Remote,
+    RemoteCopied, RemoteLimits, RemoteOpened, RemoteRead, RemoteWritten, Removal, ReservedLock,
+    Seek, SetAttr, SetXattr, SpaceChange, Stability, StatFs, Time, Token, Watcher,
 };
 
 use crate::licence::Licence;
@@ -205,7 +205,7 @@ impl Remote for Names {
         cred: &'a Cred,
         file: &'a Handle,
         changes: &'a [LockChange],
-    ) -> Future<'a, Option<KeptLock>> {
+    ) -> Future<'a, Option<ReservedLock>> {
         Box::pin(async move {
             let server = self.shared.at_server(cred, file).await?;
             self.remote().await_lock(cred, &server, changes).await

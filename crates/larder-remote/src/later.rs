@@ -10,9 +10,10 @@ use larder_io::{Clock, RealClock};
 use larder_rpc::patience::{gives_up, retry_pauses};
 use larder_vfs::{
     Access, Attr, Change, Changed, Committed, Cookie, CopyEnd, Cred, Deadline, Error, Found,
-    Future, Handle, Intent, Judged, KeptLock, Listing, LockChange, LockMode, LookedUp, Made, New,
-    Remote, RemoteCopied, RemoteLimits, RemoteOpened, RemoteRead, RemoteWritten, Removal, Result,
-    Seek, SetAttr, SetXattr, SpaceChange, Stability, StatFs, StoredPart, Time, Token, Watcher,
+    Future, Handle, Intent, Judged, Listing, LockChange, LockMode, LookedUp, Made, New, Remote,
+    RemoteCopied, RemoteLimits, RemoteOpened, RemoteRead, RemoteWritten, Removal, ReservedLock,
+    Result, Seek, SetAttr, SetXattr, SpaceChange, Stability, StatFs, StoredPart, Time, Token,
+    Watcher,
 };
 use std::ffi::{OsStr, OsString};
 use std::fmt::{self, Display};
@@ -268,7 +269,7 @@ impl<R: Remote> Remote for Later<R> {
             cred: &'a Cred,
             file: &'a Handle,
             changes: &'a [LockChange]
-        ) -> Option<KeptLock>;
+        ) -> Option<ReservedLock>;
         fn test_lock(
             cred: &'a Cred,
             file: &'a Handle,

@@ -44,8 +44,8 @@ use bytes::Bytes;
 use larder_rpc::{Recovery, RpcClient, Snapshot};
 use larder_vfs::{
     Access, Attr, Change, Changed, Committed, Cookie, Cred, Found, Future, Handle, Intent, Judged,
-    KeptLock, Listing, LockChange, LockMode, LookedUp, Made, New, Remote, RemoteLimits,
-    RemoteOpened, RemoteRead, RemoteWritten, Removal, Result, Seek, SetAttr, SetXattr, SpaceChange,
+    Listing, LockChange, LockMode, LookedUp, Made, New, Remote, RemoteLimits, RemoteOpened,
+    RemoteRead, RemoteWritten, Removal, ReservedLock, Result, Seek, SetAttr, SetXattr, SpaceChange,
     Stability, StatFs, StoredPart, Time, Token, Watcher,
 };
 use larder_wire::meta::calls;
@@ -257,7 +257,7 @@ impl Remote for Native {
         cred: &'a Cred,
         file: &'a Handle,
         changes: &'a [LockChange],
-    ) -> Future<'a, Option<KeptLock>> {
+    ) -> Future<'a, Option<ReservedLock>> {
         Box::pin(async move {
             let kept = locking::wait(&self.session, cred, self.file(file)?, changes).await?;
             Ok(Some(kept))

@@ -18,8 +18,8 @@ use bytes::Bytes;
 use larder_io::Clock;
 use larder_vfs::{
     Access, Attr, Change, Changed, Committed, Cookie, CopyEnd, Cred, Error, Found, Future, Handle,
-    Intent, Judged, KeptLock, Listing, LockChange, LockMode, LookedUp, Made, New, Remote,
-    RemoteCopied, RemoteLimits, RemoteOpened, RemoteRead, RemoteWritten, Removal, Result, Seek,
+    Intent, Judged, Listing, LockChange, LockMode, LookedUp, Made, New, Remote, RemoteCopied,
+    RemoteLimits, RemoteOpened, RemoteRead, RemoteWritten, Removal, ReservedLock, Result, Seek,
     SetAttr, SetXattr, SpaceChange, Stability, StatFs, Time, Token, Watcher,
 };
 use tokio::sync::{Notify, watch};
@@ -198,7 +198,7 @@ impl Remote for Switch {
             cred: &'a Cred,
             file: &'a Handle,
             changes: &'a [LockChange]
-        ) -> Option<KeptLock>;
+        ) -> Option<ReservedLock>;
         fn test_lock(
             cred: &'a Cred,
             file: &'a Handle,

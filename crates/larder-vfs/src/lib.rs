@@ -55,7 +55,7 @@ pub use fs::{
 pub use id::{Handle, Ino};
 pub use lease::{Lease, LeaseHandled, Watcher};
 pub use lock::{
-    GivenUp, KeptLock, LOCK_END, Lock, LockChange, LockKind, LockMap, LockMode, LockOwner,
+    GivenUp, LOCK_END, Lock, LockChange, LockKind, LockMap, LockMode, LockOwner, ReservedLock,
 };
 pub use mem::{MemRemote, Trouble};
 pub use open::{Intent, RemoteOpened, Token};

@@ -64,7 +64,7 @@ pub struct Lock {
 pub type GivenUp = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// A lock that a server reserves for a waiter, until it is asked for. Dropping this gives it up.
-pub type KeptLock = Box<dyn Any + Send>;
+pub type ReservedLock = Box<dyn Any + Send>;
 
 /// Bytes of a file, and how they are to be locked from now on; `None`: not at all.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -21,9 +21,9 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::{
-    Access, Attr, Change, CopyEnd, Cred, Deferring, Error, Handle, Intent, KeptLock, Kind, Lease,
-    LockChange, LockMode, RemoteCopied, RemoteOpened, Result, Seek, SetAttr, SetXattr, SpaceChange,
-    StatFs, StoredPart, Time, Token, Watcher,
+    Access, Attr, Change, CopyEnd, Cred, Deferring, Error, Handle, Intent, Kind, Lease, LockChange,
+    LockMode, RemoteCopied, RemoteOpened, ReservedLock, Result, Seek, SetAttr, SetXattr,
+    SpaceChange, StatFs, StoredPart, Time, Token, Watcher,
 };
 
 /// A future answer. Boxing costs nothing compared with an RPC.
@@ -141,7 +141,7 @@ pub trait Remote: Send + Sync + 'static {
         _cred: &'a Cred,
         _file: &'a Handle,
         _changes: &'a [LockChange],
-    ) -> Future<'a, Option<KeptLock>> {
+    ) -> Future<'a, Option<ReservedLock>> {
         Box::pin(std::future::ready(Ok(None)))
     }
 

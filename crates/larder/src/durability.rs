@@ -108,7 +108,7 @@ impl Engine {
     pub(crate) fn unsaved(&self) -> Vec<Unsaved> {
         let path = |file: &larder_client::Unsaved| {
             let path = last_path(&self.cache, FileNo(file.ino.0))?;
-            let path = match &file.kept_beside {
+            let path = match &file.conflict {
                 Some((_, name)) => path.with_file_name(name),
                 None => path,
             };
@@ -120,7 +120,7 @@ impl Engine {
             class: self.client.class(file.ino).map(|choice| choice.class.name.clone()).ok(),
             durable: file.durability.into(),
             problem: file.failure.map(|error| error.to_string()),
-            kept_beside: file.kept_beside.map(|(name, _)| name.to_string_lossy().into_owned()),
+            kept_beside: file.conflict.map(|(name, _)| name.to_string_lossy().into_owned()),
             set_aside: None,
         };
         let dir = self.cache_dir.as_deref().unwrap_or(Path::new(""));

@@ -30,7 +30,7 @@ const NAME_CHARS_MAX: usize = 100;
 const LOG_BYTES_MAX: u64 = 1 << 20;
 
 /// How long the log of a mount that is gone is kept.
-const LOG_KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
+const LOG_AGE_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// The kind of the file of a sole mount.
 const SOLE: &str = "sole";
@@ -150,7 +150,7 @@ impl RuntimeDir {
             let is_mounted = self.0.join(hash).with_extension("json").exists();
             let modified = path.metadata().and_then(|held| held.modified());
             let age = modified.ok().and_then(|at| at.elapsed().ok()).unwrap_or_default();
-            if !is_mounted && age > LOG_KEPT {
+            if !is_mounted && age > LOG_AGE_MAX {
                 let _ = std::fs::remove_file(&path);
             }
         }
@@ -371,7 +371,7 @@ mod tests {
         dir.put(kept, &record("/kept")).unwrap();
         let log = |mountpoint| std::fs::File::create(dir.log(mountpoint)).unwrap();
         log(here).set_len(LOG_BYTES_MAX + 1).unwrap();
-        let long_ago = std::time::SystemTime::now() - 2 * LOG_KEPT;
+        let long_ago = std::time::SystemTime::now() - 2 * LOG_AGE_MAX;
         log(gone).set_modified(long_ago).unwrap();
         log(kept).set_modified(long_ago).unwrap();
         dir.tidy_logs(here);

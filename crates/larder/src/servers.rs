@@ -24,7 +24,7 @@ use crate::control::{
 use crate::enrolment::{forget_key, prepare};
 use crate::report::{DiskServed, DiskStatus, LostFile, ServerStatus, Standby, VolumeStatus};
 use crate::runtime_dir::{Kind, RuntimeDir};
-use crate::volume::KeptAt;
+use crate::volume::StoredIn;
 
 /// A server that answers commands; its socket is removed when this is dropped.
 pub(crate) struct Answering(PathBuf);
@@ -59,7 +59,7 @@ where
 pub(crate) struct Asked {
     pub(crate) volume: VolumeId,
     pub(crate) address: SocketAddr,
-    pub(crate) kept_at: KeptAt,
+    pub(crate) stored_in: StoredIn,
     pub(crate) engine: Arc<dyn Engine>,
     pub(crate) disks: Arc<ControlledDisks>,
     pub(crate) metadata: Metadata,
@@ -91,7 +91,7 @@ impl Asked {
     /// Adds a disk. Blocks, for half a minute if it replaces one that is away.
     fn enrol(&self, runtime: &Handle, wanted: &Wanted) -> Result<Enrolled> {
         let _one = self.enrolling.lock().unwrap_or_else(PoisonError::into_inner);
-        let keys = self.kept_at.keys.as_ref();
+        let keys = self.stored_in.keys.as_ref();
         let keys = keys.context("the volume is one of larder serve, whose disks are its own")?;
         let prepared = prepare(wanted, &*self.engine, keys)?;
         let (key, new) = (&prepared.key, &prepared.new);
@@ -121,7 +121,7 @@ impl Asked {
     /// Removes a disk, begins to, or keeps it.
     fn remove(&self, runtime: &Handle, disk: DiskId, keep: bool) -> Result<Removed> {
         let _one = self.enrolling.lock().unwrap_or_else(PoisonError::into_inner);
-        let keys = self.kept_at.keys.as_ref();
+        let keys = self.stored_in.keys.as_ref();
         let keys = keys.context("the volume is one of larder serve, whose disks are its own")?;
         let removal = runtime.block_on(async {
             let removal = match keep {
@@ -161,7 +161,7 @@ impl Asked {
         Ok(VolumeStatus {
             volume: self.volume.to_text(),
             address: self.address.to_string(),
-            engine: self.kept_at.engine.clone(),
+            engine: self.stored_in.engine.clone(),
             pid: std::process::id(),
             owner: self.metadata.epoch(),
             size_bytes: space.bytes,

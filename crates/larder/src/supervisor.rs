@@ -30,7 +30,7 @@ use crate::runtime_dir::Record;
 use crate::traces::{Traces, record};
 use crate::{front_door, log, login};
 use crashes::{Crashes, Next};
-pub(crate) use systemd::kept;
+pub(crate) use systemd::from_fd_store;
 
 /// Hidden option of `larder mount`: we are a worker, in this role.
 const ROLE: &str = "--worker";
@@ -66,19 +66,19 @@ impl Outcome {
     }
 }
 
-/// Mounts, unless a mount was `kept`, and keeps the mount served until it is gone.
+/// Mounts, unless a mount was `stored`, and keeps the mount served until it is gone.
 ///
 /// # Errors
 /// If the mount cannot be made. A worker's messages go to standard error, or to the log.
 pub(crate) fn run(
     plan: &Plan,
-    kept: Option<Session>,
+    stored: Option<Session>,
     announce: Announce,
     log: Option<&Path>,
 ) -> Result<ExitCode> {
     let (server, traces, log) = Traces::begin(plan, announce, log)?;
     log::begin(log.as_deref())?;
-    if kept.is_some() {
+    if stored.is_some() {
         tracing::info!("going on with the mount that systemd kept");
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -94,7 +94,7 @@ pub(crate) fn run(
             control: server.into_listener(),
             work_dir: std::env::current_dir().context("cannot find the working directory")?,
             program: std::env::current_exe().context("cannot find our own program")?,
-            session: kept,
+            session: stored,
             signals: Signals::listen()?,
             restarts: 0,
         };

@@ -80,7 +80,7 @@ pub(crate) fn engine_at(typed: &str) -> Result<EngineAt, String> {
 
 /// The place of a volume's metadata, and of its disks' keys.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Kept {
+pub(crate) struct Storage {
     /// Where the metadata is kept: a directory, or a database as libpq names it
     #[arg(long, value_name = "embedded:DIR|postgres:URL", value_parser = engine_at)]
     engine: EngineAt,
@@ -90,7 +90,7 @@ pub(crate) struct Kept {
     keys: Option<PathBuf>,
 }
 
-impl Kept {
+impl Storage {
     /// Opens the metadata. `term`: how long a commit keeps others from taking the volume, with
     /// engines that others can open.
     ///
@@ -369,8 +369,8 @@ pub(crate) struct MetaServer {
 }
 
 /// The places of a metadata server's data, as reported to commands.
-pub(crate) struct KeptAt {
-    /// The metadata ([`Kept::shown`]).
+pub(crate) struct StoredIn {
+    /// The metadata ([`Storage::shown`]).
     pub(crate) engine: String,
     /// The disks' keys; none, if there is but one disk, of the same process.
     pub(crate) keys: Option<PathBuf>,
@@ -383,19 +383,19 @@ pub(crate) struct KeptAt {
 pub(crate) async fn begin_meta(
     (engine, owned): (Arc<dyn Engine>, Owned),
     disks: Vec<DiskAddress>,
-    (config, kept_at): (server::Config, KeptAt),
+    (config, stored_in): (server::Config, StoredIn),
     (options, clock): (Options, &Arc<dyn Clock>),
 ) -> Result<MetaServer> {
     let id = owned.id();
     let disks = Arc::new(ControlledDisks::start(disks, id, owned.epoch(), clock));
     let asked = Arc::clone(&disks) as Arc<dyn Disks>;
     let kept = Arc::clone(&engine);
-    if let Some(keys) = &kept_at.keys {
+    if let Some(keys) = &stored_in.keys {
         forget_unused_keys(keys, &*engine)?;
     }
     let metadata = Metadata::start(engine, owned, asked, Arc::clone(clock), options)?;
     let left = metadata.left();
-    tokio::spawn(servers::see_off(left, Arc::clone(&disks), kept_at.keys.clone()));
+    tokio::spawn(servers::see_off(left, Arc::clone(&disks), stored_in.keys.clone()));
     if clock.timeout(READY_MAX, disks.ready()).await.is_err() {
         tracing::warn!("not all disks answer: what lies on the others can be used");
     }
@@ -404,7 +404,7 @@ pub(crate) async fn begin_meta(
     let asked = Asked {
         volume: id,
         address,
-        kept_at,
+        stored_in,
         engine: kept,
         disks,
         metadata: own,

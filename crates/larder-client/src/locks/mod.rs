@@ -32,7 +32,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use larder_vfs::{
-    Error, GivenUp, Handle, Ino, KeptLock, LOCK_END, Lock, LockChange, LockOwner, OpenId, Result,
+    Error, GivenUp, Handle, Ino, LOCK_END, Lock, LockChange, LockOwner, OpenId, ReservedLock,
+    Result,
 };
 use tokio::sync::Notify;
 
@@ -223,7 +224,7 @@ impl Core {
         opened: &OpenFile,
         changes: &[LockChange],
         pause: &mut Duration,
-    ) -> Option<KeptLock> {
+    ) -> Option<ReservedLock> {
         debug_assert!(!changes.is_empty(), "another mount has what it was asked for");
         let (node, cred) = (&*opened.node, &self.caller(&opened.cred));
         let kept =

@@ -85,12 +85,12 @@ pub(crate) struct Moment(u64);
 
 /// This many nodes stay in memory although the kernel has forgotten them: the server's decisions on
 /// a file's rights are known nowhere else.
-const FORGOTTEN_KEPT: usize = 1024;
+const FORGOTTEN_MAX: usize = 1024;
 /// More nodes than this are many, until there are only [`FEW`].
-const MANY: usize = 8 * FORGOTTEN_KEPT;
+const MANY: usize = 8 * FORGOTTEN_MAX;
 /// More than those that stay: the kernel may have forgotten these before there were many, and does
 /// not forget them again.
-const FEW: usize = 2 * FORGOTTEN_KEPT;
+const FEW: usize = 2 * FORGOTTEN_MAX;
 
 /// The nodes in memory, over the index.
 pub(crate) struct Table {
@@ -233,7 +233,7 @@ impl Table {
             larder_io::memory::give_back();
             return;
         }
-        if !nodes.many && nodes.by_ino.len() <= FORGOTTEN_KEPT {
+        if !nodes.many && nodes.by_ino.len() <= FORGOTTEN_MAX {
             if let Some(node) = nodes.by_ino.get(&ino) {
                 // The listing is the largest part of a directory's state, and is in the index too.
                 *node.state().listed_mut() = Listed::default();
@@ -389,15 +389,15 @@ mod tests {
         let mut inos = Vec::new();
         for file in files {
             inos.push(table.get_or_insert(&Handle::new(&file.to_be_bytes()), described).0.ino);
-            if file < FORGOTTEN_KEPT as u64 {
+            if file < FORGOTTEN_MAX as u64 {
                 table.forget(inos[inos.len() - 1]);
             }
         }
         assert_eq!(table.in_memory().len(), inos.len());
-        let in_use = table.get(inos[FORGOTTEN_KEPT]).unwrap();
+        let in_use = table.get(inos[FORGOTTEN_MAX]).unwrap();
         table.forget(in_use.ino);
         drop(in_use);
-        inos[FORGOTTEN_KEPT + 1..].iter().for_each(|ino| table.forget(*ino));
+        inos[FORGOTTEN_MAX + 1..].iter().for_each(|ino| table.forget(*ino));
         assert_eq!(table.in_memory().len(), 0);
     }
 

@@ -343,8 +343,8 @@ impl Core {
             }
             land.send_replace(Some(result));
             let at = node.clone();
-            let end = move |is_kept| {
-                if in_air.stored(is_kept, || !at.state().opens().is_empty()) {
+            let end = move |is_cached| {
+                if in_air.stored(is_cached, || !at.state().opens().is_empty()) {
                     at.flights.remove(&in_air);
                 }
                 drop(permit);

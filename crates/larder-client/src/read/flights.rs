@@ -41,17 +41,17 @@ pub(super) type Landed = watch::Sender<Option<Result<Bytes, Lost>>>;
 
 impl Flight {
     /// Registers a range that is being requested, and returns the means to announce its arrival.
-    /// `once`: bytes that its reader does not take are not kept. `is_kept`: the cache may want the
-    /// bytes.
+    /// `once`: bytes that its reader does not take are not kept. `is_cached`: the cache may want
+    /// the bytes.
     pub(super) fn begin(
         range: Range<u64>,
         version: Version,
         once: bool,
-        is_kept: bool,
+        is_cached: bool,
     ) -> (Landed, Arc<Flight>) {
         debug_assert!(!range.is_empty(), "a request asks for some bytes");
         let (land, landed) = watch::channel(None);
-        let (declined, consumed) = (AtomicBool::new(!is_kept), AtomicBool::new(false));
+        let (declined, consumed) = (AtomicBool::new(!is_cached), AtomicBool::new(false));
         (land, Arc::new(Flight { range, version, landed, once, declined, consumed }))
     }
 
@@ -100,10 +100,10 @@ impl Flight {
 
     /// It has arrived; the cache has its bytes or has declined them; the file is open or not.
     /// Returns whether the flight can be forgotten.
-    pub(super) fn stored(&self, is_kept: bool, is_open: impl FnOnce() -> bool) -> bool {
-        self.declined.store(!is_kept, Ordering::SeqCst);
+    pub(super) fn stored(&self, is_cached: bool, is_open: impl FnOnce() -> bool) -> bool {
+        self.declined.store(!is_cached, Ordering::SeqCst);
         // The rest of a flight that is not kept is for processes that have the file open.
-        is_kept || self.is_over() || !self.once && !is_open()
+        is_cached || self.is_over() || !self.once && !is_open()
     }
 
     /// Whether the flight is no longer needed: read, and not to be kept.
@@ -218,8 +218,8 @@ mod tests {
         }
     }
 
-    fn flight(range: Range<u64>, once: bool, is_kept: bool) -> Arc<Flight> {
-        Flight::begin(range, version(1), once, is_kept).1
+    fn flight(range: Range<u64>, once: bool, is_cached: bool) -> Arc<Flight> {
+        Flight::begin(range, version(1), once, is_cached).1
     }
 
     /// The set bits of a mask, as ranges.

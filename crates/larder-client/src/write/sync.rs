@@ -42,7 +42,7 @@ pub struct Unsaved {
     /// The failure of the last attempt, if no caller was told of it yet.
     pub failure: Option<Error>,
     /// If another client had made the name that it was to have: that name, and the one that it has.
-    pub kept_beside: Option<(OsString, OsString)>,
+    pub conflict: Option<(OsString, OsString)>,
 }
 
 impl Client {
@@ -61,7 +61,7 @@ impl Client {
                 },
                 durability: self.core.durability(&node),
                 failure: node.state().unsent().failure(),
-                kept_beside: None,
+                conflict: None,
             }
         };
         let files = self.core.with_unsent(&|_| true).into_iter().map(one);
@@ -71,8 +71,8 @@ impl Client {
             let file = one(node);
             let total = UnsentTotal { files: 1, ..UnsentTotal::default() };
             let failure = file.failure.or(name.failure);
-            let kept_beside = name.wanted.map(|wanted| (wanted, name.name));
-            unsaved.push(Unsaved { total, failure, kept_beside, ..file });
+            let conflict = name.wanted.map(|wanted| (wanted, name.name));
+            unsaved.push(Unsaved { total, failure, conflict, ..file });
         }
         unsaved.sort_by_key(|file| (file.durability.due, file.ino));
         unsaved

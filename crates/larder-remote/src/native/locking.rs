@@ -8,7 +8,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use larder_vfs::{Cred, Error, KeptLock, LockChange, LockMode, Result};
+use larder_vfs::{Cred, Error, LockChange, LockMode, ReservedLock, Result};
 use larder_wire::meta::recall::LockFree;
 use larder_wire::meta::words::{Attributes, FileId, Sequence, WaiterNumber};
 use larder_wire::meta::{Status, calls};
@@ -56,7 +56,7 @@ pub(super) async fn wait(
     cred: &Cred,
     file: FileId,
     changes: &[LockChange],
-) -> Result<KeptLock> {
+) -> Result<ReservedLock> {
     let sent = locks::all_sent(changes)?;
     let (number, told) = session.locks().wait();
     let (session, changes) = (Arc::clone(session), changes.to_vec());

@@ -13,7 +13,7 @@ use crate::error::Usage;
 use crate::log;
 use crate::options::{parse_rate, parse_span};
 use crate::servers;
-use crate::volume::{END_MAX, Ends, Kept, KeptAt, Listening, begin_meta};
+use crate::volume::{END_MAX, Ends, Listening, Storage, StoredIn, begin_meta};
 
 /// How often a standby checks whether the volume is free.
 const LOOK: Duration = Duration::from_millis(500);
@@ -36,7 +36,7 @@ a copy of the keys. Give clients both addresses: larder://ONE,OTHER/.\n\nExample
 )]
 pub(crate) struct Args {
     #[command(flatten)]
-    kept: Kept,
+    storage: Storage,
     #[command(flatten)]
     listening: Listening,
     /// Wait while another metadata server owns the volume, and take the volume over when that
@@ -70,10 +70,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         // Before anything is changed: from now on a signal ends the process in order.
         let mut ends = Ends::begin()?;
         let clock: Arc<dyn Clock> = Arc::new(RealClock);
-        let engine = args.kept.open(args.take_over)?;
+        let engine = args.storage.open(args.take_over)?;
         // Report errors now, and not when a standby is needed.
         args.listening.meta_config()?;
-        args.kept.disks(&*engine)?;
+        args.storage.disks(&*engine)?;
         let copies = volume::copies(&*engine)?;
         // Without any disk a volume has only names, however many copies it is to keep.
         let disks = copies.disks.values().filter(|disk| !disk.is_memory).count();
@@ -128,12 +128,12 @@ async fn serve(
     clock: &Arc<dyn Clock>,
     ends: &mut Ends,
 ) -> Result<()> {
-    let disks = args.kept.disks(&**engine)?;
+    let disks = args.storage.disks(&**engine)?;
     let count = disks.len();
     let config = args.listening.meta_config()?;
     let volume = (Arc::clone(engine), owned.clone());
     let options = Options { resilver_rate: args.resilver, ..Options::default() };
-    let at = KeptAt { engine: args.kept.shown()?, keys: Some(args.kept.keys()?) };
+    let at = StoredIn { engine: args.storage.shown()?, keys: Some(args.storage.keys()?) };
     let meta = begin_meta(volume, disks, (config, at), (options, clock)).await?;
     tracing::info!(disks = count, address = %meta.server.addr(), "serving a volume's metadata");
     let (end, metadata) = (meta.server.shutdown(), meta.metadata.clone());

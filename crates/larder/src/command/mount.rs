@@ -155,7 +155,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     // systemd passes descriptors only to the process that it starts.
     let kept = match args.foreground && args.worker.is_none() {
-        true => supervisor::kept(),
+        true => supervisor::from_fd_store(),
         false => None,
     };
     let plan = plan(args, kept.as_ref().map(Session::mountpoint))?;

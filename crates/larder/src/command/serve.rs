@@ -24,7 +24,7 @@ use crate::log;
 use crate::options::{Bytes, parse_size};
 use crate::runtime_dir::make_private;
 use crate::volume::{
-    END_MAX, Ends, KeptAt, Listening, META_DIR, begin_meta, bind, demand_memory, key_path, now,
+    END_MAX, Ends, Listening, META_DIR, StoredIn, begin_meta, bind, demand_memory, key_path, now,
     open_embedded, reached_at, read_key, remove_if_there,
 };
 
@@ -113,7 +113,7 @@ async fn serve(args: &Args) -> Result<()> {
     let owned = volume::take(&*engine).with_context(|| args.cannot())?;
     let meta = args.dir.join(META_DIR);
     let shown = std::fs::canonicalize(&meta).unwrap_or(meta);
-    let at = KeptAt { engine: format!("embedded:{}", shown.display()), keys: None };
+    let at = StoredIn { engine: format!("embedded:{}", shown.display()), keys: None };
     let options = (Options::default(), &clock);
     let meta = begin_meta((engine, owned), disks, (meta_config, at), options).await;
     let meta = meta.with_context(|| args.cannot())?;

@@ -13,7 +13,7 @@ use crate::error::NotChecked;
 use crate::report::ServerStatus;
 use crate::runtime_dir::RuntimeDir;
 use crate::servers;
-use crate::volume::{Kept, TERM, now};
+use crate::volume::{Storage, TERM, now};
 
 /// Arguments of `larder volume`.
 #[derive(Debug, clap::Args)]
@@ -45,7 +45,7 @@ up to date while work goes on. Writing over data needs room for the new data bes
 )]
 struct Create {
     #[command(flatten)]
-    kept: Kept,
+    storage: Storage,
     /// How many disks keep each block, 1 to 4: with N copies, N - 1 disks may be lost
     #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(COPIES_MAX)))]
     copies: u32,
@@ -77,7 +77,7 @@ usage.\n\nExample:\n  larder volume check --engine embedded:/srv/meta\n  larder 
 )]
 struct Check {
     #[command(flatten)]
-    kept: Kept,
+    storage: Storage,
     /// Only look, as without --repair
     #[arg(short = 'n', conflicts_with = "repair")]
     look: bool,
@@ -96,7 +96,7 @@ struct Check {
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     match &args.command {
         Command::Create(args) => {
-            let id = args.kept.create(args.copies)?;
+            let id = args.storage.create(args.copies)?;
             print(&format!("volume {}\n", id.to_text()))?;
         }
         Command::Status(args) => status(args)?,
@@ -132,7 +132,7 @@ impl From<Fault> for FaultFound {
 }
 
 fn check(args: &Check) -> Result<ExitCode> {
-    let engine = args.kept.open(TERM)?;
+    let engine = args.storage.open(TERM)?;
     let (faults, left) = if args.repair {
         let faults = larder_meta::repair(&*engine, now())?;
         let left = if faults.is_empty() { 0 } else { larder_meta::check(&*engine)?.len() };

@@ -13,18 +13,18 @@ const NAME: &str = "larder-";
 
 /// The mount that systemd kept for us, if it did. To be called once, and before there is a log:
 /// errors are printed on standard error.
-pub(crate) fn kept() -> Option<Session> {
-    let mut kept: Vec<_> = inherited::descriptors()
+pub(crate) fn from_fd_store() -> Option<Session> {
+    let mut stored: Vec<_> = inherited::descriptors()
         .into_iter()
         .filter_map(|(fd, name)| Some((name.strip_prefix(NAME)?.parse::<usize>().ok()?, fd)))
         .collect();
-    if kept.is_empty() {
+    if stored.is_empty() {
         return None;
     }
-    kept.sort_by_key(|(place, _)| *place);
-    let count = kept.len();
-    let in_order = kept.iter().map(|(place, _)| *place).eq(0..count);
-    let descriptors = kept.into_iter().map(|(_, fd)| fd).collect();
+    stored.sort_by_key(|(place, _)| *place);
+    let count = stored.len();
+    let in_order = stored.iter().map(|(place, _)| *place).eq(0..count);
+    let descriptors = stored.into_iter().map(|(_, fd)| fd).collect();
     let session = match Session::from_descriptors(descriptors) {
         Ok(session) if in_order => session,
         Ok(_) => return refuse(count, "a part of what systemd kept of a mount is missing"),

@@ -4,7 +4,9 @@ use std::ops::Range;
 use std::sync::Weak;
 
 use larder_vfs::LockMode::{Exclusive, Shared};
-use larder_vfs::{Error, KeptLock, LOCK_END, LeaseHandled, LockChange, LockMode, Result, Watcher};
+use larder_vfs::{
+    Error, LOCK_END, LeaseHandled, LockChange, LockMode, ReservedLock, Result, Watcher,
+};
 
 use super::*;
 
@@ -60,7 +62,7 @@ async fn locks_end_with_the_session_that_has_them() {
     lock(&mine, &file, 5..6, Some(Exclusive)).await.unwrap();
 }
 
-async fn waits(native: &Native, file: &Handle, mode: LockMode) -> KeptLock {
+async fn waits(native: &Native, file: &Handle, mode: LockMode) -> ReservedLock {
     let changes = [LockChange { range: ALL, mode: Some(mode) }];
     let root = Cred::root();
     let waited = native.await_lock(&root, file, &changes);

@@ -15,7 +15,7 @@ use crate::enrolment::prepare;
 use crate::options::parse_size;
 use crate::runtime_dir::RuntimeDir;
 use crate::servers;
-use crate::volume::{Kept, TERM, key_path};
+use crate::volume::{Storage, TERM, key_path};
 
 /// How long a metadata server may take: a disk that is replaced and away may trust what it knows
 /// for 30 s.
@@ -36,7 +36,7 @@ pub(super) struct Args {
     #[arg(value_name = "FILE")]
     file: PathBuf,
     #[command(flatten)]
-    kept: Kept,
+    storage: Storage,
     /// Where the metadata server and clients reach the disk
     #[arg(long, value_name = "IP:PORT")]
     address: SocketAddr,
@@ -62,7 +62,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     let Args { address, size: size_bytes, replace, memory: is_memory, beside, .. } = *args;
     let wanted = Wanted { address, size_bytes, replace, is_memory, beside };
     let runtime = RuntimeDir::open()?;
-    let (number, volume) = match servers::of_engine(&runtime, &args.kept.shown()?)? {
+    let (number, volume) = match servers::of_engine(&runtime, &args.storage.shown()?)? {
         Some(socket) => args.ask(&socket, wanted)?,
         None => args.add(&wanted)?,
     };
@@ -78,7 +78,7 @@ impl Args {
             .context("the metadata server that serves the volume")?;
         let Enrolled { disk, volume, key } = serde_json::from_value(value)?;
         secret::write_new(&self.file, &key).with_context(|| {
-            let keys = self.kept.keys().unwrap_or_default();
+            let keys = self.storage.keys().unwrap_or_default();
             let kept = key_path(&keys, DiskId(disk));
             format!(
                 "disk {disk} was added, and its key is in {}: cannot make {}",
@@ -91,8 +91,8 @@ impl Args {
 
     /// Adds the disk to a volume that no server serves.
     fn add(&self, wanted: &Wanted) -> Result<(u32, String)> {
-        let engine = self.kept.open(TERM)?;
-        let keys = self.kept.keys()?;
+        let engine = self.storage.open(TERM)?;
+        let keys = self.storage.keys()?;
         let prepared = prepare(wanted, &*engine, &keys)?;
         secret::write_new(&self.file, &prepared.key.to_text())
             .with_context(|| format!("cannot make {}", self.file.display()))?;

@@ -12,7 +12,7 @@ use crate::enrolment::forget_key;
 use crate::options::Bytes;
 use crate::runtime_dir::RuntimeDir;
 use crate::servers;
-use crate::volume::{Kept, TERM};
+use crate::volume::{Storage, TERM};
 
 /// How long a metadata server may take: it commits one change.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
@@ -39,14 +39,14 @@ pub(super) struct Args {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    kept: Kept,
+    storage: Storage,
 }
 
 /// Removes the disk, or begins to, by the metadata server if one serves the volume.
 pub(super) fn run(args: &Args) -> Result<()> {
     let (disk, keep) = (args.disk, args.cancel);
     let runtime = RuntimeDir::open()?;
-    let removed = match servers::of_engine(&runtime, &args.kept.shown()?)? {
+    let removed = match servers::of_engine(&runtime, &args.storage.shown()?)? {
         Some(socket) => {
             let request = Request::RemoveDisk { disk, keep };
             let (value, _) = call(&socket, &request, ANSWER_MAX, &mut Nowhere)
@@ -54,11 +54,11 @@ pub(super) fn run(args: &Args) -> Result<()> {
             serde_json::from_value(value)?
         }
         None => {
-            let (engine, disk) = (args.kept.open(TERM)?, DiskId(disk));
+            let (engine, disk) = (args.storage.open(TERM)?, DiskId(disk));
             let change = if keep { volume::keep_disk } else { volume::remove_disk };
             let removed = Removed::of(disk, change(&*engine, disk)?);
             if removed.state == RemovedIs::Gone {
-                forget_key(&args.kept.keys()?, disk)?;
+                forget_key(&args.storage.keys()?, disk)?;
             }
             removed
         }
