@@ -200,7 +200,7 @@ pub struct Point {
     pub who: &'static str,
     /// Test.
     pub test: &'static str,
-    /// Place on the swept axis, in [`Point::x_unit`].
+    /// PublishedMark on the swept axis, in [`Point::x_unit`].
     pub x: f64,
     /// The swept parameter: `clients`, `MB`.
     pub x_unit: &'static str,
@@ -235,10 +235,10 @@ pub const BASIC5_POINTS: [Point; 1] = [Point {
 
 /// A published value on a swept axis at which something changed.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Place {
+pub struct PublishedMark {
     /// Test.
     pub test: &'static str,
-    /// Where, in [`Place::unit`]: the same twice, or from and to.
+    /// Where, in [`PublishedMark::unit`]: the same twice, or from and to.
     pub at: (f64, f64),
     /// Unit of size as printed.
     pub unit: &'static str,
@@ -247,15 +247,20 @@ pub struct Place {
 }
 
 /// Knees of the rates (2001).
-pub const BASIC5_PLACES: [Place; 3] = [
-    Place {
+pub const BASIC5_MARKS: [PublishedMark; 3] = [
+    PublishedMark {
         test: "write",
         at: (60.0, 60.0),
         unit: "MB",
         text: "write rate of the filer fell at about 60 MB (it had 64 MB of NVRAM) on a two-disk volume",
     },
-    Place { test: "read", at: (180.0, 180.0), unit: "MB", text: "read rates fell at about 180 MB" },
-    Place {
+    PublishedMark {
+        test: "read",
+        at: (180.0, 180.0),
+        unit: "MB",
+        text: "read rates fell at about 180 MB",
+    },
+    PublishedMark {
         test: "read",
         at: (400.0, 420.0),
         unit: "MB",
@@ -282,7 +287,7 @@ pub const BASIC5: [Fact; 6] = [
 ];
 
 /// Up to here secure equalled non-secure; above it was slower (2003).
-pub const SNAPDRAGON_PLACE: Place = Place {
+pub const SNAPDRAGON_MARK: PublishedMark = PublishedMark {
     test: "",
     at: (256.0, 256.0),
     unit: "KB",

@@ -18,7 +18,7 @@ use crate::memory;
 use crate::progress::Progress;
 use crate::record::{self, Sample};
 use crate::rpc;
-use crate::suite::{Before, Check, Outcome, Place, Suite, Test};
+use crate::suite::{Before, Check, Outcome, Suite, Test, WorkDir};
 use crate::target::Target;
 
 /// CPU time is reported in steps of this, in seconds: after a subtraction, less than a step counts
@@ -156,9 +156,9 @@ impl Runner<'_> {
 
     fn fill(&self, target: &Target, round: u32) -> Result<()> {
         for test in self.suite.tests.iter().filter(|test| target.tests.includes(test)) {
-            for place in self.suite.places(test, target, round) {
+            for place in self.suite.work_dirs(test, target, round) {
                 let dir = place.back.clone().unwrap_or_else(|| place.dir.clone());
-                let place = Place { dir, ..place };
+                let place = WorkDir { dir, ..place };
                 if !place.dir.exists() {
                     self.progress.now(&format!("furnishing {}", target.name));
                     fs::create_dir_all(&place.dir)?;
@@ -175,8 +175,8 @@ impl Runner<'_> {
     fn sample(&mut self, index: usize, target: &Target, round: u32) -> Sample {
         let test = &self.suite.tests[index];
         self.progress.now(&format!("{} on {}", self.tests[index].title(), target.name));
-        let places = self.suite.places(test, target, round);
-        match measure(test, target, &places) {
+        let dirs = self.suite.work_dirs(test, target, round);
+        match measure(test, target, &dirs) {
             Ok(measured) => {
                 let checks = measured.at_end.into_iter();
                 self.checks.extend(checks.map(|check| (index, target.name.clone(), check)));
@@ -205,7 +205,7 @@ impl Runner<'_> {
         let name = format!("{}-{round}", self.suite.name);
         // Only a client's own mount may know what it has made.
         for test in self.suite.tests.iter().filter(|test| target.tests.includes(test)) {
-            for place in self.suite.places(test, target, round) {
+            for place in self.suite.work_dirs(test, target, round) {
                 // Files that stay are reported below.
                 let _ = fs::remove_dir_all(place.dir);
             }
@@ -240,10 +240,10 @@ fn shown(test: &record::Test, sample: &Sample) -> String {
     format!("round {} {:24} {:12} {result}", sample.round + 1, test.title(), sample.target)
 }
 
-fn measure(test: &Test, target: &Target, places: &[Place]) -> Result<Measured> {
-    let page_cache = prepare(test, target, places)?;
+fn measure(test: &Test, target: &Target, dirs: &[WorkDir]) -> Result<Measured> {
+    let page_cache = prepare(test, target, dirs)?;
     let (before, costs_before) = (target.counter.read()?, target.costs());
-    let (elapsed, mut outcomes) = time(test, places)?;
+    let (elapsed, mut outcomes) = time(test, dirs)?;
     let (costs_after, after) = (target.costs(), target.counter.read()?);
     let checks: Vec<Check> = outcomes.iter_mut().filter_map(|one| one.check.take()).collect();
     checks.into_iter().try_for_each(|check| check()).context("wrong bytes")?;
@@ -304,7 +304,7 @@ fn extra(outcomes: &[Outcome]) -> BTreeMap<String, f64> {
 
 /// Brings the caches into the state with which a test begins, and returns what was verified and
 /// done.
-fn prepare(test: &Test, target: &Target, places: &[Place]) -> Result<Option<String>> {
+fn prepare(test: &Test, target: &Target, dirs: &[WorkDir]) -> Result<Option<String>> {
     let mut state = Vec::new();
     let empty = matches!(test.before, Before::RestartEmpty | Before::FreshClient);
     if let (true, Some(restart)) = (empty || test.before == Before::Restart, &target.restart) {
@@ -315,32 +315,32 @@ fn prepare(test: &Test, target: &Target, places: &[Place]) -> Result<Option<Stri
         state.push(memory::drop_and_verify(&target.disks)?);
     }
     if let Some(prepare) = &test.prepare {
-        let done: Result<Vec<_>> = places.iter().map(|place| prepare(place)).collect();
+        let done: Result<Vec<_>> = dirs.iter().map(|place| prepare(place)).collect();
         let done = done.context("cannot be prepared")?;
         state.extend(done.first().filter(|done| !done.is_empty()).map(|done| (*done).to_owned()));
     }
-    places.iter().try_for_each(walk_to)?;
+    dirs.iter().try_for_each(walk_to)?;
     Ok((!state.is_empty()).then(|| state.join(", ")))
 }
 
 /// Has the kernel and the client look up the path before the clock and the counts start. Whether
 /// they still trust what they knew of it depends on how long the targets before took, not on the
 /// test.
-fn walk_to(place: &Place) -> Result<()> {
+fn walk_to(place: &WorkDir) -> Result<()> {
     fs::metadata(&place.dir).with_context(|| format!("no place at {}", place.dir.display()))?;
     Ok(())
 }
 
 /// Runs all copies at once; the time is from their common start to the end of the last.
-fn time(test: &Test, places: &[Place]) -> Result<(Duration, Vec<Outcome>)> {
-    if let [place] = places {
+fn time(test: &Test, dirs: &[WorkDir]) -> Result<(Duration, Vec<Outcome>)> {
+    if let [place] = dirs {
         let started = Instant::now();
         let outcome = (test.work)(place)?;
         return Ok((started.elapsed(), vec![outcome]));
     }
-    let start = Barrier::new(places.len() + 1);
+    let start = Barrier::new(dirs.len() + 1);
     std::thread::scope(|scope| {
-        let copies: Vec<_> = places
+        let copies: Vec<_> = dirs
             .iter()
             .map(|place| {
                 let (start, work) = (&start, &test.work);
@@ -409,7 +409,7 @@ mod tests {
     fn targets_take_turns_and_nothing_is_left() {
         let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let targets = [Target::new("one", one.path()), Target::new("two", two.path())];
-        let work = |place: &Place| {
+        let work = |place: &WorkDir| {
             assert_eq!(fs::read_to_string(place.at("given"))?, "x");
             fs::write(place.at("made"), "y")?;
             Outcome::done()
@@ -426,14 +426,14 @@ mod tests {
     #[test]
     fn failures_and_wrong_bytes_are_results_with_reasons() {
         let top = tempfile::tempdir().unwrap();
-        let error = |_: &Place| anyhow::bail!("out of paper");
-        let wrong = |_: &Place| Outcome::checked(|| anyhow::bail!("byte 7"));
-        let later = |_: &Place| Outcome::checked_at_end(|| anyhow::bail!("file 3"));
+        let error = |_: &WorkDir| anyhow::bail!("out of paper");
+        let wrong = |_: &WorkDir| Outcome::checked(|| anyhow::bail!("byte 7"));
+        let later = |_: &WorkDir| Outcome::checked_at_end(|| anyhow::bail!("file 3"));
         let tests = vec![
             Test::timed("error", 1, Before::Nothing, Arc::new(error)),
             Test::timed("wrong", 4, Before::Nothing, Arc::new(wrong)),
             Test::timed("later", 1, Before::Nothing, Arc::new(later)),
-            Test::timed("fine", 1, Before::Nothing, Arc::new(|_: &Place| Outcome::done())),
+            Test::timed("fine", 1, Before::Nothing, Arc::new(|_: &WorkDir| Outcome::done())),
         ];
         let done =
             run_quietly(&suite(tests), &[Target::new("t", top.path())], &AtomicBool::new(false));
@@ -452,7 +452,7 @@ mod tests {
         fs::create_dir(&back).unwrap();
         std::os::unix::fs::symlink(&back, &front).unwrap();
         let target = Target { back: Some(back.clone()), ..Target::new("t", &front) };
-        let work = |place: &Place| {
+        let work = |place: &WorkDir| {
             assert_eq!(fs::read_to_string(place.at("prepared"))?, "shared and its own");
             Outcome::done()
         };
@@ -468,11 +468,12 @@ mod tests {
                 fs::write(place.at("prepared"), format!("shared and {own}"))?;
                 Ok("then given a file")
             });
-        let other = Test::timed("other", 1, Before::Nothing, Arc::new(|_: &Place| Outcome::done()))
-            .prepared(|place| {
-                assert!(place.at("given").exists() && !place.at("own").exists());
-                anyhow::bail!("no more paper")
-            });
+        let other =
+            Test::timed("other", 1, Before::Nothing, Arc::new(|_: &WorkDir| Outcome::done()))
+                .prepared(|place| {
+                    assert!(place.at("given").exists() && !place.at("own").exists());
+                    anyhow::bail!("no more paper")
+                });
         let done = run_quietly(&suite(vec![test, other]), &[target], &AtomicBool::new(false));
         assert_eq!(done.tests[0].failure("t"), None);
         assert_eq!(done.tests[0].samples[0].page_cache.as_deref(), Some("then given a file"));
@@ -514,7 +515,7 @@ mod tests {
             "t",
             1,
             Before::Nothing,
-            Arc::new(|_: &Place| Outcome::done()),
+            Arc::new(|_: &WorkDir| Outcome::done()),
         )]);
         let done = run_quietly(&suite, &[target], &AtomicBool::new(false));
         assert!(done.tests[0].failure("gone").unwrap().starts_with("cannot be furnished"));
@@ -525,7 +526,7 @@ mod tests {
         let top = tempfile::tempdir().unwrap();
         let interrupted = Arc::new(AtomicBool::new(false));
         let signal = interrupted.clone();
-        let work = move |_: &Place| {
+        let work = move |_: &WorkDir| {
             signal.store(true, Ordering::Relaxed);
             Outcome::done()
         };

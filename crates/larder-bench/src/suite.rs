@@ -98,10 +98,10 @@ pub struct Suite {
 }
 
 /// A step for one copy while the time is not measured.
-pub type Untimed = Arc<dyn Fn(&Place) -> Result<()> + Send + Sync>;
+pub type Untimed = Arc<dyn Fn(&WorkDir) -> Result<()> + Send + Sync>;
 
 /// The same just before the clock starts; returns what it did, for the record. Empty: nothing.
-pub type Prepare = Arc<dyn Fn(&Place) -> Result<&'static str> + Send + Sync>;
+pub type Prepare = Arc<dyn Fn(&WorkDir) -> Result<&'static str> + Send + Sync>;
 
 /// A test of a suite.
 #[derive(Clone)]
@@ -166,7 +166,7 @@ impl Test {
     #[must_use]
     pub fn furnished(
         mut self,
-        furnish: impl Fn(&Place) -> Result<()> + Send + Sync + 'static,
+        furnish: impl Fn(&WorkDir) -> Result<()> + Send + Sync + 'static,
     ) -> Test {
         self.furnish = Some(Arc::new(furnish));
         self
@@ -176,7 +176,7 @@ impl Test {
     #[must_use]
     pub fn prepared(
         mut self,
-        prepare: impl Fn(&Place) -> Result<&'static str> + Send + Sync + 'static,
+        prepare: impl Fn(&WorkDir) -> Result<&'static str> + Send + Sync + 'static,
     ) -> Test {
         self.prepare = Some(Arc::new(prepare));
         self
@@ -200,11 +200,11 @@ pub enum Before {
 }
 
 /// The work of one copy. Its time is the time of the call.
-pub type Work = Arc<dyn Fn(&Place) -> Result<Outcome> + Send + Sync>;
+pub type Work = Arc<dyn Fn(&WorkDir) -> Result<Outcome> + Send + Sync>;
 
 /// Where one copy works.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct WorkDir {
     /// Its directory on the target.
     pub dir: PathBuf,
     /// The same directory behind the target's back, on the server.
@@ -213,10 +213,10 @@ pub struct Place {
     pub copy: u32,
 }
 
-impl Place {
+impl WorkDir {
     /// A directory that is no copy's, on the local disk.
-    fn aside(dir: &tempfile::TempDir) -> Place {
-        Place { dir: dir.path().to_path_buf(), back: None, copy: 0 }
+    fn aside(dir: &tempfile::TempDir) -> WorkDir {
+        WorkDir { dir: dir.path().to_path_buf(), back: None, copy: 0 }
     }
 
     /// A name in the directory.
@@ -309,11 +309,11 @@ pub fn by_name(name: &str, size: Size) -> Result<Suite> {
 impl Suite {
     /// The places of a test's copies, on a target, in a round. Singles and parallel copies do not
     /// share.
-    pub fn places(&self, test: &Test, target: &Target, round: u32) -> Vec<Place> {
+    pub fn work_dirs(&self, test: &Test, target: &Target, round: u32) -> Vec<WorkDir> {
         (0..test.copies)
             .map(|copy| {
                 let name = format!("{}-{round}/x{}-{copy}", self.name, test.copies);
-                Place {
+                WorkDir {
                     dir: target.of_copy(copy).join(&name),
                     back: target.back.as_ref().map(|back| back.join(&name)),
                     copy,

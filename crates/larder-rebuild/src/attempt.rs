@@ -1,7 +1,7 @@
 //! One run of a rule, as a state machine: events in, the next step out.
 
 use crate::rule::{Freshness, Input, Rule, System};
-use crate::{Hash, Place, Refusal};
+use crate::{Hash, Refusal, RulePath};
 
 /// The object at a place.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,11 +54,11 @@ pub enum Step<'r> {
     /// Wait until no other run of this rule is in progress.
     AwaitTurn,
     /// Inspect this input, or its kept copy.
-    Look(&'r Place),
+    Look(&'r RulePath),
     /// Run the command.
     Run,
     /// Look at this output.
-    Compare(&'r Place),
+    Compare(&'r RulePath),
     /// Put the outputs in place.
     Place,
     /// Nothing: the files are there. Whether this run made them.
@@ -71,8 +71,8 @@ pub enum Step<'r> {
 #[derive(Clone, Debug)]
 pub struct Attempt<'r> {
     rule: &'r Rule,
-    inputs: Vec<(&'r Place, Hash)>,
-    outputs: Vec<(&'r Place, Hash)>,
+    inputs: Vec<(&'r RulePath, Hash)>,
+    outputs: Vec<(&'r RulePath, Hash)>,
     at: At,
 }
 
@@ -184,8 +184,8 @@ mod tests {
     use std::ffi::OsStr;
     use std::time::Duration;
 
-    fn place(name: &str) -> Place {
-        Place::parse(OsStr::new(name)).unwrap()
+    fn place(name: &str) -> RulePath {
+        RulePath::parse(OsStr::new(name)).unwrap()
     }
 
     fn here() -> System {

@@ -14,16 +14,16 @@
 
 mod attempt;
 mod hash;
-mod place;
 mod plan;
 mod refusal;
 mod rule;
+mod rule_path;
 mod text;
 
 pub use attempt::{Attempt, Ended, Event, Found, Step};
 pub use hash::{Hash, Hasher};
-pub use place::Place;
 pub use plan::{Standing, plan};
 pub use refusal::Refusal;
 pub use rule::{Freshness, Input, Output, Program, Rule, System};
+pub use rule_path::RulePath;
 pub use text::{RULE_BYTES_MAX, WrongRule};

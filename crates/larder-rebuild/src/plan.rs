@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::rule::{Freshness, Input, Rule};
-use crate::{Hash, Place, Refusal};
+use crate::{Hash, Refusal, RulePath};
 
 /// What is known of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,11 +18,11 @@ pub enum Standing {
 
 /// A file whose rule needs others to run first.
 struct Open {
-    file: Place,
+    file: RulePath,
     id: Hash,
     rule: Rule,
     /// Files from which it is made and that were not considered yet.
-    rest: Vec<Place>,
+    rest: Vec<RulePath>,
 }
 
 /// The rules that make `file` again, in the order in which they must run: those of lost inputs
@@ -31,8 +31,8 @@ struct Open {
 /// # Errors
 /// Why that is impossible; or the error of determining the standing of a file.
 pub fn plan(
-    file: &Place,
-    mut standing: impl FnMut(&Place) -> Result<Standing, Refusal>,
+    file: &RulePath,
+    mut standing: impl FnMut(&RulePath) -> Result<Standing, Refusal>,
 ) -> Result<Vec<Rule>, Refusal> {
     let mut done: BTreeMap<Hash, ()> = BTreeMap::new();
     let mut order = Vec::new();
@@ -71,7 +71,7 @@ pub fn plan(
 }
 
 /// The files of the volume that have to be there before a rule runs.
-fn made_from(rule: &Rule) -> Result<Vec<Place>, Refusal> {
+fn made_from(rule: &Rule) -> Result<Vec<RulePath>, Refusal> {
     if rule.freshness == Freshness::Original {
         return Ok(Vec::new());
     }
@@ -92,8 +92,8 @@ mod tests {
     use std::ffi::OsStr;
     use std::time::Duration;
 
-    fn place(name: &str) -> Place {
-        Place::parse(OsStr::new(name)).unwrap()
+    fn place(name: &str) -> RulePath {
+        RulePath::parse(OsStr::new(name)).unwrap()
     }
 
     /// A rule that makes files from files.
@@ -137,7 +137,7 @@ mod tests {
                 None => Standing::Lost(Err(Refusal::NoRule)),
             })
         })?;
-        let names = |rule: &Rule| rule.outputs.keys().map(Place::to_string).collect::<String>();
+        let names = |rule: &Rule| rule.outputs.keys().map(RulePath::to_string).collect::<String>();
         Ok(order.iter().map(names).collect::<Vec<_>>().join(" "))
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::rule::System;
-use crate::{Place, WrongRule};
+use crate::{RulePath, WrongRule};
 
 /// Why a file stays lost: a line for its owner.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -19,22 +19,22 @@ pub enum Refusal {
     Wrong(#[from] WrongRule),
     /// An input is not there.
     #[error("its input {0} is missing")]
-    MissingInput(Place),
+    MissingInput(RulePath),
     /// An input is lost, and has no rule.
     #[error("its input {0} is lost, too, and no rule says how that was made")]
-    LostInput(Place),
+    LostInput(RulePath),
     /// An input has changed since.
     #[error("its input {0} has changed; with freshness latest it would be made from that")]
-    ChangedInput(Place),
+    ChangedInput(RulePath),
     /// Each of these files is made from the next one, the last one from the first.
     #[error("it would be made from itself: {}", Circle(.0))]
-    Cycle(Vec<Place>),
+    Cycle(Vec<RulePath>),
     /// The command wrote another file only.
     #[error("the command ended well, but did not make {0}")]
-    NotMade(Place),
+    NotMade(RulePath),
     /// The command made other bytes, and the same were asked for.
     #[error("the command made other bytes than {0} had")]
-    OtherBytes(Place),
+    OtherBytes(RulePath),
     /// The command failed.
     #[error("the command ended with {}{}", .how, Said(.said))]
     Failed {
@@ -83,12 +83,12 @@ impl Refusal {
 }
 
 /// Files, each made from the next.
-struct Circle<'a>(&'a [Place]);
+struct Circle<'a>(&'a [RulePath]);
 
 impl std::fmt::Display for Circle<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let names: Vec<String> =
-            self.0.iter().chain(self.0.first()).map(Place::to_string).collect();
+            self.0.iter().chain(self.0.first()).map(RulePath::to_string).collect();
         f.write_str(&names.join(" from "))
     }
 }

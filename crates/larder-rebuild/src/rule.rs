@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::{Hash, Place};
+use crate::{Hash, RulePath};
 
 /// How a command made files. Rules do not change: a different rule has a different text and thus
 /// another name.
@@ -22,19 +22,19 @@ pub struct Rule {
     /// Where the volume was mounted: a later run has it there, too.
     pub root: PathBuf,
     /// The working directory.
-    pub dir: Place,
+    pub dir: RulePath,
     /// The program and its arguments.
     pub command: Vec<OsString>,
     /// All variables of its environment.
     pub environment: BTreeMap<OsString, OsString>,
     /// What it read, outside of the directories of the system.
-    pub inputs: BTreeMap<Place, Input>,
+    pub inputs: BTreeMap<RulePath, Input>,
     /// Programs in the directories of the system that it ran.
     pub programs: BTreeMap<PathBuf, Program>,
     /// Directories that it made.
-    pub made: BTreeSet<Place>,
+    pub made: BTreeSet<RulePath>,
     /// Files of the volume that it wrote.
-    pub outputs: BTreeMap<Place, Output>,
+    pub outputs: BTreeMap<RulePath, Output>,
 }
 
 /// The system on which a command runs.
@@ -151,7 +151,7 @@ impl Rule {
 
     /// Outputs that were inputs before they were changed. Without a kept copy, they cannot be made
     /// again.
-    pub fn own_inputs(&self) -> impl Iterator<Item = &Place> {
+    pub fn own_inputs(&self) -> impl Iterator<Item = &RulePath> {
         let is_file = |place| matches!(self.inputs.get(place), Some(Input::File { .. }));
         self.outputs.keys().filter(move |place| is_file(*place))
     }

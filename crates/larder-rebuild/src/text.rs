@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, percent_encode};
 
-use crate::Place;
+use crate::RulePath;
 use crate::rule::{Freshness, Input, Output, Program, Rule, System};
 
 /// Longest text of a rule.
@@ -127,13 +127,13 @@ struct Read {
     freshness: Option<Freshness>,
     timeout: Option<Duration>,
     root: Option<PathBuf>,
-    dir: Option<Place>,
+    dir: Option<RulePath>,
     command: Vec<OsString>,
     environment: BTreeMap<OsString, OsString>,
-    inputs: BTreeMap<Place, Input>,
+    inputs: BTreeMap<RulePath, Input>,
     programs: BTreeMap<PathBuf, Program>,
-    made: BTreeSet<Place>,
-    outputs: BTreeMap<Place, Output>,
+    made: BTreeSet<RulePath>,
+    outputs: BTreeMap<RulePath, Output>,
 }
 
 impl Read {
@@ -150,7 +150,7 @@ impl Read {
             ("freshness", [word]) => self.freshness = Some(number(word)?),
             ("timeout_ms", [ms]) => self.timeout = Some(Duration::from_millis(number(ms)?)),
             ("root", [root]) => self.root = Some(absolute(root)?),
-            ("dir", [dir]) => self.dir = Some(Place::parse(dir)?),
+            ("dir", [dir]) => self.dir = Some(RulePath::parse(dir)?),
             ("arg", [word]) => self.command.push(free_of_nul(word)?),
             ("env", [name, value]) => {
                 let is_name = !name.is_empty() && !name.as_bytes().contains(&b'=');
@@ -161,16 +161,16 @@ impl Read {
                 let program = Program { bytes: number(bytes)?, changed_s: number(changed)? };
                 self.programs.insert(absolute(path)?, program);
             }
-            ("made", [place]) => _ = self.made.insert(Place::parse(place)?),
+            ("made", [place]) => _ = self.made.insert(RulePath::parse(place)?),
             ("output", [place, hash, bytes, mode]) => {
                 let (hash, bytes, mode) = (number(hash)?, number(bytes)?, permissions(mode)?);
                 let output = Output { hash, bytes, mode };
-                let place = Place::parse(place).filter(Place::is_in_volume)?;
+                let place = RulePath::parse(place).filter(RulePath::is_in_volume)?;
                 self.outputs.insert(place, output);
             }
             (kind, [place, rest @ ..]) => {
                 let input = input(kind, rest)?;
-                self.inputs.insert(Place::parse(place)?, input);
+                self.inputs.insert(RulePath::parse(place)?, input);
             }
             _ => return None,
         }
@@ -225,7 +225,7 @@ fn free_of_nul(field: &OsStr) -> Option<OsString> {
 }
 
 fn absolute(field: &OsStr) -> Option<PathBuf> {
-    let place = Place::parse(field)?;
+    let place = RulePath::parse(field)?;
     (!place.is_in_volume()).then(|| place.at(Path::new("/")))
 }
 
@@ -236,7 +236,7 @@ mod tests {
     use proptest::prelude::*;
 
     pub(crate) fn sample() -> Rule {
-        let place = |path: &str| Place::parse(OsStr::new(path)).unwrap();
+        let place = |path: &str| RulePath::parse(OsStr::new(path)).unwrap();
         let hash = Hash::of(b"abc");
         Rule {
             system: System { machine: "x86_64 Linux".into(), release: "debian 12".into() },

@@ -27,8 +27,8 @@
 mod callbacks;
 mod config;
 mod connection;
+mod endpoints;
 mod errors;
-mod places;
 mod pool;
 mod retry;
 mod shared;
@@ -37,8 +37,8 @@ mod socket;
 pub use callbacks::Callbacks;
 pub use config::{Config, Recovery, SourcePort};
 pub use connection::{CALLBACK_BYTES_MAX, Reply};
+pub use endpoints::Endpoint;
 pub use errors::{ConnectError, RpcError};
-pub use places::Place;
 pub use retry::TimerClass;
 pub use shared::ServerState;
 
@@ -48,12 +48,12 @@ use crate::series::{Moment, RecordError, Recorded, Recorders, Recording};
 use crate::stats::{self, Snapshot};
 use bytes::Bytes;
 use connection::{Connection, Wait};
+use endpoints::Endpoints;
 use larder_wire::Procedure;
 use larder_wire::rpc::{
     AuthSys, CallHeader, Credential, GROUPS_MAX, MACHINE_NAME_BYTES_MAX, encode_call,
 };
 use larder_wire::xdr::{Array, Decode, Encode, Encoder, Opaque};
-use places::Places;
 use shared::Shared;
 use socket::Socket;
 use std::sync::Arc;
@@ -96,9 +96,9 @@ impl RpcClient {
     ///
     /// # Errors
     /// [`ConnectError`], if the first connection cannot be made within ten seconds, or the
-    /// configured limit, for each place. The others are made in the background.
+    /// configured limit, for each endpoint. The others are made in the background.
     pub async fn connect(config: Config) -> Result<RpcClient, ConnectError> {
-        let (first, place) = Socket::first(&config).await?;
+        let (first, endpoint) = Socket::first(&config).await?;
         let shared = Arc::new(Shared {
             procedures: stats::Procedures::new(config.program.procedures),
             state: watch::Sender::new(ServerState::Reachable),
@@ -108,7 +108,7 @@ impl RpcClient {
             // Servers take an xid that they have seen recently for a retransmission, even if an
             // earlier process of this client sent it.
             xid: AtomicU32::new(crate::random::random_u64() as u32),
-            places: Places::new(place),
+            endpoints: Endpoints::new(endpoint),
             config,
         });
         let mut sockets = std::iter::once(first).map(Some).chain(std::iter::repeat_with(|| None));

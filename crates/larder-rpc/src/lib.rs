@@ -37,7 +37,7 @@ pub mod stats;
 mod tls;
 
 pub use client::{
-    CALLBACK_BYTES_MAX, CallOptions, Callbacks, Config, ConnectError, Place, Recovery, Reply,
+    CALLBACK_BYTES_MAX, CallOptions, Callbacks, Config, ConnectError, Endpoint, Recovery, Reply,
     RpcClient, RpcError, ServerState, SourcePort, TimerClass,
 };
 pub use network::{Network, ParseNetworkError};

@@ -137,23 +137,23 @@ impl Recorder {
     }
 
     /// Takes all closed slices and all before slice `until`; the state of the connection is `now`.
-    fn take(&mut self, until: u64, now: &Moment) -> Kept {
+    fn take(&mut self, until: u64, now: &Moment) -> Taken {
         self.close(until, now);
         self.until = self.until.max(until);
         let closed = std::mem::take(&mut self.closed);
-        Kept { closed, overrun: std::mem::take(&mut self.overrun) }
+        Taken { closed, overrun: std::mem::take(&mut self.overrun) }
     }
 
     /// Takes all slices, including the one that has not ended yet.
-    fn finish(mut self, now: &Moment) -> Kept {
+    fn finish(mut self, now: &Moment) -> Taken {
         self.close(u64::MAX, now);
-        Kept { closed: self.closed, overrun: self.overrun }
+        Taken { closed: self.closed, overrun: self.overrun }
     }
 }
 
 /// The stored slices of a recorder.
 #[derive(Debug, Default)]
-pub(crate) struct Kept {
+pub(crate) struct Taken {
     closed: VecDeque<Closed>,
     overrun: bool,
 }
@@ -171,7 +171,7 @@ impl Recorders {
     }
 
     /// Removes the recorder of a recording, if there is one, and takes its remaining slices.
-    pub(crate) fn end(&mut self, recording: u64, now: &Moment) -> Kept {
+    pub(crate) fn end(&mut self, recording: u64, now: &Moment) -> Taken {
         let found = self.0.iter().position(|recorder| recorder.recording == recording);
         let ended = found.map(|index| self.0.swap_remove(index));
         ended.map(|recorder| recorder.finish(now)).unwrap_or_default()
@@ -186,7 +186,7 @@ impl Recorders {
         self.0.iter_mut().for_each(|recorder| recorder.note(now, before));
     }
 
-    fn take(&mut self, recording: u64, until: u64, now: &Moment) -> Kept {
+    fn take(&mut self, recording: u64, until: u64, now: &Moment) -> Taken {
         let found = self.0.iter_mut().find(|recorder| recorder.recording == recording);
         found.map(|recorder| recorder.take(until, now)).unwrap_or_default()
     }
@@ -239,20 +239,20 @@ pub enum RecordError {
 
 /// What has been reported of a connection so far.
 #[derive(Clone, Copy, Debug, Default)]
-struct Told {
+struct Reported {
     /// The number of the next slice.
     next: u64,
     totals: Totals,
 }
 
-impl Told {
+impl Reported {
     /// The new slices, as differences from what was reported before.
-    fn tell(&mut self, kept: Kept) -> Vec<Slice> {
-        let mut overrun = kept.overrun;
+    fn tell(&mut self, taken: Taken) -> Vec<Slice> {
+        let mut overrun = taken.overrun;
         let tell = |Closed { number, at_end }| {
             let (was, is) = (self.totals, at_end.totals);
             let dropped = if std::mem::take(&mut overrun) { number - self.next } else { 0 };
-            *self = Told { next: number + 1, totals: is };
+            *self = Reported { next: number + 1, totals: is };
             Slice {
                 number,
                 offered: is.offered - was.offered,
@@ -265,7 +265,7 @@ impl Told {
                 dropped,
             }
         };
-        kept.closed.into_iter().map(tell).collect()
+        taken.closed.into_iter().map(tell).collect()
     }
 }
 
@@ -289,7 +289,7 @@ pub struct Recording {
     source: Arc<dyn Recorded>,
     number: u64,
     division: Division,
-    told: Vec<Told>,
+    reported: Vec<Reported>,
 }
 
 /// How many recordings were started.
@@ -309,11 +309,11 @@ impl Recording {
         }
         let division = Division { begin: source.now(), width };
         let number = RECORDINGS.fetch_add(1, Relaxed);
-        let mut recording = Recording { source, number, division, told: Vec::new() };
+        let mut recording = Recording { source, number, division, reported: Vec::new() };
         let mut has_room = true;
         recording.source.each(&mut |recorders, now| {
             has_room &= recorders.begin(Recorder::new(number, division));
-            recording.told.push(Told { next: 0, totals: now.totals });
+            recording.reported.push(Reported { next: 0, totals: now.totals });
         });
         has_room.then_some(recording).ok_or(RecordError::TooMany)
     }
@@ -337,10 +337,10 @@ impl Recording {
     }
 
     /// Takes from the recorder of each connection, under its lock.
-    fn tell(&mut self, until: u64, take: impl Fn(&mut Recorders, &Moment) -> Kept) -> Series {
-        let (mut told, mut connections) = (self.told.iter_mut(), Vec::new());
+    fn tell(&mut self, until: u64, take: impl Fn(&mut Recorders, &Moment) -> Taken) -> Series {
+        let (mut reported, mut connections) = (self.reported.iter_mut(), Vec::new());
         self.source.each(&mut |recorders, now| {
-            connections.extend(told.next().map(|told| told.tell(take(recorders, now))));
+            connections.extend(reported.next().map(|reported| reported.tell(take(recorders, now))));
         });
         Series { until, connections }
     }

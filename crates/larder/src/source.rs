@@ -111,9 +111,9 @@ impl Source {
 
     fn parse_native(rest: &str) -> Result<Source, String> {
         let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-        let mut places = authority.split(',').map(split_port);
-        let (host, port) = places.next().unwrap_or_else(|| split_port(authority))?;
-        let others = places.collect::<Result<_, _>>()?;
+        let mut addresses = authority.split(',').map(split_port);
+        let (host, port) = addresses.next().unwrap_or_else(|| split_port(authority))?;
+        let others = addresses.collect::<Result<_, _>>()?;
         if !path.trim_matches('/').is_empty() {
             return Err(format!("a volume is mounted whole: use larder://{authority}/"));
         }
@@ -159,16 +159,16 @@ impl fmt::Display for Source {
         if let Some(user) = &self.user {
             write!(f, "{user}@")?;
         }
-        write_place(f, &self.host, self.port)?;
+        write_address(f, &self.host, self.port)?;
         for (host, port) in &self.others {
             f.write_str(",")?;
-            write_place(f, host, *port)?;
+            write_address(f, host, *port)?;
         }
         f.write_str(&self.export)
     }
 }
 
-fn write_place(f: &mut fmt::Formatter<'_>, host: &str, port: Option<u16>) -> fmt::Result {
+fn write_address(f: &mut fmt::Formatter<'_>, host: &str, port: Option<u16>) -> fmt::Result {
     match host.contains(':') {
         true => write!(f, "[{host}]")?,
         false => write!(f, "{host}")?,

@@ -60,7 +60,7 @@ impl Scale {
         Scale { log: true, low: low / room, high: high * room, from, to }
     }
 
-    /// Place of a value, in pixels; of one outside, the nearer end.
+    /// WorkDir of a value, in pixels; of one outside, the nearer end.
     pub(crate) fn at(&self, value: f64) -> f64 {
         let share = if self.log {
             (value.max(1e-300) / self.low).ln() / (self.high / self.low).ln()

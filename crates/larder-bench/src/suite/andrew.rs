@@ -12,7 +12,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 
 use super::command;
-use super::{Outcome, Place, Size};
+use super::{Outcome, Size, WorkDir};
 use crate::data::{Pattern, Random};
 
 /// The place of the tree to be copied, and of the copy.
@@ -118,7 +118,7 @@ impl Tree {
     }
 
     /// Puts the tree that is copied into a place.
-    pub(super) fn furnish(self, place: &Place) -> Result<()> {
+    pub(super) fn furnish(self, place: &WorkDir) -> Result<()> {
         for i in 0..self.dirs {
             fs::create_dir_all(place.at(FROM).join(self.dir(i)))?;
         }
@@ -130,11 +130,11 @@ impl Tree {
 
     /// All phases once, one after the other; the compiler's CPU time is to be subtracted. What each
     /// phase took is told beside the result, that of compiling with the CPU time.
-    pub(super) fn all(self, place: &Place) -> Result<Outcome> {
+    pub(super) fn all(self, place: &WorkDir) -> Result<Outcome> {
         let mut phases = BTreeMap::new();
         let mut compiler_s = 0.0;
         for (name, phase) in [
-            ("mkdir_s", Tree::mkdir as fn(Tree, &Place) -> Result<()>),
+            ("mkdir_s", Tree::mkdir as fn(Tree, &WorkDir) -> Result<()>),
             ("copy_s", Tree::copy),
             ("scan_s", |tree, place| tree.stat(place, 1)),
             ("read_s", |tree, place| tree.read(place, 1)),
@@ -152,7 +152,7 @@ impl Tree {
     }
 
     /// The directories, empty.
-    pub(super) fn mkdir(self, place: &Place) -> Result<()> {
+    pub(super) fn mkdir(self, place: &WorkDir) -> Result<()> {
         for i in 0..self.dirs {
             fs::create_dir(place.at(TO).join(self.dir(i)))?;
         }
@@ -160,7 +160,7 @@ impl Tree {
     }
 
     /// The files, copied into them.
-    pub(super) fn copy(self, place: &Place) -> Result<()> {
+    pub(super) fn copy(self, place: &WorkDir) -> Result<()> {
         for i in 0..self.files {
             let file = self.file(i);
             fs::copy(place.at(FROM).join(&file), place.at(TO).join(&file))?;
@@ -169,7 +169,7 @@ impl Tree {
     }
 
     /// Compares the copied files with what they must be.
-    pub(super) fn check(self, place: &Place) -> Result<()> {
+    pub(super) fn check(self, place: &WorkDir) -> Result<()> {
         for i in 0..self.files {
             let path = place.at(TO).join(self.file(i));
             let wrong = || format!("wrong bytes in {}", path.display());
@@ -180,7 +180,7 @@ impl Tree {
     }
 
     /// Every file's attributes, some times over.
-    pub(super) fn stat(self, place: &Place, times: u32) -> Result<()> {
+    pub(super) fn stat(self, place: &WorkDir, times: u32) -> Result<()> {
         for _ in 0..times {
             let mut files = 0;
             walk(&place.at(TO), &mut |_| {
@@ -193,7 +193,7 @@ impl Tree {
     }
 
     /// Every file searched for a string, some times over.
-    pub(super) fn read(self, place: &Place, times: u32) -> Result<()> {
+    pub(super) fn read(self, place: &WorkDir, times: u32) -> Result<()> {
         for _ in 0..times {
             let mut found = 0;
             walk(&place.at(TO), &mut |path| {
@@ -209,7 +209,7 @@ impl Tree {
 
     /// The package compiled file by file, as make(1) would, linked and run, in the tree. Returns
     /// the CPU time, user and system, of the compiler and its parts, in seconds.
-    pub(super) fn compile(self, place: &Place) -> Result<f64> {
+    pub(super) fn compile(self, place: &WorkDir) -> Result<f64> {
         let top = place.at(TO);
         let mut shell = Command::new("sh");
         shell.env("LC_ALL", "C").args(["-c", COMPILE, "sh"]).arg(&top);
@@ -225,10 +225,10 @@ impl Tree {
 
 /// Compiles a program aside, so that shell, compiler and headers are in memory: they are no part of
 /// what is measured, and dropping memory drops them too.
-pub(super) fn warm_up(_: &Place) -> Result<&'static str> {
+pub(super) fn warm_up(_: &WorkDir) -> Result<&'static str> {
     let tree = Tree { dirs: 1, files: 1, sources: 1, functions: 1, text_bytes_max: 1 };
     let dir = tempfile::tempdir()?;
-    let place = Place::aside(&dir);
+    let place = WorkDir::aside(&dir);
     tree.furnish(&place)?;
     tree.mkdir(&place)?;
     tree.copy(&place)?;
@@ -298,7 +298,7 @@ mod tests {
     #[test]
     fn all_phases_pass_and_a_file_of_another_copy_is_found() {
         let top = tempfile::tempdir().unwrap();
-        let place = Place { dir: top.path().to_path_buf(), back: None, copy: 1 };
+        let place = WorkDir { dir: top.path().to_path_buf(), back: None, copy: 1 };
         TINY.furnish(&place).unwrap();
         let mut outcome = TINY.all(&place).unwrap();
         assert!(outcome.subtract_s.unwrap() > 0.0);

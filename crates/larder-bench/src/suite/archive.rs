@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use super::command::run;
-use super::{Outcome, Place, Size};
+use super::{Outcome, Size, WorkDir};
 use crate::data::{Pattern, Random};
 
 /// The directory in the archive.
@@ -53,7 +53,7 @@ impl Archive {
     }
 
     /// Packs it into a place.
-    pub(super) fn furnish(self, place: &Place) -> Result<()> {
+    pub(super) fn furnish(self, place: &WorkDir) -> Result<()> {
         let top = place.at(TOP);
         for i in 0..self.files {
             let path = top.join(Archive::path(i));
@@ -80,7 +80,7 @@ impl Archive {
     }
 
     /// Unpacks it.
-    pub(super) fn unpack(self, place: &Place) -> Result<Outcome> {
+    pub(super) fn unpack(self, place: &WorkDir) -> Result<Outcome> {
         let mut tar = Command::new("tar");
         run(tar.arg("-xf").arg(place.at(ARCHIVE)).arg("-C").arg(&place.dir))?;
         let (top, copy) = (unpacked(place), place.copy);
@@ -97,15 +97,15 @@ impl Archive {
 }
 
 /// Where it is unpacked.
-pub(super) fn unpacked(place: &Place) -> PathBuf {
+pub(super) fn unpacked(place: &WorkDir) -> PathBuf {
     place.at(TOP)
 }
 
 /// Packs and unpacks an archive aside, so that tar is in memory: it is no part of what is measured.
-pub(super) fn warm_up(_: &Place) -> Result<&'static str> {
+pub(super) fn warm_up(_: &WorkDir) -> Result<&'static str> {
     let archive = Archive { files: 1, bytes: 1 };
     let dir = tempfile::tempdir()?;
-    let place = Place::aside(&dir);
+    let place = WorkDir::aside(&dir);
     archive.furnish(&place)?;
     archive.unpack(&place)?;
     Ok("then tar read")

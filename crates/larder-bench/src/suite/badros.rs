@@ -11,7 +11,7 @@ use anyhow::{Result, ensure};
 
 use super::andrew::{self, Tree};
 use super::archive::{self, Archive};
-use super::{Before, Outcome, Place, Size, Suite, Test, write_pattern};
+use super::{Before, Outcome, Size, Suite, Test, WorkDir, write_pattern};
 use crate::data::{Pattern, Random};
 
 /// Numbers of copies.
@@ -81,7 +81,7 @@ fn tests(scale: Scale, copies: u32) -> Vec<Test> {
     fn test(
         name: &'static str,
         copies: u32,
-        work: impl Fn(&Place) -> Result<Outcome> + Send + Sync + 'static,
+        work: impl Fn(&WorkDir) -> Result<Outcome> + Send + Sync + 'static,
     ) -> Test {
         Test::timed(name, copies, Before::DropMemory, Arc::new(work))
     }
@@ -108,7 +108,7 @@ fn tests(scale: Scale, copies: u32) -> Vec<Test> {
     ]
 }
 
-fn furnish(place: &Place, scale: Scale) -> Result<()> {
+fn furnish(place: &WorkDir, scale: Scale) -> Result<()> {
     for (name, pattern, bytes) in [
         ("big", BIG, scale.large_bytes),
         ("other", OTHER, scale.large_bytes),
@@ -125,14 +125,14 @@ fn furnish(place: &Place, scale: Scale) -> Result<()> {
     scale.archive.furnish(place)
 }
 
-fn andrew_copy(place: &Place, tree: Tree) -> Result<Outcome> {
+fn andrew_copy(place: &WorkDir, tree: Tree) -> Result<Outcome> {
     tree.copy(place)?;
     let place = place.clone();
     Outcome::checked_at_end(move || tree.check(&place))
 }
 
 /// Four times, what `ls -lR` asks.
-fn ls(place: &Place, scale: Scale) -> Result<Outcome> {
+fn ls(place: &WorkDir, scale: Scale) -> Result<Outcome> {
     let mut seen = 0;
     for _ in 0..4 {
         for folder in fs::read_dir(place.at("list"))? {
@@ -146,7 +146,7 @@ fn ls(place: &Place, scale: Scale) -> Result<Outcome> {
     Outcome::done()
 }
 
-fn read_big(place: &Place, scale: Scale) -> Result<Outcome> {
+fn read_big(place: &WorkDir, scale: Scale) -> Result<Outcome> {
     let read = fs::read(place.at("big"))?;
     Outcome::checked(move || check_whole(BIG, &read, scale.large_bytes))
 }
@@ -156,13 +156,13 @@ fn check_whole(pattern: Pattern, read: &[u8], bytes: u64) -> Result<()> {
     pattern.check(0, read)
 }
 
-fn copy_big(place: &Place, scale: Scale) -> Result<Outcome> {
+fn copy_big(place: &WorkDir, scale: Scale) -> Result<Outcome> {
     let copy = place.at("copy");
     fs::copy(place.at("other"), &copy)?;
     Outcome::checked_at_end(move || check_whole(OTHER, &fs::read(copy)?, scale.large_bytes))
 }
 
-fn random_reads(place: &Place, scale: Scale) -> Result<Outcome> {
+fn random_reads(place: &WorkDir, scale: Scale) -> Result<Outcome> {
     let file = File::open(place.at("random"))?;
     let mut random = Random(u64::from(place.copy));
     let mut pieces = Vec::new();
@@ -180,7 +180,7 @@ fn integers(count: u32) -> String {
     (1..=count).map(|i| i.to_string()).collect()
 }
 
-fn small_writes(place: &Place, scale: Scale) -> Result<Outcome> {
+fn small_writes(place: &WorkDir, scale: Scale) -> Result<Outcome> {
     let path = place.at("log");
     let mut file = File::create(&path)?;
     for i in 1..=scale.small_writes {
@@ -190,7 +190,7 @@ fn small_writes(place: &Place, scale: Scale) -> Result<Outcome> {
     Outcome::checked_at_end(move || check_integers(&path, scale.small_writes))
 }
 
-fn small_rw(place: &Place, scale: Scale) -> Result<Outcome> {
+fn small_rw(place: &WorkDir, scale: Scale) -> Result<Outcome> {
     let path = place.at("rewritten");
     let mut file = OpenOptions::new().create_new(true).read(true).write(true).open(&path)?;
     let mut all = String::new();

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context, Result};
 
 use super::pieces::Content;
-use super::{Before, Outcome, Place, Size, Suite, Test};
+use super::{Before, Outcome, Size, Suite, Test, WorkDir};
 use crate::data::{Pattern, Stamped, Stamps};
 use crate::stand::Confinement;
 
@@ -63,8 +63,8 @@ fn tests(megabytes: u64, memory: &Stamped) -> [Test; 2] {
         Test::rate(name, 1, "B/s", Before::Nothing, work).at("file size MB", megabytes as f64)
     };
     [
-        test("write", Arc::new(move |place: &Place| write(place, megabytes, memory.clone()))),
-        test("read", Arc::new(move |place: &Place| read(place, megabytes)))
+        test("write", Arc::new(move |place: &WorkDir| write(place, megabytes, memory.clone()))),
+        test("read", Arc::new(move |place: &WorkDir| read(place, megabytes)))
             .prepared(move |place| invalidate(place, &name(megabytes))),
     ]
 }
@@ -78,13 +78,13 @@ fn content(megabytes: u64) -> Content {
     Content { pattern, bytes: megabytes * MB, piece_bytes: PIECE_BYTES }
 }
 
-fn write(place: &Place, megabytes: u64, mut memory: Stamped) -> Result<Outcome> {
+fn write(place: &WorkDir, megabytes: u64, mut memory: Stamped) -> Result<Outcome> {
     let content = content(megabytes);
     content.write(&place.at(&name(megabytes)), &mut memory)?;
     Ok(Outcome::of_amount(content.bytes as f64))
 }
 
-fn read(place: &Place, megabytes: u64) -> Result<Outcome> {
+fn read(place: &WorkDir, megabytes: u64) -> Result<Outcome> {
     let (content, path) = (content(megabytes), place.at(&name(megabytes)));
     let mut stamps = Stamps::with_room_for(content.bytes);
     content.read(&path, &mut [0; PIECE_BYTES], &mut stamps)?;
@@ -96,7 +96,7 @@ fn read(place: &Place, megabytes: u64) -> Result<Outcome> {
 }
 
 /// Invalidates the file at the client, if the server's directory is known.
-fn invalidate(place: &Place, name: &str) -> Result<&'static str> {
+fn invalidate(place: &WorkDir, name: &str) -> Result<&'static str> {
     let Some(back) = &place.back else { return Ok("") };
     // Unwritten data of the client would move the time again, after the touch.
     File::open(place.at(name))?.sync_all()?;
@@ -120,7 +120,7 @@ mod tests {
         let (front, back) = (dir.path().join("front"), dir.path().join("back"));
         fs::create_dir_all(&back).unwrap();
         std::os::unix::fs::symlink(&back, &front).unwrap();
-        let place = Place { dir: front, back: Some(back.clone()), copy: 0 };
+        let place = WorkDir { dir: front, back: Some(back.clone()), copy: 0 };
         fs::write(back.join("f"), "bytes").unwrap();
         let modified = || back.join("f").metadata().unwrap().modified().unwrap();
         for _ in 0..2 {
@@ -130,7 +130,7 @@ mod tests {
         }
         assert_eq!(fs::read(back.join("f")).unwrap(), b"bytes");
         let before = modified();
-        invalidate(&Place { back: None, ..place.clone() }, "f").unwrap();
+        invalidate(&WorkDir { back: None, ..place.clone() }, "f").unwrap();
         assert_eq!(modified(), before);
         assert!(invalidate(&place, "missing").is_err());
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 
-use super::{Before, Outcome, Place, Size, Suite, Test, read_pattern, write_pattern};
+use super::{Before, Outcome, Size, Suite, Test, WorkDir, read_pattern, write_pattern};
 use crate::data::Pattern;
 
 /// The file's name.
@@ -18,7 +18,7 @@ const SEED: u64 = 0xf5_cace;
 pub(super) fn suite(size: Size) -> Suite {
     let bytes: u64 = size.pick_of(4 << 20, 50_000_000, 200_000_000);
     let test = |name, before| {
-        Test::timed(name, 1, before, Arc::new(move |place: &Place| read(place, bytes)))
+        Test::timed(name, 1, before, Arc::new(move |place: &WorkDir| read(place, bytes)))
     };
     Suite {
         name: "fscache",
@@ -48,6 +48,6 @@ pub(super) fn suite(size: Size) -> Suite {
     }
 }
 
-fn read(place: &Place, bytes: u64) -> Result<Outcome> {
+fn read(place: &WorkDir, bytes: u64) -> Result<Outcome> {
     read_pattern(place.at(FILE), Pattern(SEED), bytes)
 }

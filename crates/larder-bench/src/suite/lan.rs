@@ -15,7 +15,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::archive::{self, Archive};
 use super::command::run;
-use super::{Before, Outcome, Place, Size, Suite, Test, read_pattern, write_pattern};
+use super::{Before, Outcome, Size, Suite, Test, WorkDir, read_pattern, write_pattern};
 use crate::data::Pattern;
 
 /// How much there is of everything.
@@ -76,7 +76,7 @@ fn method(scale: Scale) -> Vec<String> {
 
 fn reading(scale: Scale) -> Vec<Test> {
     let Scale { stream_bytes, small_files, .. } = scale;
-    let small = Arc::new(move |place: &Place| read_small(place, small_files));
+    let small = Arc::new(move |place: &WorkDir| read_small(place, small_files));
     vec![
         Test::timed(
             "stream-cold",
@@ -145,7 +145,7 @@ fn write_small(top: &Path, count: u32) -> Result<()> {
     Ok(())
 }
 
-fn read_small(place: &Place, count: u32) -> Result<Outcome> {
+fn read_small(place: &WorkDir, count: u32) -> Result<Outcome> {
     let top = place.at(SMALL);
     let read: std::io::Result<Vec<Vec<u8>>> =
         (0..count).map(|number| fs::read(small_path(&top, number))).collect();
@@ -186,7 +186,7 @@ fn make_repository(top: &Path, count: u32) -> Result<()> {
     Ok(())
 }
 
-fn git_status(place: &Place) -> Result<Outcome> {
+fn git_status(place: &WorkDir) -> Result<Outcome> {
     let said = run(git(&place.at(REPOSITORY)).args(["status", "--porcelain"]))?;
     Outcome::checked(move || {
         ensure!(said.is_empty(), "git sees changes: {said}");
@@ -194,13 +194,13 @@ fn git_status(place: &Place) -> Result<Outcome> {
     })
 }
 
-fn copy(place: &Place, archive: Archive) -> Result<Outcome> {
+fn copy(place: &WorkDir, archive: Archive) -> Result<Outcome> {
     run(Command::new("cp").arg("-r").arg(archive::unpacked(place)).arg(place.at(COPY)))?;
     let copied = place.at(COPY);
     Outcome::checked(move || archive.check_names(&copied))
 }
 
-fn remove(place: &Place) -> Result<Outcome> {
+fn remove(place: &WorkDir) -> Result<Outcome> {
     let copied = place.at(COPY);
     run(Command::new("rm").arg("-r").arg(&copied))?;
     Outcome::checked(move || {
@@ -209,7 +209,7 @@ fn remove(place: &Place) -> Result<Outcome> {
     })
 }
 
-fn create_and_unlink(place: &Place, count: u32) -> Result<Outcome> {
+fn create_and_unlink(place: &WorkDir, count: u32) -> Result<Outcome> {
     let content = small_content(place.copy);
     for number in 0..count {
         let path = place.at(&format!("made-{number}"));
@@ -229,7 +229,7 @@ fn create_and_unlink(place: &Place, count: u32) -> Result<Outcome> {
     })
 }
 
-fn open_close(place: &Place, count: u32) -> Result<Outcome> {
+fn open_close(place: &WorkDir, count: u32) -> Result<Outcome> {
     let path = place.at("opened");
     for _ in 0..count {
         drop(File::open(&path).with_context(|| path.display().to_string())?);

@@ -13,7 +13,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::andrew::{self, Tree};
 use super::archive::{self, Archive};
-use super::{Before, Outcome, Place, Size, Suite, Test, write_pattern};
+use super::{Before, Outcome, Size, Suite, Test, WorkDir, write_pattern};
 use crate::data::Pattern;
 use edit::Edits;
 
@@ -77,7 +77,7 @@ fn method(scale: Scale) -> Vec<String> {
 fn tests(scale: Scale, clients: u32) -> Vec<Test> {
     let Scale { large_bytes, small_files, archive, edits, tree } = scale;
     let cold = Before::DropMemory;
-    let small_file = Arc::new(move |place: &Place| small_file(place, small_files));
+    let small_file = Arc::new(move |place: &WorkDir| small_file(place, small_files));
     vec![
         Test::timed("large-write", clients, cold, Arc::new(move |place| copy(place, large_bytes)))
             .furnished(move |place| {
@@ -98,11 +98,11 @@ fn tests(scale: Scale, clients: u32) -> Vec<Test> {
 }
 
 /// The large file of a client.
-fn large(place: &Place) -> Pattern {
+fn large(place: &WorkDir) -> Pattern {
     Pattern(0x1a46e + u64::from(place.copy))
 }
 
-fn copy(place: &Place, bytes: u64) -> Result<Outcome> {
+fn copy(place: &WorkDir, bytes: u64) -> Result<Outcome> {
     let copy = place.at("copy");
     let (mut from, mut to) = (File::open(place.at(LARGE))?, File::create_new(&copy)?);
     let mut piece = vec![0; PIECE_BYTES];
@@ -121,7 +121,7 @@ fn copy(place: &Place, bytes: u64) -> Result<Outcome> {
     })
 }
 
-fn small_file(place: &Place, count: u32) -> Result<Outcome> {
+fn small_file(place: &WorkDir, count: u32) -> Result<Outcome> {
     let dir = place.at(SMALL);
     let content = Pattern(u64::from(place.copy)).bytes(SMALL_BYTES);
     for i in 0..count {

@@ -16,7 +16,7 @@ use anyhow::{Result, ensure};
 
 use super::andrew::{self, Tree};
 use super::pieces::Content;
-use super::{Before, Outcome, Place, Size, Suite, Test};
+use super::{Before, Outcome, Size, Suite, Test, WorkDir};
 use crate::data::{Pattern, Stamped, Stamps};
 
 const PIECE_BYTES: usize = 64 << 10;
@@ -114,18 +114,18 @@ struct Files {
 }
 
 impl Files {
-    fn dir(self, place: &Place) -> PathBuf {
+    fn dir(self, place: &WorkDir) -> PathBuf {
         place.at(&format!("{}-{}", self.what, self.kib))
     }
 
     /// Every file of every client and size is of a pattern of its own.
-    fn content(self, place: &Place, i: u64) -> Content {
+    fn content(self, place: &WorkDir, i: u64) -> Content {
         let group = 2 * self.kib + u64::from(self.what == "write");
         let pattern = Pattern((group << 48) | (u64::from(place.copy) << 32) | i);
         Content { pattern, bytes: self.kib << 10, piece_bytes: PIECE_BYTES }
     }
 
-    fn write(self, place: &Place, mut memory: Stamped) -> Result<()> {
+    fn write(self, place: &WorkDir, mut memory: Stamped) -> Result<()> {
         let dir = self.dir(place);
         for i in 0..self.count {
             self.content(place, i).write(&dir.join(format!("f{i}")), &mut memory)?;
@@ -133,7 +133,7 @@ impl Files {
         Ok(())
     }
 
-    fn read(self, place: &Place) -> Result<Outcome> {
+    fn read(self, place: &WorkDir) -> Result<Outcome> {
         let dir = self.dir(place);
         let mut stamps = Stamps::with_room_for(self.bytes());
         let mut buffer = vec![0; PIECE_BYTES];
@@ -144,7 +144,7 @@ impl Files {
         Ok(Outcome::of_amount(self.bytes() as f64).and_check(move || stamps.check()))
     }
 
-    fn check(self, place: &Place) -> Result<()> {
+    fn check(self, place: &WorkDir) -> Result<()> {
         let dir = self.dir(place);
         for i in 0..self.count {
             self.content(place, i).check(&dir.join(format!("f{i}")))?;
@@ -168,7 +168,7 @@ fn reading_and_writing(
 ) -> [Test; 2] {
     let files = Files { what: "write", ..files };
     let memory = memory.clone();
-    let write = Arc::new(move |place: &Place| {
+    let write = Arc::new(move |place: &WorkDir| {
         files.write(place, memory.clone())?;
         let outcome = Outcome::of_amount(files.bytes() as f64);
         let place = place.clone();
@@ -181,7 +181,7 @@ fn reading_and_writing(
 }
 
 fn reading(clients: u32, files: Files) -> Test {
-    let work = Arc::new(move |place: &Place| files.read(place));
+    let work = Arc::new(move |place: &WorkDir| files.read(place));
     Test::rate("read", clients, "B/s", Before::DropMemory, work).furnished(move |place| {
         fs::create_dir(files.dir(place))?;
         files.write(place, Stamped::new())
@@ -190,8 +190,8 @@ fn reading(clients: u32, files: Files) -> Test {
 
 /// All phases of Andrew, on a tree in a directory of its own.
 fn andrew(name: &'static str, tree: Tree) -> Test {
-    let within = move |place: &Place| Place { dir: place.at(name), ..place.clone() };
-    let work = Arc::new(move |place: &Place| tree.all(&within(place)));
+    let within = move |place: &WorkDir| WorkDir { dir: place.at(name), ..place.clone() };
+    let work = Arc::new(move |place: &WorkDir| tree.all(&within(place)));
     Test::timed(name, 1, Before::DropMemory, work)
         .furnished(move |place| {
             fs::create_dir(place.at(name))?;
@@ -205,8 +205,8 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    fn place(dir: &std::path::Path, copy: u32) -> Place {
-        Place { dir: dir.to_path_buf(), back: None, copy }
+    fn place(dir: &std::path::Path, copy: u32) -> WorkDir {
+        WorkDir { dir: dir.to_path_buf(), back: None, copy }
     }
 
     #[test]

@@ -60,23 +60,23 @@ pub(super) async fn wait(
     let sent = locks::all_sent(changes)?;
     let (number, told) = session.locks().wait();
     let (session, changes) = (Arc::clone(session), changes.to_vec());
-    let place = Place { session, file, number, changes };
+    let queued = Queued { session, file, number, changes };
     let args = |session| calls::AwaitLock { session, file, number, changes: sent.clone() };
-    if !place.session.ask(cred, args).await?.is_free {
+    if !queued.session.ask(cred, args).await?.is_free {
         told.notified().await;
     }
-    Ok(Box::new(place))
+    Ok(Box::new(queued))
 }
 
 /// A place in the queue for a lock, and what the server then reserves for its waiter.
-struct Place {
+struct Queued {
     session: Arc<Session>,
     file: FileId,
     number: WaiterNumber,
     changes: Vec<LockChange>,
 }
 
-impl Drop for Place {
+impl Drop for Queued {
     fn drop(&mut self) {
         let locks = self.session.locks();
         locks.wait_no_more(self.number);

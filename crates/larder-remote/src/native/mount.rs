@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use larder_io::{Clock, RealClock};
 use larder_rpc::{
-    Callbacks, ClientTls, Config, ConnectError, Place, Program, Recovery, RpcClient, SourcePort,
+    Callbacks, ClientTls, Config, ConnectError, Endpoint, Program, Recovery, RpcClient, SourcePort,
     TlsError, Transport, random_u64,
 };
 use larder_vfs::{Error, RemoteLimits};
@@ -131,10 +131,10 @@ impl Native {
     /// # Errors
     /// [`MountError`], each with what to do about it.
     pub async fn mount(options: &MountOptions) -> Result<Native, MountError> {
-        let Place { address, tls } = place(options, &options.host, options.port).await?;
+        let Endpoint { address, tls } = endpoint(options, &options.host, options.port).await?;
         let mut others = Vec::new();
         for (host, port) in &options.others {
-            others.push(place(options, host, *port).await?);
+            others.push(endpoint(options, host, *port).await?);
         }
         let recalls = Recalls::new(Arc::clone(&options.clock));
         let callbacks = Some(Callbacks::new(recalls.clone()));
@@ -181,11 +181,11 @@ fn limits(data_max: u32) -> RemoteLimits {
 }
 
 /// Where a metadata server may be.
-async fn place(options: &MountOptions, host: &str, port: u16) -> Result<Place, MountError> {
+async fn endpoint(options: &MountOptions, host: &str, port: u16) -> Result<Endpoint, MountError> {
     let address = SocketAddr::new(resolve(host).await?, port);
     let tls = options.authorities.as_deref();
     let tls = tls.map(|authorities| ClientTls::new(host, authorities, None)).transpose()?;
-    Ok(Place { address, tls })
+    Ok(Endpoint { address, tls })
 }
 
 async fn resolve(host: &str) -> Result<IpAddr, MountError> {

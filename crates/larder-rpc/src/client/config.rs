@@ -7,7 +7,7 @@ use std::time::Duration;
 use larder_io::{Clock, RealClock};
 
 use super::callbacks::Callbacks;
-use super::places::Place;
+use super::endpoints::Endpoint;
 use crate::program::{Program, RECORD_BYTES_MAX, Transport};
 use crate::tls::ClientTls;
 
@@ -46,7 +46,7 @@ pub struct Config {
     pub address: SocketAddr,
     /// Other addresses of the server, or of one that takes over from it. If an address cannot be
     /// reached, or is silent, the client tries the next, in turn.
-    pub others: Vec<Place>,
+    pub others: Vec<Endpoint>,
     /// How messages travel.
     pub transport: Transport,
     /// The program.
@@ -107,7 +107,7 @@ impl Config {
     }
 
     /// The address with this number; numbers wrap around.
-    pub(super) fn place(&self, number: usize) -> (SocketAddr, Option<&ClientTls>) {
+    pub(super) fn endpoint(&self, number: usize) -> (SocketAddr, Option<&ClientTls>) {
         match number % (1 + self.others.len()) {
             0 => (self.address, self.tls.as_ref()),
             other => (self.others[other - 1].address, self.others[other - 1].tls.as_ref()),

@@ -128,7 +128,7 @@ pub(super) struct Connection {
     load: AtomicU32,
     connected: AtomicBool,
     /// The address of the current socket, or of the last one.
-    place: AtomicUsize,
+    endpoint: AtomicUsize,
 }
 
 /// How long a call waits.
@@ -251,7 +251,7 @@ impl Connection {
             stats: ConnectionStats::default(),
             load: AtomicU32::new(0),
             connected: AtomicBool::new(false),
-            place: AtomicUsize::new(shared.places.current()),
+            endpoint: AtomicUsize::new(shared.endpoints.current()),
         });
         tokio::spawn(Arc::clone(&connection).run(socket));
         connection
@@ -470,9 +470,9 @@ impl Connection {
             state.waiting.push_back(slot);
             promise
         };
-        let mut slot = Promise { connection: self, slot, kept: false };
+        let mut slot = Promise { connection: self, slot, fulfilled: false };
         (&mut slot.slot).await.map_err(|_| RpcError::Shutdown)?;
-        slot.kept = true;
+        slot.fulfilled = true;
         let mut state = self.change_now();
         state.promised -= 1;
         self.launch(state, pending).map(|()| receiver)
@@ -525,7 +525,7 @@ impl Connection {
                 // the whole limit was lost by the server, which only a replay can mend.
                 if waited >= config.timeout && quiet >= config.timeout || waited >= config.limit() {
                     tracing::debug!(xid = call.xid.0, ?waited, "no reply: connecting again");
-                    self.shared.places.leave(self.place.load(Relaxed));
+                    self.shared.endpoints.leave(self.endpoint.load(Relaxed));
                     socket.shut_down();
                 }
             }
@@ -578,13 +578,13 @@ impl Connection {
 struct Promise<'a> {
     connection: &'a Connection,
     slot: oneshot::Receiver<()>,
-    kept: bool,
+    fulfilled: bool,
 }
 
 impl Drop for Promise<'_> {
     /// A promised slot that is no longer wanted goes to the next waiter.
     fn drop(&mut self) {
-        if self.kept {
+        if self.fulfilled {
             return;
         }
         self.slot.close();

@@ -10,7 +10,7 @@ use larder_wire::xdr::Opaque;
 use tokio::sync::watch;
 
 use super::config::{Config, Recovery};
-use super::places::Places;
+use super::endpoints::Endpoints;
 use super::pool::Pool;
 use crate::patience::gives_up;
 use crate::stats;
@@ -48,7 +48,7 @@ pub(super) struct Shared {
     pub(super) pool: Arc<Pool>,
     pub(super) machine_name: Opaque<MACHINE_NAME_BYTES_MAX>,
     pub(super) xid: AtomicU32,
-    pub(super) places: Places,
+    pub(super) endpoints: Endpoints,
 }
 
 impl Shared {

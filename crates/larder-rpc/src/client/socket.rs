@@ -92,23 +92,23 @@ impl Socket {
     /// The first connection, and the address that it leads to. Each address is tried once.
     pub(super) async fn first(config: &Config) -> Result<(Socket, usize), ConnectError> {
         let limit = config.limit().min(CONNECT_MAX);
-        let mut place = 0;
+        let mut endpoint = 0;
         loop {
             let server = config.server.clone();
-            let connecting = Socket::connect(config, place, None);
+            let connecting = Socket::connect(config, endpoint, None);
             let failed = match config.clock.timeout(limit, connecting).await {
-                Ok(Ok(socket)) => return Ok((socket, place)),
+                Ok(Ok(socket)) => return Ok((socket, endpoint)),
                 Ok(Err(cause)) => ConnectError::Failed { server, cause },
                 Err(Elapsed) => ConnectError::TimedOut { server, limit },
             };
-            place += 1;
-            if place > config.others.len() {
+            endpoint += 1;
+            if endpoint > config.others.len() {
                 return Err(failed);
             }
         }
     }
 
-    /// Connects to a place of the server.
+    /// Connects to a endpoint of the server.
     ///
     /// The port of `previous`, if there was one, is tried first: servers know a client's
     /// retransmissions by their source.
@@ -117,10 +117,10 @@ impl Socket {
     /// The operating system's. The caller limits the wait.
     pub(super) async fn connect(
         config: &Config,
-        place: usize,
+        endpoint: usize,
         previous: Option<u16>,
     ) -> io::Result<Socket> {
-        let (address, tls) = config.place(place);
+        let (address, tls) = config.endpoint(endpoint);
         let (transport, program) = (config.transport, config.program);
         for port in source_ports(config.source_port, previous) {
             match Self::connect_from(address, transport, port).await {

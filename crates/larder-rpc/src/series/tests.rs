@@ -13,14 +13,19 @@ struct Bench {
     division: Division,
     recorder: Recorder,
     state: Moment,
-    told: Told,
+    reported: Reported,
 }
 
 impl Bench {
     fn new() -> Bench {
         let division = division();
         let state = Moment { window: 2, ..Moment::default() };
-        Bench { division, recorder: Recorder::new(0, division), state, told: Told::default() }
+        Bench {
+            division,
+            recorder: Recorder::new(0, division),
+            state,
+            reported: Reported::default(),
+        }
     }
 
     fn at(&mut self, us: u64, change: impl FnOnce(&mut Moment)) {
@@ -32,11 +37,11 @@ impl Bench {
     /// The slices that a reader gets at this time.
     fn take(&mut self, us: u64) -> Vec<Slice> {
         let until = self.division.number(self.division.begin + Duration::from_micros(us));
-        self.told.tell(self.recorder.take(until, &self.state))
+        self.reported.tell(self.recorder.take(until, &self.state))
     }
 
     fn take_rest(mut self) -> Vec<Slice> {
-        self.told.tell(self.recorder.finish(&self.state))
+        self.reported.tell(self.recorder.finish(&self.state))
     }
 }
 

@@ -71,7 +71,7 @@ pub(super) struct Outbox {
 }
 
 /// The resource that a message holds until it is sent.
-enum Place {
+enum Room {
     /// The part of the window that its call and it cost.
     Reply { _window: OwnedSemaphorePermit },
     /// A slot among the calls to the client, which is held until the call is answered as well.
@@ -80,7 +80,7 @@ enum Place {
 
 #[derive(Default)]
 struct Waiting {
-    messages: VecDeque<(Segments, Place)>,
+    messages: VecDeque<(Segments, Room)>,
     bytes: usize,
     broken: bool,
 }
@@ -132,19 +132,19 @@ impl Outbox {
     /// Queues a reply. Its part of the window is free once it is sent.
     pub(super) fn put(&self, reply: Option<Segments>, permit: OwnedSemaphorePermit) {
         let Some(reply) = reply else { return };
-        self.push(reply, Place::Reply { _window: permit });
+        self.push(reply, Room::Reply { _window: permit });
     }
 
     /// Queues a call to the client.
     pub(super) fn put_callback(&self, call: Segments, slot: Arc<OwnedSemaphorePermit>) {
-        self.push(call, Place::Callback { _slot: slot });
+        self.push(call, Room::Callback { _slot: slot });
     }
 
-    fn push(&self, message: Segments, place: Place) {
+    fn push(&self, message: Segments, room: Room) {
         let mut waiting = self.waiting();
         if !waiting.broken {
             waiting.bytes += message.len();
-            waiting.messages.push_back((message, place));
+            waiting.messages.push_back((message, room));
         }
     }
 
@@ -158,10 +158,10 @@ impl Outbox {
         loop {
             let Ok(mut writer) = self.writer.try_lock() else { return };
             while let Some(batch) = self.next_batch() {
-                let (messages, places): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
+                let (messages, rooms): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
                 let pieces = messages.into_iter().flat_map(Segments::into_vec).collect();
                 let written = self.clock.timeout(STALL_MAX, write_all(&mut writer, pieces)).await;
-                drop(places);
+                drop(rooms);
                 if !matches!(written, Ok(Ok(()))) {
                     self.fail();
                     return;
@@ -175,7 +175,7 @@ impl Outbox {
         }
     }
 
-    fn next_batch(&self) -> Option<Vec<(Segments, Place)>> {
+    fn next_batch(&self) -> Option<Vec<(Segments, Room)>> {
         let mut waiting = self.waiting();
         let mut batch = Vec::new();
         let (mut pieces, mut bytes) = (0, 0);

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "clippy sees tests only in functions marked as such")]
 
 mod callbacks;
+mod endpoints;
 mod hostile;
-mod places;
 mod tls;
 mod toy;

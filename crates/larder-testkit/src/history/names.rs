@@ -20,7 +20,7 @@ pub fn unheard(number: u64) -> Node {
 }
 
 /// A name in a directory.
-pub type Place = (Node, &'static str);
+pub type Dentry = (Node, &'static str);
 
 /// What kind of object is made or removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +50,7 @@ pub enum Call {
     /// Makes an object under a name that must not exist.
     Make {
         /// The name.
-        at: Place,
+        at: Dentry,
         /// The kind of object.
         kind: Kind,
         /// The number of the new object.
@@ -59,14 +59,14 @@ pub enum Call {
     /// Looks a name up, or searches a listing for it.
     Look {
         /// The name.
-        at: Place,
+        at: Dentry,
         /// The object that it names.
         answer: Result<Option<Node>, Refusal>,
     },
     /// Removes a name.
     Remove {
         /// The name.
-        at: Place,
+        at: Dentry,
         /// The kind of object that is removed.
         kind: Kind,
         /// Whether it was removed.
@@ -75,9 +75,9 @@ pub enum Call {
     /// Renames. An object under the new name is replaced, unless it is a directory with entries.
     Rename {
         /// The old name.
-        from: Place,
+        from: Dentry,
         /// The new one.
-        to: Place,
+        to: Dentry,
         /// Whether it was renamed.
         answer: Result<(), Refusal>,
     },
@@ -86,7 +86,7 @@ pub enum Call {
         /// Which file.
         file: Node,
         /// The new name.
-        to: Place,
+        to: Dentry,
         /// Whether it got the name.
         answer: Result<(), Refusal>,
     },
@@ -95,7 +95,7 @@ pub enum Call {
 /// The state of the directory tree.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Tree {
-    entries: BTreeMap<Place, Node>,
+    entries: BTreeMap<Dentry, Node>,
     directories: BTreeSet<Node>,
     /// All objects that ever existed: no number is used twice.
     ever: BTreeSet<Node>,
@@ -120,9 +120,9 @@ impl Names {
     }
 
     fn refuses(&self, tree: &Tree, call: &Call, refusal: Refusal) -> bool {
-        let lacks = |at: &Place| !tree.entries.contains_key(at);
-        let is_gone = |at: &Place| !self.is_there(tree, at.0);
-        let is_full = |at: &Place| tree.entries.get(at).is_some_and(|dir| tree.has_entries(*dir));
+        let lacks = |at: &Dentry| !tree.entries.contains_key(at);
+        let is_gone = |at: &Dentry| !self.is_there(tree, at.0);
+        let is_full = |at: &Dentry| tree.entries.get(at).is_some_and(|dir| tree.has_entries(*dir));
         match (call, refusal) {
             (Call::Make { at, .. } | Call::Link { to: at, .. }, Refusal::Exists) => !lacks(at),
             (Call::Link { file, to, .. }, Refusal::Gone | Refusal::Absent) => {
@@ -240,23 +240,23 @@ mod tests {
     use super::*;
 
     const ROOT: Node = 1;
-    const A: Place = (ROOT, "a");
-    const B: Place = (ROOT, "b");
-    const DIR: Place = (ROOT, "dir");
+    const A: Dentry = (ROOT, "a");
+    const B: Dentry = (ROOT, "b");
+    const DIR: Dentry = (ROOT, "dir");
 
-    fn make(at: Place, answer: Result<Node, Refusal>) -> Call {
+    fn make(at: Dentry, answer: Result<Node, Refusal>) -> Call {
         Call::Make { at, kind: Kind::File, answer }
     }
 
-    fn look(at: Place, found: Option<Node>) -> Call {
+    fn look(at: Dentry, found: Option<Node>) -> Call {
         Call::Look { at, answer: Ok(found) }
     }
 
-    fn remove(at: Place, answer: Result<(), Refusal>) -> Call {
+    fn remove(at: Dentry, answer: Result<(), Refusal>) -> Call {
         Call::Remove { at, kind: Kind::File, answer }
     }
 
-    fn rename(from: Place, to: Place) -> Call {
+    fn rename(from: Dentry, to: Dentry) -> Call {
         Call::Rename { from, to, answer: Ok(()) }
     }
 

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use larder_rebuild::{Place, Rule};
+use larder_rebuild::{Rule, RulePath};
 
 use super::run::{How, keep, usual_environment};
 use super::{mount_of, print};
@@ -68,7 +68,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 /// The rule from the arguments.
 fn rule(args: &Args, library: &Library, files: &[PathBuf], inputs: &[PathBuf]) -> Result<Rule> {
     let place = |path: &Path| {
-        let place = Place::of(path, library.root());
+        let place = RulePath::of(path, library.root());
         place.with_context(|| format!("{} is no plain path", path.display()))
     };
     let mut outputs = BTreeMap::new();

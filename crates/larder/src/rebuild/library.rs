@@ -14,7 +14,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use larder_rebuild::{Hash, Place, RULE_BYTES_MAX, Refusal, Rule, WrongRule};
+use larder_rebuild::{Hash, RULE_BYTES_MAX, Refusal, Rule, RulePath, WrongRule};
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode, percent_encode};
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
@@ -39,7 +39,7 @@ pub(crate) struct Made {
     /// The rule that made it.
     pub(crate) rule: Hash,
     /// Where the rule makes it. The file may have another name now.
-    pub(crate) at: Place,
+    pub(crate) at: RulePath,
     /// When it was last changed, by the rule.
     pub(crate) changed_ns: i64,
 }
@@ -231,7 +231,7 @@ impl Library {
     ///
     /// # Errors
     /// If the mount has no extended attributes of users, or the file may not be changed.
-    pub(crate) fn set_made(&self, file: &Path, rule: Hash, at: &Place) -> Result<()> {
+    pub(crate) fn set_made(&self, file: &Path, rule: Hash, at: &RulePath) -> Result<()> {
         let seen = fs::symlink_metadata(file).with_context(|| file.display().to_string())?;
         let at = percent_encode(at.written().as_bytes(), NON_ALPHANUMERIC);
         let value = format!("{rule} {} {at}", bytes::changed_ns(&seen));
@@ -310,7 +310,7 @@ fn read_made(value: &[u8]) -> Option<Made> {
     let mut text = || std::str::from_utf8(fields.next()?).ok();
     let (rule, changed_ns) = (text()?.parse().ok()?, text()?.parse().ok()?);
     let at = OsString::from_vec(percent_decode(fields.next()?).collect());
-    let at = Place::parse(&at).filter(Place::is_in_volume)?;
+    let at = RulePath::parse(&at).filter(RulePath::is_in_volume)?;
     fields.next().is_none().then_some(Made { rule, at, changed_ns })
 }
 
@@ -323,7 +323,7 @@ mod tests {
     fn hostile_attributes_say_nothing() {
         let rule = Hash::of(b"");
         let of = |rest: &str| read_made(format!("{rule} {rest}").as_bytes());
-        let at = Place::parse(OsStr::new("a b/c")).unwrap();
+        let at = RulePath::parse(OsStr::new("a b/c")).unwrap();
         assert_eq!(of("-3 a%20b%2Fc"), Some(Made { rule, at, changed_ns: -3 }));
         for wrong in ["0 %2Fetc%2Fpasswd", "0 ..%2Fx", "0 a%2F%2Fb", "a", "0", "x a", "0 a b", ""] {
             assert_eq!(of(wrong), None, "{wrong}");

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use larder_rebuild::{
-    Attempt, Event, Found, Freshness, Hash, Input, Place, Refusal, Rule, Standing, Step, System,
+    Attempt, Event, Found, Freshness, Hash, Input, Refusal, Rule, RulePath, Standing, Step, System,
     plan,
 };
 use rustix::fs::{FlockOperation, Mode, OFlags, ResolveFlags};
@@ -54,7 +54,7 @@ impl<'l> Maker<'l> {
     /// Why it stays lost.
     pub(crate) fn make(&self, file: &Path) -> Result<Outcome, Refusal> {
         let root = self.library.root();
-        let target = Place::of(file, root).filter(Place::is_in_volume);
+        let target = RulePath::of(file, root).filter(RulePath::is_in_volume);
         let target = target.ok_or_else(|| Refusal::NotTried("it is in no volume".into()))?;
         let rules = plan(&target, |place| self.standing(place))?;
         let mut made = Vec::new();
@@ -65,7 +65,7 @@ impl<'l> Maker<'l> {
     }
 
     /// What is known of a file.
-    fn standing(&self, place: &Place) -> Result<Standing, Refusal> {
+    fn standing(&self, place: &RulePath) -> Result<Standing, Refusal> {
         let path = place.at(self.library.root());
         let seen = match fs::symlink_metadata(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Standing::Missing),
@@ -120,7 +120,7 @@ impl<'l> Maker<'l> {
     }
 }
 
-fn not_tried(place: &Place, error: &(impl std::fmt::Display + ?Sized)) -> Refusal {
+fn not_tried(place: &RulePath, error: &(impl std::fmt::Display + ?Sized)) -> Refusal {
     Refusal::NotTried(format!("{place}: {error:#}"))
 }
 
@@ -132,7 +132,7 @@ struct Run<'r> {
     /// The locked file of the rule.
     turn: Option<File>,
     /// Outputs that are lost: where the rule makes them, their paths, and their attributes.
-    lost: BTreeMap<Place, (PathBuf, Metadata)>,
+    lost: BTreeMap<RulePath, (PathBuf, Metadata)>,
     scratch: Option<Scratch>,
     made: Vec<PathBuf>,
 }
@@ -165,7 +165,7 @@ impl Run<'_> {
     }
 
     /// Where the bytes of an input are.
-    fn source(&self, place: &Place) -> PathBuf {
+    fn source(&self, place: &RulePath) -> PathBuf {
         match (self.rule.freshness, self.rule.inputs.get(place)) {
             (Freshness::Original, Some(Input::File { hash, .. })) => {
                 self.maker.library.content_path(*hash)
@@ -174,7 +174,7 @@ impl Run<'_> {
         }
     }
 
-    fn look(&self, place: &Place) -> Result<Event> {
+    fn look(&self, place: &RulePath) -> Result<Event> {
         Ok(Event::Input(found(File::open(self.source(place)))?))
     }
 
@@ -189,7 +189,7 @@ impl Run<'_> {
     fn cell(&self, root: &Path) -> Cell {
         let rule = self.rule;
         // The volume is where it was when the rule was recorded.
-        let inside = |place: &Place| place.at(&rule.root).into_os_string();
+        let inside = |place: &RulePath| place.at(&rule.root).into_os_string();
         let mut cell = Cell {
             root: root.as_os_str().to_owned(),
             dir: inside(&rule.dir),
@@ -227,13 +227,13 @@ impl Run<'_> {
         cell
     }
 
-    fn compare(&self, place: &Place) -> Result<Event> {
+    fn compare(&self, place: &RulePath) -> Result<Event> {
         Ok(Event::Output(found(self.output(place))?))
     }
 
     /// A file that the command made. Links in its path are not followed: the command may have made
     /// them to any place.
-    fn output(&self, place: &Place) -> io::Result<File> {
+    fn output(&self, place: &RulePath) -> io::Result<File> {
         let scratch = self.scratch.as_ref().expect("the command has run");
         let inside = place.at(&self.rule.root);
         let inside = inside.strip_prefix("/").unwrap_or(&inside);

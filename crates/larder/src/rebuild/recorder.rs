@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use larder_io::watched::{Sighting, Touch};
-use larder_rebuild::{Freshness, Hash, Input, Output, Place, Program, Rule};
+use larder_rebuild::{Freshness, Hash, Input, Output, Program, Rule, RulePath};
 
 use super::bytes::{Stamp, changed_ns, hash, stamp};
 use super::library::Library;
@@ -62,7 +62,7 @@ impl Asked {
     /// # Errors
     /// If the working directory has no plain path.
     pub(crate) fn rule(&self, root: &Path) -> Result<Rule> {
-        let dir = Place::of(&self.dir, root);
+        let dir = RulePath::of(&self.dir, root);
         Ok(Rule {
             system: super::here(),
             freshness: self.freshness,
@@ -194,7 +194,7 @@ impl<'l> Recorder<'l> {
         }
         let root = self.library.root().to_owned();
         let place = |path: &Path| {
-            let place = Place::of(path, &root);
+            let place = RulePath::of(path, &root);
             place.with_context(|| format!("{} is no plain path", path.display()))
         };
         let mut inputs = BTreeMap::new();
@@ -246,11 +246,11 @@ impl<'l> Recorder<'l> {
         Ok(Some(Input::File { hash, bytes, mode, changed_ns }))
     }
 
-    fn outputs(&self) -> Result<BTreeMap<Place, Output>> {
+    fn outputs(&self) -> Result<BTreeMap<RulePath, Output>> {
         let mut outputs = BTreeMap::new();
         for path in self.changed.keys() {
             let Ok(seen) = fs::symlink_metadata(path) else { continue };
-            let place = Place::of(path, self.library.root());
+            let place = RulePath::of(path, self.library.root());
             if let Some(place) = place.filter(|place| place.is_in_volume() && seen.is_file()) {
                 outputs.insert(place, output_of(path)?);
             }

@@ -13,7 +13,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use larder_rebuild::{Hash, Input, Output, Place, Program, Rule};
+use larder_rebuild::{Hash, Input, Output, Program, Rule, RulePath};
 
 use super::bytes;
 use super::library::{Library, beside};
@@ -88,7 +88,7 @@ impl Now<'_> {
             && rule.inputs.iter().all(|(place, input)| self.is_input(place, input))
     }
 
-    fn is_input(&mut self, place: &Place, then: &Input) -> bool {
+    fn is_input(&mut self, place: &RulePath, then: &Input) -> bool {
         let path = place.at(self.library.root());
         let seen = fs::symlink_metadata(&path);
         match then {

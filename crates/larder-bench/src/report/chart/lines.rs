@@ -74,7 +74,7 @@ pub(crate) struct Point {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Mark {
     /// A range of x; from and to may be the same.
-    Place((f64, f64), String),
+    Range((f64, f64), String),
     /// A point.
     Point((f64, f64), String),
 }
@@ -215,14 +215,14 @@ impl Lines {
         let mut entries = Vec::new();
         for (mark, letter) in self.marks.iter().zip('a'..='z') {
             let (x, text) = match mark {
-                Mark::Place((from, to), text) => ((from * to).sqrt(), text),
+                Mark::Range((from, to), text) => ((from * to).sqrt(), text),
                 Mark::Point((x, _), text) => (*x, text),
             };
             if !frame.x.holds(x) {
                 continue;
             }
             let sign = match mark {
-                Mark::Place((from, to), _) => {
+                Mark::Range((from, to), _) => {
                     let (from, to) = (frame.x.at(*from), frame.x.at(*to));
                     let size = ((to - from).max(0.0), frame.bottom - frame.top);
                     svg.rect("place-area", (from, frame.top), size, text);

@@ -1,7 +1,7 @@
 //! `basic5`: bytes per second against file size, writing and reading: servers and transports on one
 //! chart.
 
-use crate::published::{BASIC5_PLACES, BASIC5_POINTS};
+use crate::published::{BASIC5_MARKS, BASIC5_POINTS};
 use crate::record::{Run, Target, Test};
 
 use super::super::chart::Chart;
@@ -95,11 +95,11 @@ fn knee_words(lines: &Lines, dimension: &str) -> String {
 fn marks(sweep: &Sweep<'_>) -> Vec<Mark> {
     let direction = direction(sweep.name);
     let mut marks = Vec::new();
-    for place in BASIC5_PLACES.iter().filter(|place| place.test == direction) {
+    for place in BASIC5_MARKS.iter().filter(|place| place.test == direction) {
         let from = convert(place.at.0, place.unit, &sweep.dimension);
         let to = convert(place.at.1, place.unit, &sweep.dimension);
         if let (Some(from), Some(to)) = (from, to) {
-            marks.push(Mark::Place((from, to), format!("2001: {}", place.text)));
+            marks.push(Mark::Range((from, to), format!("2001: {}", place.text)));
         }
     }
     for point in &BASIC5_POINTS {

@@ -87,12 +87,12 @@ fn procedures(run: &Run, tests: &[&Test]) -> Vec<usize> {
         run.targets.iter().filter_map(|target| test.rpcs_by_procedure(&target.name))
     });
     let called = called.flatten().filter(|(_, count)| **count > 0);
-    let places: BTreeSet<usize> = called.map(|(name, _)| place(name)).collect();
+    let places: BTreeSet<usize> = called.map(|(name, _)| row_of(name)).collect();
     places.into_iter().collect()
 }
 
-/// Place of a procedure among [`PROCEDURES`], which sets its colour.
-fn place(name: &str) -> usize {
+/// WorkDir of a procedure among [`PROCEDURES`], which sets its colour.
+fn row_of(name: &str) -> usize {
     PROCEDURES.iter().position(|known| *known == name).unwrap_or(PROCEDURES.len() - 1)
 }
 
@@ -130,7 +130,7 @@ fn parts(
 ) -> Vec<(Look, f64, String)> {
     let mut parts = Vec::new();
     for index in procedures {
-        let of = rpcs.iter().filter(|(name, _)| place(name) == *index);
+        let of = rpcs.iter().filter(|(name, _)| row_of(name) == *index);
         let count: u64 = of.map(|(_, count)| count).sum();
         if count > 0 {
             let hover = format!("{target}: {} {}", PROCEDURES[*index], grouped(count as f64));

@@ -5,7 +5,7 @@
 //! anything else. What is left (Andrew) is shown as bars, and so is the scaling if numbers of disks
 //! are targets.
 
-use crate::published::SNAPDRAGON_PLACE;
+use crate::published::SNAPDRAGON_MARK;
 use crate::record::{Run, Target, Test};
 
 use super::super::chart::Chart;
@@ -92,9 +92,9 @@ fn figure(run: &Run, sweep: &Sweep<'_>, kind: Kind, published: Facts) -> Block {
     let targets: Vec<&Target> = run.targets.iter().collect();
     let measure = if sweep.unit == "s" { "run time" } else { "bandwidth" };
     let mut lines = sweep.lines(run, &targets, measure);
-    let at = convert(SNAPDRAGON_PLACE.at.0, SNAPDRAGON_PLACE.unit, &sweep.dimension);
+    let at = convert(SNAPDRAGON_MARK.at.0, SNAPDRAGON_MARK.unit, &sweep.dimension);
     if let (Kind::Size, Some(at)) = (kind, at) {
-        lines.marks.push(Mark::Place((at, at), format!("2003: {}", SNAPDRAGON_PLACE.text)));
+        lines.marks.push(Mark::Range((at, at), format!("2003: {}", SNAPDRAGON_MARK.text)));
     }
     Block::Figure(Box::new(Figure {
         chart: Chart::Lines(lines),

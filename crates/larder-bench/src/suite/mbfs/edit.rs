@@ -9,7 +9,7 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 
 use crate::data::Pattern;
-use crate::suite::{Outcome, Place};
+use crate::suite::{Outcome, WorkDir};
 
 const DIR: &str = "edit";
 const MAILBOX: &str = "mailbox";
@@ -35,7 +35,7 @@ pub(super) struct Edits {
 
 impl Edits {
     /// The texts, the pages, and a mailbox of messages that were read.
-    pub(super) fn furnish(self, place: &Place) -> Result<()> {
+    pub(super) fn furnish(self, place: &WorkDir) -> Result<()> {
         let dir = place.at(DIR);
         fs::create_dir(&dir)?;
         for i in 0..self.each {
@@ -46,7 +46,7 @@ impl Edits {
     }
 
     /// Edits all of them.
-    pub(super) fn edit(self, place: &Place) -> Result<Outcome> {
+    pub(super) fn edit(self, place: &WorkDir) -> Result<Outcome> {
         let dir = place.at(DIR);
         for i in 0..self.each {
             let name = format!("text-{i}");
@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn edits_are_checked_to_the_byte() {
         let top = tempfile::tempdir().unwrap();
-        let place = Place { dir: top.path().to_path_buf(), back: None, copy: 3 };
+        let place = WorkDir { dir: top.path().to_path_buf(), back: None, copy: 3 };
         let edits = Edits { each: 2 };
         edits.furnish(&place).unwrap();
         let dir = place.at(DIR);

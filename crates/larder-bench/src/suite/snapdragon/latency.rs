@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use crate::data::{Pattern, Random};
-use crate::suite::{Before, Outcome, Place, Test, Work};
+use crate::suite::{Before, Outcome, Test, Work, WorkDir};
 
 const FILE_BYTES: usize = 4096;
 /// Where the files are that are read and written, and those whose capabilities end.
@@ -29,10 +29,10 @@ const PERCENTILES: [(&str, f64); 3] = [("p50_us", 0.5), ("p90_us", 0.9), ("p99_u
 /// Reads, then writes over the same files, then what the end of capabilities costs.
 pub(super) fn tests(count: u32) -> [Test; 6] {
     let test = |name, before, work| Test { unit: "us", ..Test::timed(name, 1, before, work) };
-    let reads = Arc::new(move |place: &Place| read(place, count));
-    let writes = Arc::new(move |place: &Place| write(place, count));
+    let reads = Arc::new(move |place: &WorkDir| read(place, count));
+    let writes = Arc::new(move |place: &WorkDir| write(place, count));
     let furnish_in = |dir: &'static str| {
-        move |place: &Place| {
+        move |place: &WorkDir| {
             fs::create_dir_all(place.at(dir))?;
             for i in 0..count {
                 fs::write(path_in(place, dir, i), old(i).bytes(FILE_BYTES))?;
@@ -58,7 +58,7 @@ type Step = fn(&Path, u32) -> Result<()>;
 
 /// Each file is read, which is not timed; `first` is done to it, and after that what is timed.
 fn each(count: u32, first: Step, timed: Step) -> Work {
-    Arc::new(move |place: &Place| {
+    Arc::new(move |place: &WorkDir| {
         let prepare = |path: &Path, i| {
             reread(path, i)?;
             first(path, i)
@@ -69,7 +69,7 @@ fn each(count: u32, first: Step, timed: Step) -> Work {
 
 /// Each file is done something to that was not read before.
 fn alone(count: u32, timed: Step) -> Work {
-    Arc::new(move |place: &Place| {
+    Arc::new(move |place: &WorkDir| {
         let look = |path: &Path, _| {
             path.metadata()?;
             Ok(())
@@ -79,7 +79,7 @@ fn alone(count: u32, timed: Step) -> Work {
 }
 
 fn steps(
-    place: &Place,
+    place: &WorkDir,
     count: u32,
     prepare: impl Fn(&Path, u32) -> Result<()>,
     timed: Step,
@@ -111,11 +111,11 @@ fn chmod(path: &Path, _: u32) -> Result<()> {
     Ok(fs::set_permissions(path, Permissions::from_mode(mode))?)
 }
 
-fn path(place: &Place, i: u32) -> PathBuf {
+fn path(place: &WorkDir, i: u32) -> PathBuf {
     path_in(place, DIR, i)
 }
 
-fn path_in(place: &Place, dir: &str, i: u32) -> PathBuf {
+fn path_in(place: &WorkDir, dir: &str, i: u32) -> PathBuf {
     place.at(dir).join(format!("f{i}"))
 }
 
@@ -128,7 +128,7 @@ fn new(i: u32) -> Pattern {
     Pattern((2 << 32) + u64::from(i))
 }
 
-fn read(place: &Place, count: u32) -> Result<Outcome> {
+fn read(place: &WorkDir, count: u32) -> Result<Outcome> {
     let mut bytes = vec![0; FILE_BYTES];
     let mut latencies = Vec::new();
     for i in shuffled(count) {
@@ -143,7 +143,7 @@ fn read(place: &Place, count: u32) -> Result<Outcome> {
     Ok(outcome(&latencies))
 }
 
-fn write(place: &Place, count: u32) -> Result<Outcome> {
+fn write(place: &WorkDir, count: u32) -> Result<Outcome> {
     let mut latencies = Vec::new();
     for i in shuffled(count) {
         let (path, bytes) = (path(place, i), new(i).bytes(FILE_BYTES));
@@ -205,7 +205,7 @@ mod tests {
     #[test]
     fn the_steps_around_the_end_of_a_capability_work() {
         let top = tempfile::tempdir().unwrap();
-        let place = Place { dir: top.path().to_path_buf(), back: None, copy: 0 };
+        let place = WorkDir { dir: top.path().to_path_buf(), back: None, copy: 0 };
         for test in tests(3) {
             test.furnish.as_ref().unwrap()(&place).unwrap();
             for _ in 0..2 {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use anyhow::{Result, ensure};
 
-use crate::suite::{Before, Outcome, Place, Test};
+use crate::suite::{Before, Outcome, Test, WorkDir};
 
 /// Where the files are.
 const DIR: &str = "names";
@@ -23,8 +23,8 @@ pub(super) fn tests(count: u32) -> Vec<Test> {
 
 /// Later ones use what earlier ones made.
 fn of(clients: u32, count: u32) -> [Test; 4] {
-    let test = |name, before, each: fn(&Place, u32) -> Result<()>| {
-        let work = Arc::new(move |place: &Place| {
+    let test = |name, before, each: fn(&WorkDir, u32) -> Result<()>| {
+        let work = Arc::new(move |place: &WorkDir| {
             (0..count).try_for_each(|i| each(place, i))?;
             Ok(Outcome::of_amount(count.into()))
         });
@@ -39,23 +39,23 @@ fn of(clients: u32, count: u32) -> [Test; 4] {
     ]
 }
 
-fn path(place: &Place, i: u32) -> PathBuf {
+fn path(place: &WorkDir, i: u32) -> PathBuf {
     place.at(DIR).join(format!("f{i}"))
 }
 
-fn create(place: &Place, i: u32) -> Result<()> {
+fn create(place: &WorkDir, i: u32) -> Result<()> {
     File::create_new(path(place, i))?;
     Ok(())
 }
 
-fn stat(place: &Place, i: u32) -> Result<()> {
+fn stat(place: &WorkDir, i: u32) -> Result<()> {
     let path = path(place, i);
     ensure!(path.metadata()?.len() == 0, "{} is not empty", path.display());
     Ok(())
 }
 
 /// A file is made, written, synced, closed and removed.
-fn cycle(place: &Place, i: u32) -> Result<()> {
+fn cycle(place: &WorkDir, i: u32) -> Result<()> {
     let path = path(place, i);
     let mut file = File::create_new(&path)?;
     file.write_all(&[1; FILE_BYTES])?;

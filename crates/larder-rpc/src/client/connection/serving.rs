@@ -81,17 +81,17 @@ impl Connection {
         let limit = config.limit().min(RECONNECT_MAX);
         loop {
             let begun = self.shared.now();
-            let place = self.shared.places.current();
-            let connecting = Socket::connect(config, place, source_port);
+            let endpoint = self.shared.endpoints.current();
+            let connecting = Socket::connect(config, endpoint, source_port);
             match config.clock.timeout(limit, connecting).await {
                 Ok(Ok(socket)) => {
-                    self.place.store(place, Relaxed);
+                    self.endpoint.store(endpoint, Relaxed);
                     return socket;
                 }
                 Ok(Err(error)) => tracing::debug!(server = %config.server, %error, "connecting"),
                 Err(Elapsed) => tracing::debug!(server = %config.server, "connecting: no answer"),
             }
-            self.shared.places.leave(place);
+            self.shared.endpoints.leave(endpoint);
             self.shared.lost(begun);
             self.shared.config.clock.sleep(backoff.pause()).await;
         }

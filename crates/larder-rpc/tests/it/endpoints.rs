@@ -3,7 +3,7 @@
 use std::net::TcpListener;
 use std::time::Duration;
 
-use larder_rpc::Place;
+use larder_rpc::Endpoint;
 
 use crate::toy::{Plain, Running, ask};
 
@@ -15,11 +15,11 @@ async fn a_place_that_is_gone_or_silent_is_left_for_the_next() {
     let gone = listen().local_addr().unwrap();
     let silent = listen();
     let real = Running::begin(false, |_| ()).await;
-    let place = |address| Place { address, tls: None };
+    let endpoint = |address| Endpoint { address, tls: None };
     let (client, _callbacks) = real
         .client(|config| {
             config.address = gone;
-            config.others = vec![place(silent.local_addr().unwrap()), place(real.address)];
+            config.others = vec![endpoint(silent.local_addr().unwrap()), endpoint(real.address)];
             config.timeout = Duration::from_millis(100);
             config.retransmissions = 600;
         })

@@ -7,7 +7,7 @@ use crate::tls::ClientTls;
 
 /// An address of the program.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct Endpoint {
     /// The address.
     pub address: SocketAddr,
     /// TLS for the server at that address, like [`Config::tls`].
@@ -16,12 +16,12 @@ pub struct Place {
 
 /// Which of the addresses is tried. The number grows without end; it is taken modulo their count.
 #[derive(Debug)]
-pub(super) struct Places(AtomicUsize);
+pub(super) struct Endpoints(AtomicUsize);
 
-impl Places {
+impl Endpoints {
     /// Starts with this address.
-    pub(super) fn new(place: usize) -> Places {
-        Places(AtomicUsize::new(place))
+    pub(super) fn new(endpoint: usize) -> Endpoints {
+        Endpoints(AtomicUsize::new(endpoint))
     }
 
     /// The address to try.
@@ -30,9 +30,9 @@ impl Places {
     }
 
     /// No server answers at this address: the next one is tried.
-    pub(super) fn leave(&self, place: usize) {
+    pub(super) fn leave(&self, endpoint: usize) {
         // Not if another connection has already moved on.
-        let next = place.wrapping_add(1);
-        let _ = self.0.compare_exchange(place, next, Relaxed, Relaxed);
+        let next = endpoint.wrapping_add(1);
+        let _ = self.0.compare_exchange(endpoint, next, Relaxed, Relaxed);
     }
 }

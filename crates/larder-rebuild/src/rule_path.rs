@@ -8,25 +8,25 @@ use std::path::{Component, Path, PathBuf};
 /// A path without `.`, `..` and repeated slashes: relative to the root of the volume, or absolute
 /// on the machine.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place(PathBuf);
+pub struct RulePath(PathBuf);
 
-impl Place {
-    /// The place of an absolute path, on a machine that has the volume at `root`; `None` if the
+impl RulePath {
+    /// The path of an absolute path, on a machine that has the volume at `root`; `None` if the
     /// path is not absolute, or not plain.
-    pub fn of(path: &Path, root: &Path) -> Option<Place> {
+    pub fn of(path: &Path, root: &Path) -> Option<RulePath> {
         let is_plain = path.components().all(|part| part != Component::ParentDir);
         (path.is_absolute() && is_plain).then(|| match path.strip_prefix(root) {
-            Ok(below) => Place(below.components().collect()),
-            Err(_) => Place(path.components().collect()),
+            Ok(below) => RulePath(below.components().collect()),
+            Err(_) => RulePath(path.components().collect()),
         })
     }
 
-    /// A place from its text; `None` if the text is not in the one permitted form.
-    pub fn parse(written: &OsStr) -> Option<Place> {
+    /// A path from its text; `None` if the text is not in the one permitted form.
+    pub fn parse(written: &OsStr) -> Option<RulePath> {
         let path: PathBuf = Path::new(written).components().collect();
         let is_plain = |part| matches!(part, Component::Normal(_) | Component::RootDir);
         let is_same = path.as_os_str().as_bytes() == written.as_bytes();
-        (is_same && path.components().all(is_plain)).then_some(Place(path))
+        (is_same && path.components().all(is_plain)).then_some(RulePath(path))
     }
 
     /// Whether it is a file of the volume.
@@ -48,7 +48,7 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for RulePath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.as_os_str().is_empty() {
             true => f.write_str("."),
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_is_below_the_volume_or_on_the_machine() {
+    fn a_path_is_below_the_volume_or_on_the_machine() {
         let root = Path::new("/mnt/v");
         for (path, written) in [
             ("/mnt/v/a/b", Some("a/b")),
@@ -73,17 +73,17 @@ mod tests {
             ("a", None),
             ("/mnt/v/../x", None),
         ] {
-            let place = Place::of(Path::new(path), root);
-            assert_eq!(place.as_ref().map(Place::written), written.map(OsStr::new), "{path}");
+            let place = RulePath::of(Path::new(path), root);
+            assert_eq!(place.as_ref().map(RulePath::written), written.map(OsStr::new), "{path}");
             let Some(place) = place else { continue };
             assert_eq!(
                 place.at(root),
                 path.parse::<PathBuf>().unwrap().components().collect::<PathBuf>()
             );
-            assert_eq!(Place::parse(place.written()), Some(place));
+            assert_eq!(RulePath::parse(place.written()), Some(place));
         }
         for wrong in ["a//b", "a/", "./a", "../a", "a/../b", "/a/..", "//a", "a/."] {
-            assert_eq!(Place::parse(OsStr::new(wrong)), None, "{wrong}");
+            assert_eq!(RulePath::parse(OsStr::new(wrong)), None, "{wrong}");
         }
     }
 }
