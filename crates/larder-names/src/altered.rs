@@ -116,7 +116,7 @@ impl Shared {
     }
 
     /// Sets at the server what was set here.
-    pub(crate) async fn settle_altered(
+    pub(crate) async fn replay_altered(
         &self,
         no: ObjectNo,
         deadline: Option<Deadline>,
@@ -171,7 +171,7 @@ impl Shared {
             state.waits_no_more(no);
             self.record(&mut state);
         }
-        self.settled.notify_waiters();
+        self.replayed.notify_waiters();
         self.follow_taken(&altered.handle, Some(self.show_unaltered(&altered.handle, after)));
         Ok(())
     }
@@ -201,7 +201,7 @@ impl Shared {
             self.record(&mut state);
             altered.handle
         };
-        self.settled.notify_waiters();
+        self.replayed.notify_waiters();
         let handle = self.known_as(&handle);
         if let Some(watcher) = self.watcher.get().and_then(std::sync::Weak::upgrade) {
             watcher.distrust(&handle).await;

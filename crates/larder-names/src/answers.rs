@@ -80,11 +80,11 @@ impl Deferring for Names {
         Box::pin(self.shared.keep())
     }
 
-    fn settle<'a>(&'a self, file: Option<&'a Handle>) -> Future<'a, ()> {
+    fn replay<'a>(&'a self, file: Option<&'a Handle>) -> Future<'a, ()> {
         Box::pin(async move {
-            let Some(file) = file else { return self.shared.settle_all(None).await };
+            let Some(file) = file else { return self.shared.replay_all(None).await };
             for no in self.shared.changes_of(file) {
-                self.shared.settle_one(no, None).await?;
+                self.shared.replay_one(no, None).await?;
             }
             Ok(())
         })

@@ -99,7 +99,7 @@ impl Shared {
         loop {
             let page = self.remote.readdir(cred, server, cookie, bytes_max).await?;
             if page.entries.iter().any(|entry| is_waiting_position(entry.position)) {
-                self.settle_all(None).await?;
+                self.replay_all(None).await?;
                 let page = self.remote.readdir(cred, server, begin, bytes_max).await?;
                 return Ok(self.show_listing(dir, page));
             }

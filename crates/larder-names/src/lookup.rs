@@ -17,7 +17,7 @@ impl Shared {
                 // The server may already have set what this client asked for: only its answer
                 // tells whether these are that, or attributes that another client set.
                 match self.asked_meanwhile(file, &attr) {
-                    Some(no) => self.settle_one(no, cred.deadline).await?,
+                    Some(no) => self.replay_one(no, cred.deadline).await?,
                     None => return Ok(self.show(file, attr)),
                 }
             },

@@ -139,7 +139,7 @@ impl Shared {
                 waiting.or_else(|| taken.at(&key, name)).or_else(|| taken.from(&key, name))
             };
             let Some(no) = no else { break };
-            self.settle_one(no, cred.deadline).await?;
+            self.replay_one(no, cred.deadline).await?;
         }
         self.keep_left(dir, name).await
     }
@@ -162,7 +162,7 @@ impl Shared {
                 journal.taken().origins_in(&key).map(|(_, no)| no).next()
             };
             let Some(no) = taken else { return Ok(()) };
-            self.settle_one(no, cred.deadline).await?;
+            self.replay_one(no, cred.deadline).await?;
         }
     }
 }

@@ -43,7 +43,7 @@ impl Shared {
             match self.target(handle)? {
                 Target::Server(server) => {
                     if let Some(no) = self.altered_of(&server) {
-                        self.settle_one(no, cred.deadline).await?;
+                        self.replay_one(no, cred.deadline).await?;
                         continue;
                     }
                     if self.is_unkept(handle) {
@@ -61,10 +61,10 @@ impl Shared {
     /// # Errors
     /// [`Error::TimedOut`] whatever the server's error was: the object continues to wait, and so
     /// does everything that needs it.
-    pub(crate) async fn settle_one(&self, no: ObjectNo, deadline: Option<Deadline>) -> Result<()> {
+    pub(crate) async fn replay_one(&self, no: ObjectNo, deadline: Option<Deadline>) -> Result<()> {
         self.reach(deadline).await?;
         let Some(_turn) = self.turn_for(no, deadline).await? else { return Ok(()) };
-        self.settle_change(no, deadline, &mut Vec::new()).await?;
+        self.replay_change(no, deadline, &mut Vec::new()).await?;
         self.keep().await
     }
 
@@ -73,7 +73,7 @@ impl Shared {
     /// meanwhile, so nothing here may wait for its bytes.
     ///
     /// # Errors
-    /// As [`Shared::settle_one`].
+    /// As [`Shared::replay_one`].
     async fn make_one(&self, no: ObjectNo, deadline: Option<Deadline>) -> Result<()> {
         self.reach(deadline).await?;
         let Some(_turn) = self.turn_for(no, deadline).await? else { return Ok(()) };
@@ -92,7 +92,7 @@ impl Shared {
         let turn = async {
             let mut locking = std::pin::pin!(self.turn.lock());
             loop {
-                let mut settled = std::pin::pin!(self.settled.notified());
+                let mut settled = std::pin::pin!(self.replayed.notified());
                 settled.as_mut().enable();
                 if !self.is_pending(no) {
                     return None;
@@ -125,13 +125,13 @@ impl Shared {
     ///
     /// # Errors
     /// The server's error for the first object that it did not accept; the others were tried too.
-    pub(crate) async fn settle_all(self: &Arc<Self>, until: Option<Instant>) -> Result<()> {
+    pub(crate) async fn replay_all(self: &Arc<Self>, until: Option<Instant>) -> Result<()> {
         self.reach(None).await?;
         let _turn = self.turn.lock().await;
         let mut refused = BTreeMap::new();
         // First the changes that block others, then new objects, then the changes that block
         // nothing.
-        self.settle_some(self.in_the_way(until), &mut refused).await?;
+        self.replay_some(self.in_the_way(until), &mut refused).await?;
         loop {
             let ready = self.ready(until, &refused);
             if ready.is_empty() {
@@ -162,7 +162,7 @@ impl Shared {
             }
         }
         self.remove_files(until, &mut refused).await?;
-        self.settle_some(self.taken_due(until), &mut refused).await?;
+        self.replay_some(self.taken_due(until), &mut refused).await?;
         self.keep().await?;
         refused.into_values().next().map_or(Ok(()), Err)
     }
@@ -497,7 +497,7 @@ impl Shared {
         }
         self.record(state);
         state.is_named(no);
-        self.settled.notify_waiters();
+        self.replayed.notify_waiters();
     }
 
     /// `NAME.conflict-HOST-TIME`, the time in seconds since 1970, with a number from the second on.
@@ -573,7 +573,7 @@ pub(crate) async fn run(shared: std::sync::Weak<Shared>, more: Arc<Notify>) {
         }
         let now = clock.instant();
         let is_due = due.is_some_and(|due| due <= now);
-        let is_late = is_due && held.settle_all(Some(now)).await.is_err();
+        let is_late = is_due && held.replay_all(Some(now)).await.is_err();
         drop(held);
         if is_late {
             clock.sleep(RETRY_AFTER).await;

@@ -34,7 +34,7 @@ const DEPTH_MAX: usize = 4096;
 impl Shared {
     /// Makes one change at the server, after everything on which it depends. `under_way` are the
     /// changes that wait for it.
-    pub(crate) fn settle_change<'a>(
+    pub(crate) fn replay_change<'a>(
         &'a self,
         no: ObjectNo,
         deadline: Option<Deadline>,
@@ -45,14 +45,14 @@ impl Shared {
                 return Err(Error::TimedOut);
             }
             if self.state().journal().get_altered(no).is_some() {
-                return self.settle_altered(no, deadline).await;
+                return self.replay_altered(no, deadline).await;
             }
             if self.state().journal().taken().get(no).is_some() {
-                return self.settle_taken(no, deadline, under_way).await;
+                return self.replay_taken(no, deadline, under_way).await;
             }
             let is_replacing = self.make_after_above(no, deadline, under_way).await?;
             match self.moved_of(no).filter(|_| is_replacing) {
-                Some(moved) => self.settle_change(moved, deadline, under_way).await,
+                Some(moved) => self.replay_change(moved, deadline, under_way).await,
                 None => Ok(()),
             }
         })
@@ -68,14 +68,14 @@ impl Shared {
     ) -> Result<bool> {
         let mut is_replacing = false;
         while let Some(next) = self.first_above(no) {
-            is_replacing = self.settle_made(next, deadline, under_way).await?;
+            is_replacing = self.replay_made(next, deadline, under_way).await?;
         }
         Ok(is_replacing)
     }
 
     /// Makes an object at the server whose directory is there, when its name is free. Returns
     /// whether it has a name of its own there until it replaces a file.
-    async fn settle_made(
+    async fn replay_made(
         &self,
         no: ObjectNo,
         deadline: Option<Deadline>,
@@ -92,7 +92,7 @@ impl Shared {
         let mut own = None;
         match in_the_way {
             Some((_, true)) => own = Some(self.own_name(no)),
-            Some((other, false)) => self.settle_change(other, deadline, under_way).await?,
+            Some((other, false)) => self.replay_change(other, deadline, under_way).await?,
             None => {}
         }
         self.mark_attempted(&[no]).await?;
@@ -109,7 +109,7 @@ impl Shared {
         state.journal().taken().from(&place.dir, &place.name)
     }
 
-    async fn settle_taken(
+    async fn replay_taken(
         &self,
         no: ObjectNo,
         deadline: Option<Deadline>,
@@ -121,8 +121,8 @@ impl Shared {
         }
         under_way.push(no);
         let settled = match &taken.place {
-            Some(to) => self.settle_moved(no, to, deadline, under_way).await,
-            None => self.settle_removed(no, &taken.handle, deadline, under_way).await,
+            Some(to) => self.replay_moved(no, to, deadline, under_way).await,
+            None => self.replay_removed(no, &taken.handle, deadline, under_way).await,
         };
         under_way.pop();
         settled
@@ -133,7 +133,7 @@ impl Shared {
         state.journal().taken().get(no).filter(|taken| taken.waits()).cloned()
     }
 
-    async fn settle_moved(
+    async fn replay_moved(
         &self,
         no: ObjectNo,
         to: &Place,
@@ -141,7 +141,7 @@ impl Shared {
         under_way: &mut Vec<ObjectNo>,
     ) -> Result<()> {
         if let Dir::Made(dir) = to.dir {
-            self.settle_change(dir, deadline, under_way).await?;
+            self.replay_change(dir, deadline, under_way).await?;
         }
         let (other, is_file) = {
             let state = self.state();
@@ -154,7 +154,7 @@ impl Shared {
         let replaced = match replaced {
             Some((other, taken)) if is_file && is_removed_file(&taken) => Some((other, taken)),
             Some((other, _)) => {
-                self.settle_change(other, deadline, under_way).await?;
+                self.replay_change(other, deadline, under_way).await?;
                 None
             }
             None => None,
@@ -167,7 +167,7 @@ impl Shared {
         moved.map_err(|error| self.taken_late(no, error))
     }
 
-    async fn settle_removed(
+    async fn replay_removed(
         &self,
         no: ObjectNo,
         removed: &Handle,
@@ -181,7 +181,7 @@ impl Shared {
                 state.journal().taken().origins_in(&dir).map(|(_, inner)| inner).next()
             };
             let Some(inner) = inner else { break };
-            self.settle_change(inner, deadline, under_way).await?;
+            self.replay_change(inner, deadline, under_way).await?;
         }
         // Perhaps it had to give way in the meantime, and has another name.
         let Some(taken) = self.waiting_taken(no) else { return Ok(()) };
@@ -197,7 +197,7 @@ impl Shared {
     /// one: both depend on its version, which a rename may change.
     pub(crate) async fn send_bytes(&self, taken: &Taken) -> Result<()> {
         if let Some(no) = self.altered_of(&taken.handle) {
-            self.settle_altered(no, None).await?;
+            self.replay_altered(no, None).await?;
         }
         if taken.kind != Kind::File {
             return Ok(());
@@ -501,13 +501,13 @@ impl Shared {
     }
 
     /// Makes these changes, one after the other, each after everything on which it depends.
-    pub(crate) async fn settle_some(
+    pub(crate) async fn replay_some(
         &self,
         all: Vec<ObjectNo>,
         refused: &mut BTreeMap<ObjectNo, Error>,
     ) -> Result<()> {
         for no in all {
-            if self.settle_change(no, None, &mut Vec::new()).await.is_ok() {
+            if self.replay_change(no, None, &mut Vec::new()).await.is_ok() {
                 continue;
             }
             let failure = self.state().failure(no).unwrap_or(Error::TimedOut);

@@ -30,7 +30,7 @@ pub(crate) struct Shared {
     /// Something waits that did not.
     pub(crate) more: Arc<Notify>,
     /// The server has something that it lacked.
-    pub(crate) settled: Notify,
+    pub(crate) replayed: Notify,
     pub(crate) watcher: OnceLock<Weak<dyn Watcher>>,
     pub(crate) licence: Licence,
     /// How often this machine was seen to answer in the server's place.
@@ -74,7 +74,7 @@ impl Shared {
             state: Mutex::new(state),
             turn: tokio::sync::Mutex::default(),
             more: Arc::default(),
-            settled: Notify::new(),
+            replayed: Notify::new(),
             watcher: OnceLock::new(),
             licence,
             stood_in: AtomicU64::new(0),

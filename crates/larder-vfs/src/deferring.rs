@@ -76,7 +76,7 @@ pub trait Deferring: Send + Sync {
     /// Makes all changes of names so far survive a crash of the machine.
     ///
     /// # Errors
-    /// [`Error::Io`] if the local disk has failed: then [`Deferring::settle`] helps.
+    /// [`Error::Io`] if the local disk has failed: then [`Deferring::replay`] helps.
     fn keep(&self) -> Future<'_, ()>;
 
     /// Makes `file`, or everything that was made here, at the server, durably.
@@ -85,7 +85,7 @@ pub trait Deferring: Send + Sync {
     /// The server's error for the first object that it refused: that object stays waiting, and the
     /// others were tried too. [`Error::TimedOut`] for a single file, whatever the server's error
     /// was.
-    fn settle<'a>(&'a self, file: Option<&'a Handle>) -> Future<'a, ()>;
+    fn replay<'a>(&'a self, file: Option<&'a Handle>) -> Future<'a, ()>;
 
     /// Attributes set here give `file` a version that the server does not know. If `shown` is such
     /// a version, the version at the server that has the same bytes.

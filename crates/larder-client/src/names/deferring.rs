@@ -123,7 +123,7 @@ impl Core {
             {
                 Ok(())
             }
-            Some(here) => here.settle(None).await,
+            Some(here) => here.replay(None).await,
         }
     }
 }

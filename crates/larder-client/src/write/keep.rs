@@ -47,7 +47,7 @@ impl Core {
             Some(Level::Local) if here.keep().await.is_ok() => return Ok(()),
             Some(_) => {}
         }
-        here.settle(Some(&node.handle()?)).await
+        here.replay(Some(&node.handle()?)).await
     }
 
     /// Whether the file was made here and is removed. Its bytes must survive a crash of the machine

@@ -126,7 +126,7 @@ impl Client {
         let mut result = Ok(());
         // Names too: those of all files, since they depend on each other.
         if let Some(here) = self.core.remote.deferring() {
-            result = here.settle(None).await;
+            result = here.replay(None).await;
         }
         while let Some(sent) = sending.join_next().await {
             result = result.and(sent.unwrap_or(Err(Error::Io)));

@@ -249,7 +249,7 @@ impl Pair {
                 _ => Trouble::Refused(Error::TimedOut),
             };
             self.rig.server.trouble_after(self.random.below(12), trouble);
-            let _ = self.rig.deferring().settle(None).await;
+            let _ = self.rig.deferring().replay(None).await;
             self.rig.server.trouble_after(u64::MAX, Trouble::Unanswered);
         }
         self.rig.names.shared().state().forget_known();
@@ -257,7 +257,7 @@ impl Pair {
     }
 
     async fn check(&self) {
-        let settled = self.rig.deferring().settle(None).await;
+        let settled = self.rig.deferring().replay(None).await;
         assert_eq!(settled, Ok(()), "{:#?}", self.rig.deferring().deferred());
         let told = self.rig.deferring().deferred();
         assert!(told.is_empty(), "nobody else has changed anything: {told:?}");
@@ -331,7 +331,7 @@ async fn what_somebody_else_changed_meanwhile_stays() {
     other.remove(&root, &top, "gone".as_ref(), Removal::File).await.unwrap();
     pair.rig.server.reconnect();
     pair.rig.names.shared().state().forget_known();
-    pair.rig.deferring().settle(None).await.unwrap();
+    pair.rig.deferring().replay(None).await.unwrap();
     let left = tree(&other).await;
     let names: Vec<_> = left.keys().map(String::as_str).collect();
     let (replaced, there) = ("/replaced.conflict-here-0", "/there.conflict-here-0");
@@ -368,7 +368,7 @@ async fn attributes_that_the_server_was_asked_for_are_no_other_version_while_its
     let shown = set.unwrap().unwrap().after.unwrap();
     pair.rig.server.reconnect();
     pair.rig.server.trouble_after(1, Trouble::Unanswered);
-    pair.rig.deferring().settle(Some(&file)).await.unwrap_err();
+    pair.rig.deferring().replay(Some(&file)).await.unwrap_err();
     assert!(!pair.rig.server.is_trouble_to_come());
     let attr = pair.rig.remote().getattr(&user(), &file).await.unwrap();
     assert!(attr.validator().same_data(&shown.validator()), "{attr:?} {shown:?}");
@@ -391,7 +391,7 @@ async fn what_waits_is_not_attempted_at_a_silent_server() {
         let (names, _held) = licensed(&rig, licence);
         rig.names = names;
         rig.server.time_out();
-        let settled = rig.deferring().settle(None).await;
+        let settled = rig.deferring().replay(None).await;
         assert_eq!(settled, Err(Error::TimedOut), "{licence:?}");
         let (user, at) = (user(), |name| (&dir, OsStr::new(name)));
         let text = "text".into();
@@ -402,7 +402,7 @@ async fn what_waits_is_not_attempted_at_a_silent_server() {
         if licence == Licence::default() {
             // Names are not changed here any more; what there is is found and listed.
             rig.server.reconnect();
-            rig.deferring().settle(None).await.unwrap();
+            rig.deferring().replay(None).await.unwrap();
             assert_eq!(tree(&*rig.server).await.len(), 3);
             continue;
         }
@@ -412,7 +412,7 @@ async fn what_waits_is_not_attempted_at_a_silent_server() {
         rig.made(&dir, "new", New::File).await.unwrap();
         assert_eq!(rig.server.calls("make"), 0);
         rig.server.reconnect();
-        rig.deferring().settle(None).await.unwrap();
+        rig.deferring().replay(None).await.unwrap();
         let left = tree(&*rig.server).await;
         assert_eq!(left.keys().collect::<Vec<_>>(), ["/dir", "/dir/new", "/dir/other"]);
         assert_eq!(left["/dir/other"].mode, 0o600);
@@ -430,14 +430,14 @@ async fn objects_that_a_server_was_not_asked_for_any_more_are_not_attempted() {
     }
     // The second one has no answer, whoever makes it there.
     rig.server.trouble_after(1, Trouble::Unanswered);
-    assert_eq!(rig.deferring().settle(None).await, Err(Error::TimedOut));
+    assert_eq!(rig.deferring().replay(None).await, Err(Error::TimedOut));
     let calls = rig.server.calls_total();
     rig.remove(&top, "c", Removal::File).await.unwrap();
     let (from, to) = ((&top, OsStr::new("d")), (&top, OsStr::new("e")));
     rig.remote().rename(&user(), from, to).await.unwrap();
     assert_eq!(rig.server.calls_total(), calls);
     let rig = rig.crash(None);
-    rig.deferring().settle(None).await.unwrap();
+    rig.deferring().replay(None).await.unwrap();
     assert_eq!(tree(&*rig.server).await.keys().collect::<Vec<_>>(), ["/a", "/b", "/e"]);
 }
 
@@ -469,7 +469,7 @@ async fn what_gets_the_name_of_its_own_directory_is_there_when_the_server_is_bac
         rename((&top, "x"), (&top, "a")).await;
         pair.rig.server.reconnect();
         pair.rig.names.shared().state().forget_known();
-        pair.rig.deferring().settle(None).await.unwrap();
+        pair.rig.deferring().replay(None).await.unwrap();
         let left = tree(&*pair.rig.server).await;
         assert_eq!(left.keys().collect::<Vec<_>>(), ["/a"], "{licence:?}");
         assert_eq!(left["/a"].kind, Kind::File);
@@ -498,10 +498,10 @@ async fn what_gave_way_is_found_again_although_the_answer_was_lost() {
         pair.rig.server.reconnect();
         pair.rig.names.shared().state().forget_known();
         pair.rig.server.trouble_after(count, Trouble::Unanswered);
-        let _ = pair.rig.deferring().settle(None).await;
+        let _ = pair.rig.deferring().replay(None).await;
         let was_lost = !pair.rig.server.is_trouble_to_come();
         pair.rig.server.trouble_after(u64::MAX, Trouble::Unanswered);
-        pair.rig.deferring().settle(None).await.unwrap();
+        pair.rig.deferring().replay(None).await.unwrap();
         let left = tree(&*pair.rig.server).await;
         assert_eq!(left.keys().collect::<Vec<_>>(), ["/name", "/name/file"], "{count}");
         if !was_lost {
@@ -536,8 +536,8 @@ async fn what_gives_way_while_it_is_removed_is_no_conflict() {
         rename((&top, "new"), (&top, "dir")).await;
         pair.rig.server.reconnect();
         pair.rig.names.shared().state().forget_known();
-        pair.rig.deferring().settle(Some(&old)).await.unwrap();
-        pair.rig.deferring().settle(None).await.unwrap();
+        pair.rig.deferring().replay(Some(&old)).await.unwrap();
+        pair.rig.deferring().replay(None).await.unwrap();
         let told = pair.rig.deferring().deferred();
         assert!(told.is_empty(), "{licence:?}: {told:?}");
         let left = tree(&*pair.rig.server).await;

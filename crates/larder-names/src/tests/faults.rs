@@ -116,7 +116,7 @@ async fn live(seed: u64, trouble: Option<Trouble>, end: End) -> (u64, Told) {
         }
         let answer = match step % 6 {
             2 | 4 => rig.deferring().keep().await.map(|()| true),
-            5 => rig.deferring().settle(None).await.map(|()| true),
+            5 => rig.deferring().replay(None).await.map(|()| true),
             _ => history.step(&rig).await.map_or(Ok(false), Err),
         };
         if let Err(error) = answer {

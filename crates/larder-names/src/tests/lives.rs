@@ -41,7 +41,7 @@ async fn what_is_removed_before_its_time_costs_no_request() {
     rig.remove(&top, "dir", Removal::Directory).await.unwrap();
     assert_eq!(rig.find(&top, "dir").await.map(drop), None);
     assert_eq!(rig.server.calls_total(), 0);
-    rig.deferring().settle(None).await.unwrap();
+    rig.deferring().replay(None).await.unwrap();
     assert_eq!(calls_of_changes(&rig).await, 1, "the first one is made");
     let rig = rig.crash(Some(Image::Written));
     let left = tree(&*rig.server).await;
@@ -84,7 +84,7 @@ async fn attributes_of_what_waits_are_set_here() {
     };
     let file = (0o600, 1000, 100, Time { sec: 9, nsec: 7 });
     assert_eq!(seen(rig.remote(), "file").await, file);
-    rig.deferring().settle(None).await.unwrap();
+    rig.deferring().replay(None).await.unwrap();
     for remote in [rig.remote(), &*rig.server] {
         assert_eq!(seen(remote, "file").await, file);
         let (_, uid, gid, _) = seen(remote, "link").await;
@@ -110,7 +110,7 @@ async fn a_time_that_was_given_over_bytes_is_on_record() {
     let rig = rig.crash(Some(Image::Synced));
     assert_eq!(given(&rig), [Some(time), Some(time), None]);
     // Also when the server has the file, and not its bytes.
-    rig.deferring().settle(None).await.unwrap();
+    rig.deferring().replay(None).await.unwrap();
     let rig = rig.crash(Some(Image::Synced));
     assert_eq!(given(&rig), [Some(time), Some(time), None]);
 }
@@ -129,7 +129,7 @@ async fn attributes_change_no_bytes() {
     let set = SetAttr { mtime: Some(SetTime::To(Time { sec: 9, nsec: 7 })), ..mode(0o600) };
     rig.remote().setattr(&user(), &made.handle, set, None).await.unwrap();
     assert!(same(&rig).await);
-    rig.deferring().settle(None).await.unwrap();
+    rig.deferring().replay(None).await.unwrap();
     assert!(same(&rig).await);
     let text = "text".into();
     let stable = Stability::FileSync;
@@ -145,7 +145,7 @@ async fn a_listing_goes_on_while_what_it_tells_is_made_at_the_server() {
         let rig = Rig::new().await;
         let top = &rig.top().await;
         rig.made(top, "theirs", New::File).await.unwrap();
-        rig.deferring().settle(None).await.unwrap();
+        rig.deferring().replay(None).await.unwrap();
         let new = rig.made(top, "new", New::Directory).await.unwrap().handle;
         let (dir, told) = if is_in_new_directory { (&new, "a") } else { (top, "theirs") };
         for name in ["a", "b", "c", "d"] {
@@ -161,7 +161,7 @@ async fn a_listing_goes_on_while_what_it_tells_is_made_at_the_server() {
         names.truncate(at + 1);
         let cookie = Cookie { position: page.entries[at].position, verifier: page.verifier };
         rig.remove(dir, "c", Removal::File).await.unwrap();
-        rig.deferring().settle(None).await.unwrap();
+        rig.deferring().replay(None).await.unwrap();
         let rest = list(cookie).await;
         assert!(rest.eof);
         assert_eq!(rest.entries.iter().map(|listed| &listed.name).collect::<Vec<_>>(), ["d"]);
@@ -180,7 +180,7 @@ async fn a_name_keeps_its_position_in_a_listing_when_it_is_made_at_the_server() 
     for name in ["m", "z"] {
         rig.made(top, name, New::File).await.unwrap();
     }
-    rig.deferring().settle(None).await.unwrap();
+    rig.deferring().replay(None).await.unwrap();
     for name in ["a", "n"] {
         rig.made(top, name, New::File).await.unwrap();
     }
@@ -192,7 +192,7 @@ async fn a_name_keeps_its_position_in_a_listing_when_it_is_made_at_the_server() 
     };
     let told = positions(&first);
     assert_eq!(told.iter().map(|(name, _)| name).collect::<Vec<_>>(), ["m", "z", "a", "n"]);
-    rig.deferring().settle(None).await.unwrap();
+    rig.deferring().replay(None).await.unwrap();
     let again = list(Cookie::default()).await;
     assert_eq!(positions(&again), told);
     assert!(again.entries.iter().all(|entry| entry.attr.is_some() && entry.handle.is_some()));
@@ -221,7 +221,7 @@ async fn nothing_shows_that_the_server_has_an_object_now() {
         all
     };
     let (before, shown) = (described(&rig).await, tree(rig.remote()).await);
-    rig.deferring().settle(None).await.unwrap();
+    rig.deferring().replay(None).await.unwrap();
     assert_eq!(rig.server.calls("make"), 3);
     assert_eq!((described(&rig).await, tree(rig.remote()).await), (before.clone(), shown.clone()));
     assert!(rig.deferring().deferred().is_empty());
@@ -254,7 +254,7 @@ async fn what_is_written_is_made_at_the_server_first() {
     assert_eq!(at_server.keys().collect::<Vec<_>>(), ["/dir", "/dir/inner", "/dir/inner/file"]);
     // A crash loses none of that, so nothing is made twice.
     let rig = rig.crash(Some(Image::Synced));
-    rig.deferring().settle(None).await.unwrap();
+    rig.deferring().replay(None).await.unwrap();
     let read = rig.remote().read(&user(), &file.handle, None, 0, 9).await.unwrap();
     assert_eq!(&read.data[..], b"text");
     assert_eq!(tree(rig.remote()).await.len(), 4);
@@ -270,12 +270,12 @@ async fn an_answer_that_is_lost_makes_nothing_twice() {
             let top = rig.top().await;
             let made = rig.made(&top, "name", new.clone()).await.unwrap();
             rig.server.trouble_after(0, Trouble::Unanswered);
-            assert_eq!(rig.deferring().settle(None).await, Err(Error::TimedOut));
+            assert_eq!(rig.deferring().replay(None).await, Err(Error::TimedOut));
             assert!(!rig.server.is_trouble_to_come());
             if let Some(image) = image {
                 rig = rig.crash(image);
             }
-            rig.deferring().settle(None).await.unwrap();
+            rig.deferring().replay(None).await.unwrap();
             assert_eq!(tree(&*rig.server).await.keys().collect::<Vec<_>>(), ["/name"]);
             let found = rig.find(&top, "name").await.unwrap();
             assert_eq!((found.handle, found.attr.fileid), (made.handle, made.attr.fileid));
@@ -291,7 +291,7 @@ async fn what_was_attempted_is_removed_at_the_server_too() {
     let top = rig.top().await;
     rig.made(&top, "name", New::File).await.unwrap();
     rig.server.trouble_after(0, Trouble::Unanswered);
-    assert_eq!(rig.deferring().settle(None).await, Err(Error::TimedOut));
+    assert_eq!(rig.deferring().replay(None).await, Err(Error::TimedOut));
     rig = rig.crash(Some(Image::Synced));
     rig.remove(&top, "name", Removal::File).await.unwrap();
     assert_eq!((tree(&*rig.server).await.len(), tree(rig.remote()).await.len()), (0, 0));
@@ -313,7 +313,7 @@ async fn of_a_name_that_another_client_also_made_both_are_kept() {
     let set = mode(0o644);
     other.make(&Cred::root(), &theirs.handle, "theirs".as_ref(), New::File, set).await.unwrap();
     other.setattr(&Cred::root(), &theirs.handle, mode(0o777), None).await.unwrap();
-    rig.deferring().settle(None).await.unwrap();
+    rig.deferring().replay(None).await.unwrap();
     let kept = "name.conflict-here-77";
     let found = rig.find(&top, kept).await.unwrap();
     assert_eq!(found.handle, ours.handle);
@@ -331,7 +331,7 @@ async fn of_a_name_that_another_client_also_made_both_are_kept() {
     let (from, to) = (OsStr::new(&kept[1..]), OsStr::new("mine"));
     rig.remote().rename(&user(), (&top, from), (&top, to)).await.unwrap();
     assert!(rig.deferring().deferred().iter().all(|one| one.wanted.is_none()));
-    rig.deferring().settle(None).await.unwrap();
+    rig.deferring().replay(None).await.unwrap();
     assert!(rig.deferring().deferred().is_empty());
     assert!(tree(&*rig.server).await.contains_key("/mine"));
 }
@@ -344,10 +344,10 @@ async fn what_the_server_refuses_waits_on() {
     let file = rig.made(&top, "name", New::File).await.unwrap();
     rig.made(&top, "other", New::File).await.unwrap();
     rig.server.set_full(true);
-    assert_eq!(rig.deferring().settle(None).await, Err(Error::NoSpace));
+    assert_eq!(rig.deferring().replay(None).await, Err(Error::NoSpace));
     let failures: Vec<_> = rig.deferring().deferred().iter().map(|told| told.failure).collect();
     assert_eq!(failures, [Some(Error::NoSpace); 2]);
-    assert_eq!(rig.deferring().settle(Some(&file.handle)).await, Err(Error::TimedOut));
+    assert_eq!(rig.deferring().replay(Some(&file.handle)).await, Err(Error::TimedOut));
     let text = "text".into();
     let user = user();
     let written = rig.remote().write(&user, &file.handle, None, 0, text, Stability::Unstable);
@@ -356,7 +356,7 @@ async fn what_the_server_refuses_waits_on() {
     rig.deferring().keep().await.unwrap();
     rig.server.set_full(false);
     let rig = rig.crash(Some(Image::Synced));
-    rig.deferring().settle(None).await.unwrap();
+    rig.deferring().replay(None).await.unwrap();
     assert_eq!(tree(&*rig.server).await.keys().collect::<Vec<_>>(), ["/name"]);
 }
 

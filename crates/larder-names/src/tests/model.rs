@@ -81,7 +81,7 @@ impl History {
 /// What is made at the server is what was visible here.
 pub(super) async fn check_names(rig: &Rig) {
     let before = tree(rig.remote()).await;
-    rig.deferring().settle(None).await.unwrap();
+    rig.deferring().replay(None).await.unwrap();
     assert_eq!(tree(rig.remote()).await, before);
     assert_eq!(
         tree(&*rig.server).await.keys().collect::<Vec<_>>(),
@@ -110,7 +110,7 @@ async fn what_was_acknowledged_is_at_the_server_in_the_end() {
                         _ => Trouble::Refused(Error::TimedOut),
                     };
                     rig.server.trouble_after(history.random.below(6), trouble);
-                    let settled = rig.deferring().settle(None).await;
+                    let settled = rig.deferring().replay(None).await;
                     troubles += u64::from(settled.is_err());
                     // A call that is set to go wrong must not be one of the checks.
                     rig.server.trouble_after(u64::MAX, Trouble::Unanswered);
@@ -137,7 +137,7 @@ async fn what_was_acknowledged_is_at_the_server_in_the_end() {
                     else {
                         continue;
                     };
-                    rig.deferring().settle(Some(&one.file)).await.unwrap();
+                    rig.deferring().replay(Some(&one.file)).await.unwrap();
                     assert_eq!(tree(rig.remote()).await, before, "{round}: nothing shows");
                 }
                 _ => assert_eq!(history.step(&rig).await, None, "{round}"),
