@@ -113,7 +113,7 @@ impl Deferring for Names {
 
     fn deferred(&self) -> Vec<Deferred> {
         let state = self.shared.state();
-        let conflicts = state.journal().conflicts().chain(state.journal().taken().told());
+        let conflicts = state.journal().conflicts().chain(state.journal().taken().reported());
         state
             .all_due()
             .map(|(no, _)| no)

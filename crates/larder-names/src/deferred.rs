@@ -60,11 +60,11 @@ impl Shared {
         if !self.is_same_user(state, cred) {
             return None;
         }
-        let place = state.place(dir, name);
-        if state.has(&place.dir, name) == Some(true) {
+        let dentry = state.dentry(dir, name);
+        if state.has(&dentry.dir, name) == Some(true) {
             return None;
         }
-        let before = state.dir_attr(&place.dir)?;
+        let before = state.dir_attr(&dentry.dir)?;
         let now = state.time(&*self.clock);
         let at = |time: Option<SetTime>| match time {
             Some(SetTime::To(time)) => time,
@@ -83,9 +83,9 @@ impl Shared {
             is_attempted: false,
             body,
         };
-        let no = state.journal_mut().make(place.clone(), waiting);
+        let no = state.journal_mut().make(dentry.clone(), waiting);
         state.set_due(no, self.clock.instant(), None);
-        let dir = state.touch(&place.dir, before, now);
+        let dir = state.touch(&dentry.dir, before, now);
         if let Err(error) = self.record_for_caller(state) {
             return Some(Err(error));
         }
@@ -134,9 +134,9 @@ impl Shared {
         let is_empty = what == Removal::File || self.is_empty(cred, &there).await?;
         let mut state = self.state();
         let state = &mut *state;
-        let place = state.place(dir, name);
-        let before = state.dir_attr(&place.dir).filter(|_| self.is_same_user(state, cred))?;
-        let kind = state.kind_of(&there).filter(|_| state.is_still(&place, Some(&there)))?;
+        let dentry = state.dentry(dir, name);
+        let before = state.dir_attr(&dentry.dir).filter(|_| self.is_same_user(state, cred))?;
+        let kind = state.kind_of(&there).filter(|_| state.is_still(&dentry, Some(&there)))?;
         state.may_take(cred, &before, &there)?;
         match (what, kind) {
             (Removal::File, Kind::Directory) => return Some(Err(Error::IsDirectory)),
@@ -149,10 +149,10 @@ impl Shared {
         if !self.has_room_for(state, &there) {
             return None;
         }
-        let dropped = state.drop_there(cred, &place, &there);
+        let dropped = state.drop_there(cred, &dentry, &there);
         self.is_due(state, [dropped, None]);
         let now = state.time(&*self.clock);
-        let change = state.touch(&place.dir, before, now);
+        let change = state.touch(&dentry.dir, before, now);
         Some(self.record_for_caller(state).map(|()| change))
     }
 
@@ -179,7 +179,7 @@ impl Shared {
         };
         let mut state = self.state();
         let state = &mut *state;
-        let (from, to) = (state.place(from.0, from.1), state.place(to.0, to.1));
+        let (from, to) = (state.dentry(from.0, from.1), state.dentry(to.0, to.1));
         let (from_before, to_before) = (state.dir_attr(&from.dir)?, state.dir_attr(&to.dir)?);
         let is_still = state.is_still(&from, Some(&source)) && state.is_still(&to, target.as_ref());
         if !is_still || !self.is_same_user(state, cred) {

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 
 use larder_vfs::{Deadline, Result};
 
-use crate::object::{Dir, ObjectNo, Place, Taken};
+use crate::object::{Dentry, Dir, ObjectNo, Taken};
 use crate::shared::Shared;
 
 impl Shared {
@@ -26,11 +26,11 @@ impl Shared {
         deadline: Option<Deadline>,
     ) -> Result<()> {
         self.send_bytes(taken).await?;
-        let own = Place { dir: self.staying(&taken.origin.dir), name: self.own_name(no) };
+        let own = Dentry { dir: self.staying(&taken.origin.dir), name: self.own_name(no) };
         self.mark_taken(&[no]).await?;
         let cred = taken.taker.cred().until(deadline);
         // The answer to an earlier attempt may have been lost.
-        let has_given_way = match self.at_place(&cred, &own).await {
+        let has_given_way = match self.at_dentry(&cred, &own).await {
             Ok(found) => found.is_some_and(|found| found.handle == taken.handle),
             Err(error) => return Err(self.taken_late(no, error)),
         };
@@ -76,7 +76,7 @@ impl Shared {
                 Dir::Made(no) => journal.named(*no).map(|named| &named.handle),
             };
             let removed = server.and_then(|server| {
-                journal.taken().of(server).map(|(_, taken)| taken).find(|one| one.place.is_none())
+                journal.taken().of(server).map(|(_, taken)| taken).find(|one| one.dentry.is_none())
             });
             match removed {
                 Some(removed) => dir = removed.origin.dir.clone(),

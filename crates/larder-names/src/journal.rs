@@ -21,15 +21,15 @@ use std::ffi::{OsStr, OsString};
 use larder_vfs::{Handle, Kind, Validator};
 
 use crate::object::{
-    Altered, Body, Dir, Given, Named, Object, ObjectNo, Place, Stage, Taken, Waiting,
+    Altered, Body, Dentry, Dir, Given, Named, Object, ObjectNo, Stage, Taken, Waiting,
 };
-use crate::record::Head;
+use crate::record::JournalState;
 use crate::taken::TakenNames;
 
 /// Numbers are reserved in blocks of this size.
 const NUMBER_BLOCK: u64 = 1024;
 /// The record of the head.
-const HEAD: u64 = 0;
+const JOURNAL: u64 = 0;
 /// First bytes of handles of objects that were made here.
 const HANDLE_MAGIC: &[u8; 8] = b"larder\0n";
 
@@ -51,13 +51,13 @@ pub(crate) struct Journal {
     /// Objects that the server has: by its handle, by its inode number, by its last known place.
     by_handle: HashMap<Handle, ObjectNo>,
     by_fileid: HashMap<u64, ObjectNo>,
-    by_place: HashMap<Place, ObjectNo>,
+    by_dentry: HashMap<Dentry, ObjectNo>,
     taken: TakenNames,
     /// Attributes that were set on objects that the server has.
     altered: BTreeMap<ObjectNo, Altered>,
     altered_by_handle: HashMap<Handle, ObjectNo>,
     changes: Vec<Change>,
-    left: Vec<Place>,
+    left: Vec<Dentry>,
 }
 
 impl Journal {
@@ -71,7 +71,7 @@ impl Journal {
         for (no, record) in records {
             let record = record.unwrap_or_default();
             match no {
-                HEAD => head = Head::decode(&record),
+                JOURNAL => head = JournalState::decode(&record),
                 no if Taken::is_one(&record) => match Taken::decode(&record) {
                     Some(one) => drop(taken.insert(ObjectNo(no), one)),
                     None => lost += 1,
@@ -89,7 +89,7 @@ impl Journal {
         let last = objects.keys().next_back().max(taken.keys().next_back());
         let last = last.max(altered.keys().next_back());
         let beyond = last.map_or(1, |no: &ObjectNo| no.0 + 1);
-        let Head { id, next } = head.unwrap_or(Head { id, next: beyond });
+        let JournalState { id, next } = head.unwrap_or(JournalState { id, next: beyond });
         let mut journal = Journal {
             id,
             next: next.max(beyond),
@@ -100,7 +100,7 @@ impl Journal {
             subdirectories: HashMap::new(),
             by_handle: HashMap::new(),
             by_fileid: HashMap::new(),
-            by_place: HashMap::new(),
+            by_dentry: HashMap::new(),
             taken: TakenNames::default(),
             altered_by_handle: altered
                 .iter()
@@ -123,7 +123,7 @@ impl Journal {
         loop {
             let (ready, rest): (BTreeMap<_, _>, _) =
                 left.into_iter().partition(|(_, object)| {
-                    match (&object.stage, &object.place.dir) {
+                    match (&object.stage, &object.dentry.dir) {
                         (Stage::Waiting(_), Dir::Made(dir)) => self.is_directory(*dir),
                         _ => true,
                     }
@@ -150,17 +150,17 @@ impl Journal {
         match &object.stage {
             Stage::Waiting(waiting) => {
                 if waiting.body == Body::Directory {
-                    *self.subdirectories.entry(object.place.dir.clone()).or_default() += 1;
+                    *self.subdirectories.entry(object.dentry.dir.clone()).or_default() += 1;
                 }
-                let names = self.waiting.entry(object.place.dir.clone()).or_default();
-                let other = names.insert(object.place.name.clone(), no);
+                let names = self.waiting.entry(object.dentry.dir.clone()).or_default();
+                let other = names.insert(object.dentry.name.clone(), no);
                 assert_eq!(other, None, "two objects have one name");
                 self.waiting_count += 1;
             }
             Stage::Named(named) => {
                 self.by_handle.insert(named.handle.clone(), no);
                 self.by_fileid.insert(named.fileid, no);
-                self.by_place.insert(object.place.clone(), no);
+                self.by_dentry.insert(object.dentry.clone(), no);
             }
         }
     }
@@ -169,17 +169,17 @@ impl Journal {
         match &object.stage {
             Stage::Waiting(waiting) => {
                 if waiting.body == Body::Directory {
-                    let count = self.subdirectories.get_mut(&object.place.dir);
+                    let count = self.subdirectories.get_mut(&object.dentry.dir);
                     let count = count.expect("it is counted");
                     *count -= 1;
                     if *count == 0 {
-                        self.subdirectories.remove(&object.place.dir);
+                        self.subdirectories.remove(&object.dentry.dir);
                     }
                 }
-                let names = self.waiting.get_mut(&object.place.dir).expect("it is indexed");
-                assert_eq!(names.remove(&object.place.name), Some(no), "it is indexed");
+                let names = self.waiting.get_mut(&object.dentry.dir).expect("it is indexed");
+                assert_eq!(names.remove(&object.dentry.name), Some(no), "it is indexed");
                 if names.is_empty() {
-                    self.waiting.remove(&object.place.dir);
+                    self.waiting.remove(&object.dentry.dir);
                 }
                 self.waiting_count -= 1;
             }
@@ -188,8 +188,8 @@ impl Journal {
                 if self.by_fileid.get(&named.fileid) == Some(&no) {
                     self.by_fileid.remove(&named.fileid);
                 }
-                if self.by_place.get(&object.place) == Some(&no) {
-                    self.by_place.remove(&object.place);
+                if self.by_dentry.get(&object.dentry) == Some(&no) {
+                    self.by_dentry.remove(&object.dentry);
                 }
             }
         }
@@ -202,7 +202,7 @@ impl Journal {
 
     /// The places of which something waited no more, or otherwise, since the last call: until the
     /// changes are on the disk, a crash brings back what waited there.
-    pub(crate) fn take_left(&mut self) -> Vec<Place> {
+    pub(crate) fn take_left(&mut self) -> Vec<Dentry> {
         std::mem::take(&mut self.left)
     }
 
@@ -210,7 +210,7 @@ impl Journal {
         if let Some(before) = self.objects.remove(&no) {
             self.unindex(no, &before);
             if let Stage::Waiting(_) = before.stage {
-                self.left.push(before.place);
+                self.left.push(before.dentry);
             }
         }
         self.changes.push((no.0, object.as_ref().map(Object::encode)));
@@ -244,7 +244,7 @@ impl Journal {
         self.changes.push((no.0, taken.as_ref().map(Taken::encode)));
         if let Some(before) = self.taken.get(no).filter(|before| before.waits()) {
             self.left.push(before.origin.clone());
-            self.left.extend(before.place.clone());
+            self.left.extend(before.dentry.clone());
         }
         self.taken.put(no, taken);
     }
@@ -308,19 +308,19 @@ impl Journal {
     }
 
     /// The place of an object; `None` if it is no longer at its last known one.
-    pub(crate) fn place_of(&self, no: ObjectNo) -> Option<&Place> {
-        let Object { place, stage, .. } = self.objects.get(&no)?;
+    pub(crate) fn dentry_of(&self, no: ObjectNo) -> Option<&Dentry> {
+        let Object { dentry, stage, .. } = self.objects.get(&no)?;
         let is_there = match stage {
             Stage::Waiting(_) => true,
-            Stage::Named(_) => self.by_place.get(place) == Some(&no),
+            Stage::Named(_) => self.by_dentry.get(dentry) == Some(&no),
         };
-        is_there.then_some(place)
+        is_there.then_some(dentry)
     }
 
     /// The object, if it is waiting.
-    pub(crate) fn waiting(&self, no: ObjectNo) -> Option<(&Place, &Waiting)> {
+    pub(crate) fn waiting(&self, no: ObjectNo) -> Option<(&Dentry, &Waiting)> {
         match self.objects.get(&no)? {
-            Object { place, stage: Stage::Waiting(waiting), .. } => Some((place, waiting)),
+            Object { dentry, stage: Stage::Waiting(waiting), .. } => Some((dentry, waiting)),
             Object { stage: Stage::Named(_), .. } => None,
         }
     }
@@ -392,8 +392,8 @@ impl Journal {
             if no == outer {
                 return true;
             }
-            let Some((place, _)) = self.waiting(no) else { return false };
-            at = place.dir.clone();
+            let Some((dentry, _)) = self.waiting(no) else { return false };
+            at = dentry.dir.clone();
         }
         false
     }
@@ -402,9 +402,9 @@ impl Journal {
     ///
     /// # Panics
     /// If something waits to have that name.
-    pub(crate) fn make(&mut self, place: Place, waiting: Waiting) -> ObjectNo {
+    pub(crate) fn make(&mut self, dentry: Dentry, waiting: Waiting) -> ObjectNo {
         let no = self.next_number();
-        self.put(no, Some(Object { place, stage: Stage::Waiting(waiting), given: None }));
+        self.put(no, Some(Object { dentry, stage: Stage::Waiting(waiting), given: None }));
         no
     }
 
@@ -413,8 +413,8 @@ impl Journal {
         self.next += 1;
         if self.next > self.reserved {
             self.reserved = self.next + NUMBER_BLOCK;
-            let head = Head { id: self.id, next: self.reserved };
-            self.changes.push((HEAD, Some(head.encode())));
+            let head = JournalState { id: self.id, next: self.reserved };
+            self.changes.push((JOURNAL, Some(head.encode())));
         }
         no
     }
@@ -449,12 +449,12 @@ impl Journal {
     ///
     /// # Panics
     /// If that is a directory with entries.
-    pub(crate) fn rename(&mut self, no: ObjectNo, to: Place) {
+    pub(crate) fn rename(&mut self, no: ObjectNo, to: Dentry) {
         assert!(self.waiting(no).is_some(), "it waits");
         if let Some(replaced) = self.waiting_at(&to.dir, &to.name).filter(|other| *other != no) {
             self.forget(replaced);
         }
-        self.change_object(no, |object| object.place = to);
+        self.change_object(no, |object| object.dentry = to);
     }
 
     /// The server has an object now, under this name. Whatever had its handle or its number before
@@ -468,21 +468,21 @@ impl Journal {
             }
         }
         self.change_object(no, |object| {
-            object.place.name = name;
+            object.dentry.name = name;
             object.stage = Stage::Named(named);
         });
     }
 
     /// The server has renamed an object. Nothing happens if that is not known here.
-    pub(crate) fn renamed(&mut self, from: &Place, to: &Place) {
+    pub(crate) fn renamed(&mut self, from: &Dentry, to: &Dentry) {
         if from == to {
             return;
         }
-        self.forget_told(from);
+        self.forget_reported(from);
         self.removed(to);
-        let Some(no) = self.by_place.get(from).copied() else { return };
+        let Some(no) = self.by_dentry.get(from).copied() else { return };
         self.change_object(no, |object| {
-            object.place = to.clone();
+            object.dentry = to.clone();
             if let Stage::Named(named) = &mut object.stage {
                 named.wanted = None;
             }
@@ -490,9 +490,9 @@ impl Journal {
     }
 
     /// The server has removed a name, and the object if it was its only name.
-    pub(crate) fn removed(&mut self, place: &Place) {
-        self.forget_told(place);
-        let Some(no) = self.by_place.remove(place) else { return };
+    pub(crate) fn removed(&mut self, dentry: &Dentry) {
+        self.forget_reported(dentry);
+        let Some(no) = self.by_dentry.remove(dentry) else { return };
         let is_gone = self.named(no).is_some_and(|named| !named.is_linked);
         if is_gone && !self.waiting.contains_key(&Dir::Made(no)) {
             self.put(no, None);
@@ -527,9 +527,9 @@ impl Journal {
     }
 
     /// A user who changes a name here has noticed that it is not the wanted one.
-    pub(crate) fn acknowledge(&mut self, place: &Place) {
-        self.forget_told(place);
-        let Some(no) = self.by_place.get(place).copied() else { return };
+    pub(crate) fn acknowledge(&mut self, dentry: &Dentry) {
+        self.forget_reported(dentry);
+        let Some(no) = self.by_dentry.get(dentry).copied() else { return };
         if self.named(no).is_some_and(|named| named.wanted.is_some()) {
             self.change_object(no, |object| {
                 if let Stage::Named(named) = &mut object.stage {
@@ -540,8 +540,8 @@ impl Journal {
     }
 
     /// The conflict of a name is no longer reported.
-    fn forget_told(&mut self, place: &Place) {
-        if let Some(no) = self.taken.told_at(place) {
+    fn forget_reported(&mut self, dentry: &Dentry) {
+        if let Some(no) = self.taken.reported_at(dentry) {
             self.put_taken(no, None);
         }
     }

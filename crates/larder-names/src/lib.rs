@@ -56,13 +56,13 @@ mod passed;
 mod record;
 mod recording;
 mod replay;
+mod reports;
 mod retake;
 mod server_dir;
 mod shared;
 mod state;
 mod taken;
 mod there;
-mod told;
 
 pub use licence::Licence;
 pub use names::Names;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use larder_vfs::{Cookie, Cred, Error, Handle, Held, Kind, Listed, Listing, Result};
 
-use crate::object::{Dir, ObjectNo, Place, has_rights};
+use crate::object::{Dentry, Dir, ObjectNo, has_rights};
 use crate::shared::{Shared, Target};
 
 /// Positions of waiting names have these bits. If a server's positions reach them, waiting objects
@@ -27,14 +27,14 @@ impl Shared {
         let now: BTreeSet<ObjectNo> = waiting.chain(moved).collect();
         let mut all = state.list(dir, now);
         all.retain(|no| after.is_none_or(|after| *no > after));
-        let is_here = |place: &Place| place.dir == *dir;
+        let is_here = |dentry: &Dentry| dentry.dir == *dir;
         all.into_iter()
             .filter_map(|no| {
                 let position = WAITING_POSITION | no.0;
                 if let Some(moved) = state.journal().taken().get(no) {
-                    let place = moved.place.as_ref().filter(|place| is_here(place))?;
+                    let dentry = moved.dentry.as_ref().filter(|dentry| is_here(dentry))?;
                     return Some(Listed {
-                        name: place.name.clone(),
+                        name: dentry.name.clone(),
                         fileid: moved.fileid,
                         position,
                         attr: None,
@@ -42,14 +42,14 @@ impl Shared {
                         handle: None,
                     });
                 }
-                let place = state.journal().place_of(no).filter(|place| is_here(place))?;
+                let dentry = state.journal().dentry_of(no).filter(|dentry| is_here(dentry))?;
                 // It was removed here, or moved: the server's name stands for nothing.
                 let is_named = state.journal().named(no).is_some();
-                if is_named && state.journal().taken().from(dir, &place.name).is_some() {
+                if is_named && state.journal().taken().from(dir, &dentry.name).is_some() {
                     return None;
                 }
                 Some(Listed {
-                    name: place.name.clone(),
+                    name: dentry.name.clone(),
                     fileid: no.fileid(),
                     position,
                     attr: state.attr(no),

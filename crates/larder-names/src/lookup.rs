@@ -85,8 +85,8 @@ impl Shared {
         };
         let parent = {
             let state = self.state();
-            let (place, _) = state.journal().waiting(no).ok_or(Error::Stale)?;
-            match &place.dir {
+            let (dentry, _) = state.journal().waiting(no).ok_or(Error::Stale)?;
+            match &dentry.dir {
                 Dir::Server(handle) => handle.clone(),
                 Dir::Made(above) => state.journal().handle(*above),
             }

@@ -33,7 +33,7 @@ pub(crate) enum Dir {
 
 /// A name in a directory.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Place {
+pub(crate) struct Dentry {
     pub(crate) dir: Dir,
     pub(crate) name: OsString,
 }
@@ -42,7 +42,7 @@ pub(crate) struct Place {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Object {
     /// Its name; of one that the server has, the last name that is known.
-    pub(crate) place: Place,
+    pub(crate) dentry: Dentry,
     pub(crate) stage: Stage,
     /// A modification time that a caller has set while it had bytes that the server lacks.
     pub(crate) given: Option<Given>,
@@ -148,9 +148,9 @@ pub(crate) struct Shown {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Taken {
     /// The name at the server.
-    pub(crate) origin: Place,
+    pub(crate) origin: Dentry,
     /// The name here; `None`: it is removed.
-    pub(crate) place: Option<Place>,
+    pub(crate) dentry: Option<Dentry>,
     /// The server's handle and inode number of the object, and its kind.
     pub(crate) handle: Handle,
     pub(crate) fileid: u64,

@@ -3,7 +3,7 @@
 
 use larder_vfs::{Attr, Change, Cred, Found, Handle, Kind, Time, Validator};
 
-use crate::object::{Dir, Maker, ObjectNo, Place, Taken, Waiting, after, as_before};
+use crate::object::{Dentry, Dir, Maker, ObjectNo, Taken, Waiting, after, as_before};
 use crate::state::State;
 
 /// The object that has a name.
@@ -20,14 +20,14 @@ pub(crate) enum There {
 
 impl State {
     /// Whether that is still true, and no change of the object is in flight at the server.
-    pub(crate) fn is_still(&self, place: &Place, there: Option<&There>) -> bool {
+    pub(crate) fn is_still(&self, dentry: &Dentry, there: Option<&There>) -> bool {
         let journal = self.journal();
-        let waiting = journal.waiting_at(&place.dir, &place.name);
-        let moved = journal.taken().at(&place.dir, &place.name);
-        let is_taken = journal.taken().from(&place.dir, &place.name).is_some();
+        let waiting = journal.waiting_at(&dentry.dir, &dentry.name);
+        let moved = journal.taken().at(&dentry.dir, &dentry.name);
+        let is_taken = journal.taken().from(&dentry.dir, &dentry.name).is_some();
         match there {
             None => waiting.is_none() && moved.is_none(),
-            Some(There::Waiting(no)) => self.untouched_at(place) == Some(*no),
+            Some(There::Waiting(no)) => self.untouched_at(dentry) == Some(*no),
             Some(There::Moved(no)) => {
                 let taken = journal.taken().get(*no);
                 moved == Some(*no) && taken.is_some_and(|taken| !taken.is_attempted)
@@ -73,9 +73,9 @@ impl State {
     pub(crate) fn take(
         &mut self,
         cred: &Cred,
-        origin: Place,
+        origin: Dentry,
         found: &Found,
-        to: Option<Place>,
+        to: Option<Dentry>,
     ) -> ObjectNo {
         let Found { handle, attr } = found;
         let fileid = match self.journal().of_server(handle) {
@@ -92,7 +92,7 @@ impl State {
         self.journal_mut().acknowledge(&origin);
         self.journal_mut().take(Taken {
             origin,
-            place: to,
+            dentry: to,
             handle: handle.clone(),
             fileid,
             kind: attr.kind,
@@ -116,7 +116,7 @@ impl State {
     pub(crate) fn drop_there(
         &mut self,
         cred: &Cred,
-        place: &Place,
+        dentry: &Dentry,
         there: &There,
     ) -> Option<ObjectNo> {
         match there {
@@ -128,10 +128,10 @@ impl State {
             There::Moved(no) => {
                 let taken = self.journal().taken().get(*no)?.clone();
                 self.forget_altered(&taken.handle);
-                self.journal_mut().put_taken(*no, Some(Taken { place: None, ..taken }));
+                self.journal_mut().put_taken(*no, Some(Taken { dentry: None, ..taken }));
                 Some(*no)
             }
-            There::Server(found) => Some(self.take(cred, place.clone(), found, None)),
+            There::Server(found) => Some(self.take(cred, dentry.clone(), found, None)),
         }
     }
 
@@ -139,7 +139,7 @@ impl State {
     pub(crate) fn move_there(
         &mut self,
         cred: &Cred,
-        (from, to): (&Place, &Place),
+        (from, to): (&Dentry, &Dentry),
         there: &There,
     ) -> Option<ObjectNo> {
         match there {
@@ -151,7 +151,7 @@ impl State {
                 let taken = self.journal().taken().get(*no)?.clone();
                 // Where the server has it under that name, nothing is left to do.
                 let left =
-                    (taken.origin != *to).then(|| Taken { place: Some(to.clone()), ..taken });
+                    (taken.origin != *to).then(|| Taken { dentry: Some(to.clone()), ..taken });
                 if left.is_none() {
                     self.waits_no_more(*no);
                 }
@@ -174,8 +174,8 @@ impl State {
 
 impl State {
     /// The waiting object at that place, if the server was never asked to make it.
-    pub(crate) fn untouched_at(&self, place: &Place) -> Option<ObjectNo> {
-        let no = self.journal().waiting_at(&place.dir, &place.name)?;
+    pub(crate) fn untouched_at(&self, dentry: &Dentry) -> Option<ObjectNo> {
+        let no = self.journal().waiting_at(&dentry.dir, &dentry.name)?;
         let (_, waiting) = self.journal().waiting(no)?;
         (!waiting.is_attempted).then_some(no)
     }

@@ -60,8 +60,8 @@ impl Shared {
         let change = self.remote.remove(cred, &server, name, what).await?;
         {
             let mut state = self.state();
-            let place = state.place(dir, name);
-            state.journal_mut().removed(&place);
+            let dentry = state.dentry(dir, name);
+            state.journal_mut().removed(&dentry);
             self.record(&mut state);
         }
         Ok(self.show_names_change(dir, change, |names| {
@@ -84,7 +84,7 @@ impl Shared {
         let renamed = self.remote.rename(cred, (&from_dir, from.1), (&to_dir, to.1)).await?;
         let is_same_dir = {
             let mut state = self.state();
-            let (from, to) = (state.place(from.0, from.1), state.place(to.0, to.1));
+            let (from, to) = (state.dentry(from.0, from.1), state.dentry(to.0, to.1));
             state.journal_mut().renamed(&from, &to);
             self.record(&mut state);
             from.dir == to.dir

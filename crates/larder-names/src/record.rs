@@ -8,7 +8,7 @@ use larder_cache::codec::{Reader, Writer};
 use larder_vfs::{Device, Handle, Kind, SetAttr, SetTime, Time, Validator};
 
 use crate::object::{
-    Altered, Body, Dir, Given, Maker, Named, Object, ObjectNo, Place, Shown, Stage, Taken, Waiting,
+    Altered, Body, Dentry, Dir, Given, Maker, Named, Object, ObjectNo, Shown, Stage, Taken, Waiting,
 };
 
 /// Formats of the two kinds of record.
@@ -28,7 +28,7 @@ const GROUPS_MAX: usize = 16;
 
 /// Which journal it is, and which numbers it may have assigned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Head {
+pub(crate) struct JournalState {
     /// A random number, which handles of its objects contain.
     pub(crate) id: [u8; 16],
     /// Numbers from here on were not given.
@@ -46,7 +46,7 @@ const KINDS: [Kind; 7] = [
     Kind::BlockDevice,
 ];
 
-impl Head {
+impl JournalState {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Writer::with_capacity(25);
         out.u8(HEAD_FORMAT);
@@ -55,12 +55,12 @@ impl Head {
         out.into_bytes()
     }
 
-    pub(crate) fn decode(bytes: &[u8]) -> Option<Head> {
+    pub(crate) fn decode(bytes: &[u8]) -> Option<JournalState> {
         let mut input = Reader::new(bytes);
         if input.u8()? != HEAD_FORMAT {
             return None;
         }
-        let head = Head { id: input.raw(16)?.try_into().ok()?, next: input.u64()? };
+        let head = JournalState { id: input.raw(16)?.try_into().ok()?, next: input.u64()? };
         input.end(head)
     }
 }
@@ -69,7 +69,7 @@ impl Object {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Writer::with_capacity(128);
         out.u8(OBJECT_FORMAT);
-        put_place(&mut out, &self.place);
+        put_dentry(&mut out, &self.dentry);
         out.option(self.given, |out, given| {
             put_time(out, given.mtime);
             out.i64(given.over_ns);
@@ -93,7 +93,7 @@ impl Object {
         if ![OBJECT_FORMAT, OBJECT_FORMAT_UNGIVEN].contains(&format) {
             return None;
         }
-        let place = place(&mut input)?;
+        let dentry = dentry(&mut input)?;
         let given = match format == OBJECT_FORMAT && input.flag()? {
             true => Some(Given { mtime: time(&mut input)?, over_ns: input.i64()? }),
             false => None,
@@ -103,7 +103,7 @@ impl Object {
             1 => Stage::Named(named(&mut input)?),
             _ => return None,
         };
-        input.end(Object { place, stage, given })
+        input.end(Object { dentry, stage, given })
     }
 }
 
@@ -111,8 +111,8 @@ impl Taken {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Writer::with_capacity(160);
         out.u8(TAKEN_FORMAT);
-        put_place(&mut out, &self.origin);
-        out.option(self.place.as_ref(), put_place);
+        put_dentry(&mut out, &self.origin);
+        out.option(self.dentry.as_ref(), put_dentry);
         out.bytes(self.handle.as_bytes());
         out.u64(self.fileid);
         out.u8(self.kind as u8);
@@ -134,8 +134,8 @@ impl Taken {
         if input.u8()? != TAKEN_FORMAT {
             return None;
         }
-        let origin = place(&mut input)?;
-        let to = if input.flag()? { Some(place(&mut input)?) } else { None };
+        let origin = dentry(&mut input)?;
+        let to = if input.flag()? { Some(dentry(&mut input)?) } else { None };
         let (handle, fileid) = (handle(&mut input)?, input.u64()?);
         let number = input.u8()?;
         let kind = KINDS.into_iter().find(|kind| *kind as u8 == number)?;
@@ -145,7 +145,7 @@ impl Taken {
         let wanted = if input.flag()? { Some(text(&mut input)?) } else { None };
         let taken = Taken {
             origin,
-            place: to,
+            dentry: to,
             handle,
             fileid,
             kind,
@@ -220,8 +220,8 @@ impl Altered {
     }
 }
 
-fn put_place(out: &mut Writer, place: &Place) {
-    match &place.dir {
+fn put_dentry(out: &mut Writer, dentry: &Dentry) {
+    match &dentry.dir {
         Dir::Server(handle) => {
             out.u8(0);
             out.bytes(handle.as_bytes());
@@ -231,16 +231,16 @@ fn put_place(out: &mut Writer, place: &Place) {
             out.u64(no.0);
         }
     }
-    put_text(out, &place.name);
+    put_text(out, &dentry.name);
 }
 
-fn place(input: &mut Reader<'_>) -> Option<Place> {
+fn dentry(input: &mut Reader<'_>) -> Option<Dentry> {
     let dir = match input.u8()? {
         0 => Dir::Server(handle(input)?),
         1 => Dir::Made(ObjectNo(input.u64()?)),
         _ => return None,
     };
-    Some(Place { dir, name: text(input)? })
+    Some(Dentry { dir, name: text(input)? })
 }
 
 fn put_maker(out: &mut Writer, maker: &Maker) {
@@ -389,8 +389,8 @@ mod tests {
             maker: Maker { uid: 1000, gid: 100, groups: [4].into() },
             is_attempted: false,
         };
-        let place = Place { dir: Dir::Server(Handle::new(b"dir")), name: "a.o".into() };
-        Object { place, stage: Stage::Waiting(waiting), given: None }
+        let dentry = Dentry { dir: Dir::Server(Handle::new(b"dir")), name: "a.o".into() };
+        Object { dentry, stage: Stage::Waiting(waiting), given: None }
     }
 
     fn others() -> Vec<Object> {
@@ -404,11 +404,11 @@ mod tests {
             Body::Node(Kind::CharDevice, device),
             Body::Node(Kind::BlockDevice, device),
         ];
-        let place = Place { dir: Dir::Made(ObjectNo(7)), name: "x".into() };
+        let dentry = Dentry { dir: Dir::Made(ObjectNo(7)), name: "x".into() };
         let with = |body| Stage::Waiting(Waiting { body, ..waiting.clone() });
         let mut all: Vec<_> = bodies
             .into_iter()
-            .map(|body| Object { place: place.clone(), stage: with(body), given: None })
+            .map(|body| Object { dentry: dentry.clone(), stage: with(body), given: None })
             .collect();
         let time = |sec| Time { sec, nsec: 1 };
         let server = Validator {
@@ -426,17 +426,18 @@ mod tests {
             wanted: Some("y".into()),
         };
         let given = Some(Given { mtime: time(5), over_ns: 6 });
-        all.push(Object { place, stage: Stage::Named(named), given });
+        all.push(Object { dentry, stage: Stage::Named(named), given });
         all
     }
 
     fn taken() -> Vec<Taken> {
         let Stage::Waiting(waiting) = file().stage else { unreachable!() };
         let time = |sec| Time { sec, nsec: 1 };
-        let place = |name: &str| Place { dir: Dir::Server(Handle::new(b"dir")), name: name.into() };
+        let dentry =
+            |name: &str| Dentry { dir: Dir::Server(Handle::new(b"dir")), name: name.into() };
         let moved = Taken {
-            origin: place("a"),
-            place: Some(place("b")),
+            origin: dentry("a"),
+            dentry: Some(dentry("b")),
             handle: Handle::new(b"file"),
             fileid: 77,
             kind: Kind::File,
@@ -453,7 +454,7 @@ mod tests {
             wanted: None,
         };
         let told = Taken { wanted: Some("b".into()), is_attempted: true, ..moved.clone() };
-        let kinds = KINDS.map(|kind| Taken { kind, place: None, is_last: false, ..moved.clone() });
+        let kinds = KINDS.map(|kind| Taken { kind, dentry: None, is_last: false, ..moved.clone() });
         [moved, told].into_iter().chain(kinds).collect()
     }
 
@@ -489,7 +490,7 @@ mod tests {
     /// The bytes of `docs/formats/names.md`.
     #[test]
     fn records_are_the_documented_bytes() {
-        let head = Head { id: *b"0123456789abcdef", next: 1024 };
+        let head = JournalState { id: *b"0123456789abcdef", next: 1024 };
         let text = include_str!("../../../docs/formats/names.md");
         let mut all = vec![hex(&head.encode()), hex(&file().encode())];
         all.extend(others().last().map(|named| hex(&named.encode())));
@@ -501,8 +502,8 @@ mod tests {
 
     #[test]
     fn every_kind_survives_encoding() {
-        let head = Head { id: [7; 16], next: u64::MAX };
-        assert_eq!(Head::decode(&head.encode()), Some(head));
+        let head = JournalState { id: [7; 16], next: u64::MAX };
+        assert_eq!(JournalState::decode(&head.encode()), Some(head));
         for object in others().into_iter().chain([file()]) {
             assert_eq!(Object::decode(&object.encode()), Some(object));
         }
@@ -546,6 +547,6 @@ mod tests {
         no_panic(objects, Object::decode, Object::encode);
         no_panic(taken().iter().map(Taken::encode), Taken::decode, Taken::encode);
         no_panic(altered().iter().map(Altered::encode), Altered::decode, Altered::encode);
-        assert_eq!(Head::decode(b"\x02"), None);
+        assert_eq!(JournalState::decode(b"\x02"), None);
     }
 }

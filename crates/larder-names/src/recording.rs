@@ -60,7 +60,7 @@ impl Shared {
     pub(crate) async fn keep_left(&self, dir: &Handle, name: &OsStr) -> Result<()> {
         let left = {
             let state = self.state();
-            state.left(&state.place(dir, name))
+            state.left(&state.dentry(dir, name))
         };
         match left {
             Some(mark) if !self.cache.has_kept_names(mark) => self.keep().await,

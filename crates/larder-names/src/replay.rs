@@ -20,7 +20,7 @@ use larder_vfs::{
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-use crate::object::{Body, Dir, Named, ObjectNo, Place, Shown, Taken, Waiting, is_unanswered};
+use crate::object::{Body, Dentry, Dir, Named, ObjectNo, Shown, Taken, Waiting, is_unanswered};
 use crate::server_dir::ServerDir;
 use crate::shared::{Shared, Target};
 
@@ -148,7 +148,7 @@ impl Shared {
             while let Some(group) = making.join_next().await {
                 let (failed, unasked) = group.unwrap_or_default();
                 for (no, error) in failed {
-                    self.told_late(no, error);
+                    self.late_error(no, error);
                     refused.insert(no, error);
                     if is_silence(error) {
                         is_away = Some(error);
@@ -198,8 +198,8 @@ impl Shared {
             }
             // The topmost that is not at the server.
             let mut at = no;
-            while let Some((place, _)) = state.journal().waiting(at) {
-                match place.dir {
+            while let Some((dentry, _)) = state.journal().waiting(at) {
+                match dentry.dir {
                     Dir::Made(above) if state.journal().waiting(above).is_some() => at = above,
                     _ => break,
                 }
@@ -208,20 +208,20 @@ impl Shared {
         }
         // An object whose name is not free yet was tried before.
         wanted.retain(|no| match state.journal().waiting(*no) {
-            Some((place, _)) => state.journal().taken().from(&place.dir, &place.name).is_none(),
+            Some((dentry, _)) => state.journal().taken().from(&dentry.dir, &dentry.name).is_none(),
             None => false,
         });
         let mut groups: BTreeMap<Dir, Vec<ObjectNo>> = BTreeMap::new();
         let mut count = 0;
         for no in wanted.into_iter().filter(|no| !refused.contains_key(no)) {
-            let Some((place, _)) = state.journal().waiting(no) else { continue };
+            let Some((dentry, _)) = state.journal().waiting(no) else { continue };
             if count == BATCH_MAX {
                 break;
             }
-            if groups.len() == DIRECTORIES_MAX && !groups.contains_key(&place.dir) {
+            if groups.len() == DIRECTORIES_MAX && !groups.contains_key(&dentry.dir) {
                 continue;
             }
-            groups.entry(place.dir.clone()).or_default().push(no);
+            groups.entry(dentry.dir.clone()).or_default().push(no);
             count += 1;
         }
         groups
@@ -231,9 +231,9 @@ impl Shared {
     pub(crate) fn first_above(&self, no: ObjectNo) -> Option<ObjectNo> {
         let state = self.state();
         let (mut first, mut at) = (None, no);
-        while let Some((place, _)) = state.journal().waiting(at) {
+        while let Some((dentry, _)) = state.journal().waiting(at) {
             first = Some(at);
-            let Dir::Made(above) = place.dir else { break };
+            let Dir::Made(above) = dentry.dir else { break };
             at = above;
         }
         first
@@ -270,11 +270,11 @@ impl Shared {
     }
 
     /// Records why an object was not made; returns the error for its waiting callers.
-    pub(crate) fn told_late(&self, no: ObjectNo, error: Error) -> Error {
+    pub(crate) fn late_error(&self, no: ObjectNo, error: Error) -> Error {
         let mut state = self.state();
-        let Some((place, waiting)) = state.journal().waiting(no) else { return Error::TimedOut };
+        let Some((dentry, waiting)) = state.journal().waiting(no) else { return Error::TimedOut };
         if state.failure(no) != Some(error) {
-            tracing::warn!(name = ?place.name, %error, "a name that was made here is not at the server");
+            tracing::warn!(name = ?dentry.name, %error, "a name that was made here is not at the server");
         }
         // A server that refused has not made it.
         let waiting = Waiting { is_attempted: is_unanswered(error), ..waiting.clone() };
@@ -294,14 +294,14 @@ impl Shared {
     ) -> Result<()> {
         let (dir, parent, place_name, waiting) = {
             let state = self.state();
-            let Some((place, waiting)) = state.journal().waiting(no) else { return Ok(()) };
-            let parent = match &place.dir {
+            let Some((dentry, waiting)) = state.journal().waiting(no) else { return Ok(()) };
+            let parent = match &dentry.dir {
                 Dir::Server(handle) => handle.clone(),
                 Dir::Made(above) => {
                     state.journal().named(*above).ok_or(Error::Stale)?.handle.clone()
                 }
             };
-            (place.dir.clone(), parent, place.name.clone(), waiting.clone())
+            (dentry.dir.clone(), parent, dentry.name.clone(), waiting.clone())
         };
         let name = own.clone().unwrap_or_else(|| place_name.clone());
         let cred = waiting.maker.cred().until(deadline);
@@ -485,13 +485,13 @@ impl Shared {
                 "somebody else made a name that was made here: both are kept");
         }
         let wanted = is_conflict.then(|| wanted.to_owned()).filter(|_| seen_as.is_none());
-        let own = Place { dir: dir.clone(), name: given.clone() };
+        let own = Dentry { dir: dir.clone(), name: given.clone() };
         let named =
             Named { handle: handle.clone(), fileid: attr.fileid, shown, is_linked: false, wanted };
         state.journal_mut().name(no, given, named);
         if let Some(name) = seen_as {
             let found = Found { handle, attr: Attr { fileid: no.fileid(), ..attr } };
-            let to = Place { dir: dir.clone(), name };
+            let to = Dentry { dir: dir.clone(), name };
             let moved = state.take(&waiting.maker.cred(), own, &found, Some(to));
             state.set_due(moved, self.clock.instant(), None);
         }

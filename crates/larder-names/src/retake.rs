@@ -21,7 +21,7 @@ use std::time::Instant;
 use larder_vfs::{Change, Cred, Deadline, Error, Found, Handle, Kind, Removal, Result, Validator};
 use tokio::task::JoinSet;
 
-use crate::object::{Body, Dir, ObjectNo, Place, Taken, is_unanswered};
+use crate::object::{Body, Dentry, Dir, ObjectNo, Taken, is_unanswered};
 use crate::replay::{CONFLICTS_MAX, DIRECTORIES_MAX};
 use crate::shared::Shared;
 
@@ -83,9 +83,9 @@ impl Shared {
     ) -> Result<bool> {
         let in_the_way = {
             let state = self.state();
-            let Some((place, waiting)) = state.journal().waiting(no) else { return Ok(false) };
+            let Some((dentry, waiting)) = state.journal().waiting(no) else { return Ok(false) };
             let taken = state.journal().taken();
-            let other = taken.from(&place.dir, &place.name);
+            let other = taken.from(&dentry.dir, &dentry.name);
             let is_file = waiting.body == Body::File;
             other.map(|other| (other, is_file && taken.get(other).is_some_and(is_removed_file)))
         };
@@ -98,15 +98,15 @@ impl Shared {
         self.mark_attempted(&[no]).await?;
         let is_replacing = own.is_some();
         let made = self.make_as(no, own, deadline).await;
-        made.map_err(|error| self.told_late(no, error))?;
+        made.map_err(|error| self.late_error(no, error))?;
         Ok(is_replacing)
     }
 
     /// The move that gives an object of the server its name.
     fn moved_of(&self, no: ObjectNo) -> Option<ObjectNo> {
         let state = self.state();
-        let place = &state.journal().get(no)?.place;
-        state.journal().taken().from(&place.dir, &place.name)
+        let dentry = &state.journal().get(no)?.dentry;
+        state.journal().taken().from(&dentry.dir, &dentry.name)
     }
 
     async fn replay_taken(
@@ -120,7 +120,7 @@ impl Shared {
             return self.give_way(no, &taken, deadline).await;
         }
         under_way.push(no);
-        let settled = match &taken.place {
+        let settled = match &taken.dentry {
             Some(to) => self.replay_moved(no, to, deadline, under_way).await,
             None => self.replay_removed(no, &taken.handle, deadline, under_way).await,
         };
@@ -136,7 +136,7 @@ impl Shared {
     async fn replay_moved(
         &self,
         no: ObjectNo,
-        to: &Place,
+        to: &Dentry,
         deadline: Option<Deadline>,
         under_way: &mut Vec<ObjectNo>,
     ) -> Result<()> {
@@ -211,7 +211,7 @@ impl Shared {
     pub(crate) async fn rename_at_server(
         &self,
         taken: &Taken,
-        (from, to): (&Place, &Place),
+        (from, to): (&Dentry, &Dentry),
         deadline: Option<Deadline>,
     ) -> Result<(Change, Change)> {
         let cred = taken.taker.cred().until(deadline);
@@ -230,9 +230,9 @@ impl Shared {
     }
 
     /// The object that the server has under a name.
-    pub(crate) async fn at_place(&self, cred: &Cred, place: &Place) -> Result<Option<Found>> {
-        let dir = self.server_dir(&place.dir)?;
-        match self.remote.lookup(cred, &dir, &place.name).await {
+    pub(crate) async fn at_dentry(&self, cred: &Cred, dentry: &Dentry) -> Result<Option<Found>> {
+        let dir = self.server_dir(&dentry.dir)?;
+        match self.remote.lookup(cred, &dir, &dentry.name).await {
             Ok(answer) => Ok(answer.found),
             Err(Error::NotFound) => Ok(None),
             // The directory is gone, and with it the name.
@@ -245,7 +245,7 @@ impl Shared {
         &self,
         no: ObjectNo,
         taken: &Taken,
-        to: &Place,
+        to: &Dentry,
         replaced: Option<(ObjectNo, Taken)>,
         deadline: Option<Deadline>,
     ) -> Result<()> {
@@ -253,14 +253,14 @@ impl Shared {
         let is_it = |found: &Option<Found>| {
             found.as_ref().is_some_and(|found| found.handle == taken.handle)
         };
-        let there = self.at_place(&cred, to).await?;
-        if !is_it(&self.at_place(&cred, &taken.origin).await?) {
+        let there = self.at_dentry(&cred, to).await?;
+        if !is_it(&self.at_dentry(&cred, &taken.origin).await?) {
             // An earlier attempt has moved it, or another client changed it.
             let is_moved = is_it(&there);
             let given = if is_moved { to.clone() } else { taken.origin.clone() };
             let replaced = replaced.filter(|_| is_moved).map(|(other, _)| other);
             self.note_moved(no, taken, &given, replaced, None, !is_moved);
-            self.distrust_places([&taken.origin, to]).await;
+            self.distrust_dentries([&taken.origin, to]).await;
             return Ok(());
         }
         let (mut given, mut conflicts, mut found) = (to.clone(), 0, there);
@@ -278,14 +278,14 @@ impl Shared {
                 return Err(Error::Exists);
             }
             given.name = self.name_of_conflict(&to.name, conflicts);
-            found = self.at_place(&cred, &given).await?;
+            found = self.at_dentry(&cred, &given).await?;
         }
         let changes = self.rename_at_server(taken, (&taken.origin, &given), deadline).await?;
         let replaced = replaced.filter(|_| conflicts == 0).map(|(other, _)| other);
         self.note_moved(no, taken, &given, replaced, Some(changes), conflicts > 0);
         self.follow_version(&cred, taken).await;
         if conflicts > 0 {
-            self.distrust_places([&given]).await;
+            self.distrust_dentries([&given]).await;
         }
         Ok(())
     }
@@ -317,7 +317,7 @@ impl Shared {
         &self,
         no: ObjectNo,
         taken: &Taken,
-        given: &Place,
+        given: &Dentry,
         replaced: Option<ObjectNo>,
         changes: Option<(Change, Change)>,
         is_conflict: bool,
@@ -345,14 +345,15 @@ impl Shared {
             state.waits_no_more(other);
         }
         state.journal_mut().renamed(&taken.origin, given);
-        let wanted = taken.place.as_ref().map(|place| place.name.clone()).filter(|_| is_conflict);
+        let wanted =
+            taken.dentry.as_ref().map(|dentry| dentry.name.clone()).filter(|_| is_conflict);
         if is_conflict {
             tracing::error!(name = ?taken.origin.name, kept = ?given.name,
                 "somebody else has changed what was renamed here: both are kept");
         }
         let told = wanted.map(|wanted| Taken {
             origin: given.clone(),
-            place: Some(given.clone()),
+            dentry: Some(given.clone()),
             wanted: Some(wanted),
             is_attempted: false,
             ..taken.clone()
@@ -369,7 +370,7 @@ impl Shared {
         deadline: Option<Deadline>,
     ) -> Result<()> {
         let cred = taken.taker.cred().until(deadline);
-        let change = match self.at_place(&cred, &taken.origin).await? {
+        let change = match self.at_dentry(&cred, &taken.origin).await? {
             // An earlier attempt has removed it, or another client has.
             None => Change::default(),
             Some(found) if self.is_as_taken(&found, taken) => {
@@ -408,7 +409,7 @@ impl Shared {
         {
             let mut state = self.state();
             let told = Taken {
-                place: Some(taken.origin.clone()),
+                dentry: Some(taken.origin.clone()),
                 wanted: Some(taken.origin.name.clone()),
                 is_attempted: false,
                 ..taken.clone()
@@ -417,13 +418,13 @@ impl Shared {
             state.waits_no_more(no);
             self.record(&mut state);
         }
-        self.distrust_places([&taken.origin]).await;
+        self.distrust_dentries([&taken.origin]).await;
         Ok(())
     }
 
-    async fn distrust_places<const COUNT: usize>(&self, places: [&Place; COUNT]) {
-        for place in places {
-            self.distrust(&place.dir).await;
+    async fn distrust_dentries<const COUNT: usize>(&self, dentries: [&Dentry; COUNT]) {
+        for dentry in dentries {
+            self.distrust(&dentry.dir).await;
         }
     }
 
@@ -463,11 +464,11 @@ impl Shared {
         let state = self.state();
         let journal = state.journal();
         let is_one = |no: ObjectNo| match journal.taken().get(no) {
-            Some(taken) => taken.place.is_some(),
+            Some(taken) => taken.dentry.is_some(),
             None if journal.get_altered(no).is_some() => true,
-            None => journal
-                .waiting(no)
-                .is_some_and(|(place, _)| journal.taken().from(&place.dir, &place.name).is_some()),
+            None => journal.waiting(no).is_some_and(|(dentry, _)| {
+                journal.taken().from(&dentry.dir, &dentry.name).is_some()
+            }),
         };
         let mut all: Vec<ObjectNo> = state
             .all_due()
@@ -572,5 +573,5 @@ impl Shared {
 
 /// Whether the object is to be removed and can be replaced by a file in one step.
 fn is_removed_file(taken: &Taken) -> bool {
-    taken.place.is_none() && taken.kind != Kind::Directory
+    taken.dentry.is_none() && taken.kind != Kind::Directory
 }

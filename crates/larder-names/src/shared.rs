@@ -94,8 +94,8 @@ impl Shared {
             let handle = key.map(|key| Handle::new(&key));
             let made = handle.and_then(|handle| state.journal().number_in(&handle));
             let waits = made.and_then(|no| Some((no, state.journal().waiting(no)?.0)));
-            let Some((no, place)) = waits else { continue };
-            tracing::error!(name = %place.name.to_string_lossy(),
+            let Some((no, dentry)) = waits else { continue };
+            tracing::error!(name = %dentry.name.to_string_lossy(),
                 "a file that was in this machine's memory alone is lost with it");
             state.journal_mut().forget(no);
             state.waits_no_more(no);

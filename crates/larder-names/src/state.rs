@@ -9,7 +9,7 @@ use larder_io::Clock;
 use larder_vfs::{Attr, Cred, Error, Found, Handle, Time};
 
 use crate::journal::Journal;
-use crate::object::{Dir, ObjectNo, Place, after};
+use crate::object::{Dentry, Dir, ObjectNo, after};
 use crate::server_dir::ServerDir;
 
 /// Most directories of which something is known.
@@ -43,7 +43,7 @@ pub(crate) struct State {
     unkept: HashMap<ObjectNo, NamesMark>,
     /// Places at which something waited that waits there no more, where that may not be on the disk
     /// yet, and since which mark.
-    left: HashMap<Place, NamesMark>,
+    left: HashMap<Dentry, NamesMark>,
     /// From so many on, those that are on the disk by now are forgotten.
     left_max: usize,
     /// The server's file system.
@@ -217,8 +217,8 @@ impl State {
 
     /// Notes what the changes that were just recorded took away.
     pub(crate) fn note_left(&mut self, is_kept: impl Fn(NamesMark) -> bool) {
-        for place in self.journal.take_left() {
-            self.left.insert(place, self.recorded);
+        for dentry in self.journal.take_left() {
+            self.left.insert(dentry, self.recorded);
         }
         if self.left.len() > self.left_max {
             self.left.retain(|_, left| !is_kept(*left));
@@ -228,8 +228,8 @@ impl State {
 
     /// Since which mark something that waited at a place waits there no more, if that may not be on
     /// the disk.
-    pub(crate) fn left(&self, place: &Place) -> Option<NamesMark> {
-        self.left.get(place).copied()
+    pub(crate) fn left(&self, dentry: &Dentry) -> Option<NamesMark> {
+        self.left.get(dentry).copied()
     }
 
     pub(crate) fn set_recorded(&mut self, recorded: NamesMark) {
@@ -257,10 +257,11 @@ impl State {
     /// Returns these directories, and those with waiting objects.
     pub(crate) fn forget_known(&mut self) -> BTreeSet<Dir> {
         let waiting = self.journal.objects().filter(|(no, _)| self.due.contains_key(no));
-        let mut dirs: BTreeSet<Dir> = waiting.map(|(_, object)| object.place.dir.clone()).collect();
+        let mut dirs: BTreeSet<Dir> =
+            waiting.map(|(_, object)| object.dentry.dir.clone()).collect();
         let taken = self.journal.taken().waiting().map(|(_, taken)| taken);
         dirs.extend(taken.flat_map(|one| {
-            let to = one.place.as_ref().map(|place| place.dir.clone());
+            let to = one.dentry.as_ref().map(|dentry| dentry.dir.clone());
             to.into_iter().chain([one.origin.dir.clone()])
         }));
         dirs.extend(self.known.drain().map(|(dir, _)| dir));
@@ -278,10 +279,10 @@ impl State {
         let Some(named) = self.journal.named(no).filter(|named| !named.is_linked) else {
             return false;
         };
-        let Place { dir, name } = &object.place;
+        let Dentry { dir, name } = &object.dentry;
         let taken = self.journal.taken();
         let taken = taken.from(dir, name).and_then(|no| taken.get(no));
-        taken.is_some_and(|one| one.place.is_none() && one.handle == named.handle)
+        taken.is_some_and(|one| one.dentry.is_none() && one.handle == named.handle)
     }
 
     /// An object does not wait any more.
@@ -291,8 +292,8 @@ impl State {
     }
 
     /// The place of a name in a directory of the client.
-    pub(crate) fn place(&self, dir: &Handle, name: &OsStr) -> Place {
-        Place { dir: self.journal.dir(dir), name: name.to_owned() }
+    pub(crate) fn dentry(&self, dir: &Handle, name: &OsStr) -> Dentry {
+        Dentry { dir: self.journal.dir(dir), name: name.to_owned() }
     }
 
     /// The present moment, as a time of files: by the server's clock as far as that is known, and

@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 
 use larder_vfs::Handle;
 
-use crate::object::{Dir, ObjectNo, Place, Taken};
+use crate::object::{Dentry, Dir, ObjectNo, Taken};
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -13,25 +13,25 @@ pub(crate) struct TakenNames {
     all: BTreeMap<ObjectNo, Taken>,
     /// Waiting changes: by their earlier place, and by the present place of moved objects.
     origins: HashMap<Dir, BTreeMap<OsString, ObjectNo>>,
-    places: HashMap<Dir, BTreeMap<OsString, ObjectNo>>,
+    dentries: HashMap<Dir, BTreeMap<OsString, ObjectNo>>,
     /// Waiting changes: by the server's handle of the object.
     handles: HashMap<Handle, BTreeSet<ObjectNo>>,
     /// Changes that no longer wait and only report something.
-    told: BTreeSet<ObjectNo>,
+    reported: BTreeSet<ObjectNo>,
 }
 
 type Names = HashMap<Dir, BTreeMap<OsString, ObjectNo>>;
 
-fn add(names: &mut Names, place: &Place, no: ObjectNo) {
-    let other = names.entry(place.dir.clone()).or_default().insert(place.name.clone(), no);
-    assert_eq!(other, None, "a name is taken once, and a place is one's own");
+fn add(names: &mut Names, dentry: &Dentry, no: ObjectNo) {
+    let other = names.entry(dentry.dir.clone()).or_default().insert(dentry.name.clone(), no);
+    assert_eq!(other, None, "a name is taken once, and a dentry is one's own");
 }
 
-fn drop_from(names: &mut Names, place: &Place) {
-    let Some(in_dir) = names.get_mut(&place.dir) else { return };
-    in_dir.remove(&place.name);
+fn drop_from(names: &mut Names, dentry: &Dentry) {
+    let Some(in_dir) = names.get_mut(&dentry.dir) else { return };
+    in_dir.remove(&dentry.name);
     if in_dir.is_empty() {
-        names.remove(&place.dir);
+        names.remove(&dentry.dir);
     }
 }
 
@@ -47,17 +47,17 @@ impl TakenNames {
                         self.handles.remove(&before.handle);
                     }
                 }
-                before.place.iter().for_each(|place| drop_from(&mut self.places, place));
+                before.dentry.iter().for_each(|dentry| drop_from(&mut self.dentries, dentry));
             }
-            self.told.remove(&no);
+            self.reported.remove(&no);
         }
         let Some(taken) = taken else { return };
         if taken.waits() {
             add(&mut self.origins, &taken.origin, no);
             self.handles.entry(taken.handle.clone()).or_default().insert(no);
-            taken.place.iter().for_each(|place| add(&mut self.places, place, no));
+            taken.dentry.iter().for_each(|dentry| add(&mut self.dentries, dentry, no));
         } else {
-            self.told.insert(no);
+            self.reported.insert(no);
         }
         self.all.insert(no, taken);
     }
@@ -72,13 +72,13 @@ impl TakenNames {
 
     /// How many names of the object with this handle at the server were removed.
     pub(crate) fn removed(&self, handle: &Handle) -> u32 {
-        let removed = self.of(handle).filter(|(_, taken)| taken.place.is_none());
+        let removed = self.of(handle).filter(|(_, taken)| taken.dentry.is_none());
         u32::try_from(removed.count()).expect("they are few")
     }
 
     /// Whether the object with this handle at the server has lost its last name here.
     pub(crate) fn is_gone(&self, handle: &Handle) -> bool {
-        self.of(handle).any(|(_, taken)| taken.place.is_none() && taken.is_last)
+        self.of(handle).any(|(_, taken)| taken.dentry.is_none() && taken.is_last)
     }
 
     /// Names that were taken from the object with this handle at the server.
@@ -93,13 +93,13 @@ impl TakenNames {
     }
 
     /// Changes that only report something.
-    pub(crate) fn told(&self) -> impl Iterator<Item = ObjectNo> {
-        self.told.iter().copied()
+    pub(crate) fn reported(&self) -> impl Iterator<Item = ObjectNo> {
+        self.reported.iter().copied()
     }
 
     /// The change that reports something about this name.
-    pub(crate) fn told_at(&self, place: &Place) -> Option<ObjectNo> {
-        self.told.iter().copied().find(|no| self.all[no].place.as_ref() == Some(place))
+    pub(crate) fn reported_at(&self, dentry: &Dentry) -> Option<ObjectNo> {
+        self.reported.iter().copied().find(|no| self.all[no].dentry.as_ref() == Some(dentry))
     }
 
     /// The change that took this name of the server away.
@@ -109,7 +109,7 @@ impl TakenNames {
 
     /// The change that moved an object to this name.
     pub(crate) fn at(&self, dir: &Dir, name: &OsStr) -> Option<ObjectNo> {
-        self.places.get(dir)?.get(name).copied()
+        self.dentries.get(dir)?.get(name).copied()
     }
 
     /// Names that were taken in a directory.
@@ -120,12 +120,12 @@ impl TakenNames {
 
     /// The objects that were moved into a directory, or within it.
     pub(crate) fn in_dir(&self, dir: &Dir) -> impl Iterator<Item = (&OsStr, ObjectNo)> {
-        let names = self.places.get(dir).into_iter().flatten();
+        let names = self.dentries.get(dir).into_iter().flatten();
         names.map(|(name, no)| (name.as_os_str(), *no))
     }
 
     /// Whether a name was taken in a directory, or something is moved there.
     pub(crate) fn is_in(&self, dir: &Dir) -> bool {
-        self.origins.contains_key(dir) || self.places.contains_key(dir)
+        self.origins.contains_key(dir) || self.dentries.contains_key(dir)
     }
 }

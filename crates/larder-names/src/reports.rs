@@ -25,10 +25,10 @@ impl Shared {
         }
         if let Some(taken) = state.journal().taken().get(no) {
             let made = state.journal().of_server(&taken.handle);
-            let place = taken.place.as_ref().unwrap_or(&taken.origin);
+            let dentry = taken.dentry.as_ref().unwrap_or(&taken.origin);
             return Some(Deferred {
                 file: made.map_or_else(|| taken.handle.clone(), |no| state.journal().handle(no)),
-                name: place.name.clone(),
+                name: dentry.name.clone(),
                 due: state.due(no),
                 is_kept: self.cache.has_kept_names(state.recorded()),
                 failure: state.failure(no),
@@ -41,7 +41,7 @@ impl Shared {
         }
         Some(Deferred {
             file: state.journal().handle(no),
-            name: state.journal().get(no)?.place.name.clone(),
+            name: state.journal().get(no)?.dentry.name.clone(),
             due: state.due(no),
             is_kept: self.cache.has_kept_names(state.recorded()),
             failure: state.failure(no),
