@@ -34,7 +34,7 @@ impl ControlHead for RefreshHead {
             }
             standing.refresh(until_ms.min(clock_ms + TRUST_MAX.as_millis() as u64));
         }
-        Ok(RefreshDone { clock_ms })
+        Ok(RefreshDone { clock_ms, limit: device.store().limit() })
     }
 }
 

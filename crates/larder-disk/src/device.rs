@@ -2,11 +2,11 @@
 //!
 //! [`crate::control`] has what the metadata server may do.
 
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use bytes::Bytes;
-use larder_io::{Clock, Monotonic};
+use larder_io::{Clock, Headroom, Monotonic};
 use larder_wire::capability::{BootEpoch, Capability, Extent, Extents};
 use larder_wire::disk::sealed::{Sealed, SealedReply};
 use larder_wire::disk::words::{
@@ -21,6 +21,7 @@ use tokio::sync::Notify;
 use crate::control::ControlHead;
 use crate::counts::Counts;
 use crate::keys::Keys;
+use crate::limit::{Limit, Measured};
 use crate::rate::Rate;
 use crate::sessions::{Kind, SESSIONS_MAX, Session, Sessions};
 use crate::standing::{Deed, Standing};
@@ -65,6 +66,7 @@ pub struct Device {
     /// Requests of the metadata server.
     orders: Underway,
     counts: Counts,
+    limit: Mutex<Limit>,
     rate: Option<Rate>,
     /// Something was written.
     written: Notify,
@@ -100,6 +102,7 @@ impl Device {
             underway: Underway::default(),
             orders: Underway::default(),
             counts: Counts::default(),
+            limit: Mutex::new(Limit::Size),
             rate,
             written: Notify::new(),
             started: config.clock.now(),
@@ -123,6 +126,27 @@ impl Device {
         &self.store
     }
 
+    /// The memory of the disk's machine was measured. To be called for memory disks alone: from
+    /// then on the disk takes no more than the machine can give.
+    pub fn note_headroom(&self, headroom: Headroom) {
+        let mut limit = self.limit.lock().unwrap_or_else(PoisonError::into_inner);
+        let (size, held) = (self.store.size(), self.store.written());
+        let next = limit.apply(Measured { size, held, headroom });
+        let before = std::mem::replace(&mut *limit, next);
+        self.store.set_limit(next.bytes(size));
+        match (before, next) {
+            (Limit::Size, Limit::Bytes(limit)) => tracing::warn!(
+                limit,
+                held,
+                "the machine lacks memory: the memory disk holds no more than that"
+            ),
+            (Limit::Bytes(_), Limit::Size) => {
+                tracing::info!("there is memory for all of the memory disk again");
+            }
+            _ => {}
+        }
+    }
+
     /// How many sessions there are.
     pub fn sessions(&self) -> usize {
         self.sessions.count()
@@ -135,6 +159,7 @@ impl Device {
             setup: self.config.identity.setup,
             size: store.size(),
             written: store.written(),
+            limit: store.limit(),
             clock_ms: self.now_ms(),
             trusted_until_ms: standing.trusted_until_ms(),
             key: standing.key(),

@@ -10,6 +10,7 @@
 //! - [`Standing`](standing::Standing) is what the metadata server has told the disk (key epochs,
 //!   [`groups`], until when it may be trusted) and checks capabilities by it.
 //! - [`Store`](store::Store) has the bytes, and knows which blocks were written.
+//! - [`Limit`](limit::Limit) says how many bytes it may hold while its machine lacks memory.
 //!
 //! A client's request passes these checks, in this order, and is refused by the first that it
 //! fails:
@@ -43,6 +44,7 @@ pub mod counts;
 mod device;
 pub mod groups;
 mod keys;
+pub mod limit;
 mod rate;
 mod service;
 pub mod sessions;

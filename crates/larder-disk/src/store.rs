@@ -83,6 +83,8 @@ pub struct Store {
     /// Where its bytes begin in the file.
     start: u64,
     map: Mutex<Map>,
+    /// The most bytes that its written blocks may have.
+    limit: AtomicU64,
     /// The first write of a block holds the lock of its region.
     regions: [Mutex<()>; REGION_LOCKS],
     /// Flushes requested so far.
@@ -113,6 +115,7 @@ impl Store {
             size,
             start,
             map: Mutex::new(Map::from_bytes(&bytes)),
+            limit: AtomicU64::new(size),
             regions: std::array::from_fn(|_| Mutex::default()),
             flushes_asked: AtomicU64::new(0),
             flushes_done: Mutex::new(0),
@@ -128,6 +131,17 @@ impl Store {
     /// How many bytes its written blocks have.
     pub fn written(&self) -> u64 {
         self.map().count() * BLOCK_BYTES
+    }
+
+    /// The most bytes that its written blocks may have.
+    pub fn limit(&self) -> u64 {
+        self.limit.load(Ordering::Acquire)
+    }
+
+    /// Sets that, from the next write on. What is above it stays until it is cleared; writes that
+    /// are in progress may still exceed it, each by its length.
+    pub fn set_limit(&self, bytes: u64) {
+        self.limit.store(bytes, Ordering::Release);
     }
 
     /// Whether it takes no more changes.
@@ -167,6 +181,10 @@ impl Store {
         let _regions = self.lock_regions(&blocks);
         let (is_first, is_last) = {
             let map = self.map();
+            let new = blocks.end - blocks.start - map.count_in(blocks.clone());
+            if (map.count() + new) * BLOCK_BYTES > self.limit() {
+                return Err(StoreError::NoSpace);
+            }
             (map.has(blocks.start), map.has(blocks.end - 1))
         };
         let (start, end) = (blocks.start * BLOCK_BYTES, blocks.end * BLOCK_BYTES);

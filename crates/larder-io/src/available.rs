@@ -2,7 +2,8 @@
 //! the cgroups that the process is in (version 2, and the memory controller of version 1).
 //!
 //! An estimate of this moment: other processes take and return memory. Pages that the kernel can
-//! drop at once count as available.
+//! drop at once count as available. [`headroom`] is for a process that can give memory back, and
+//! leaves some to others.
 
 use std::fs;
 use std::io;
@@ -17,6 +18,26 @@ pub struct AvailableMemory {
     pub cgroup: Option<PathBuf>,
 }
 
+/// What a process that can give memory back may still take, or is to give back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Headroom {
+    /// How many bytes; less than 0: so many are to be given back.
+    pub bytes: i64,
+    /// Whether processes of the machine, or of a cgroup that this process is in, spend much of
+    /// their time waiting for memory.
+    pub is_stalled: bool,
+}
+
+/// Of each limit this much stays free: for what the process needs besides, and for what is taken
+/// between two looks. A full memory disk of 64 MiB was killed by the kernel where 70 MiB were
+/// allowed, and not with 76 MiB.
+const RESERVE: u64 = 16 << 20;
+/// Of the machine itself, this part of its memory stays free, if that is more.
+const MACHINE_RESERVE_PART: u64 = 32;
+/// From this part of the last 10 s on, in percent, in which all processes waited, these are
+/// stalled.
+const STALLED_PERCENT: f64 = 10.0;
+
 /// The memory that this process can still take.
 ///
 /// # Errors
@@ -25,11 +46,52 @@ pub fn available_memory() -> io::Result<AvailableMemory> {
     available_under(Path::new("/"))
 }
 
-/// The same with `/proc` and `/sys` in another directory.
-fn available_under(root: &Path) -> io::Result<AvailableMemory> {
+/// What this process may still take if others are to have some left, or is to give back.
+///
+/// # Errors
+/// If the kernel does not report it.
+pub fn headroom() -> io::Result<Headroom> {
+    headroom_under(Path::new("/"))
+}
+
+fn headroom_under(root: &Path) -> io::Result<Headroom> {
     let machine = fs::read_to_string(root.join("proc/meminfo"))?;
-    let bytes = bytes_available(&machine).ok_or(io::ErrorKind::InvalidData)?;
-    let mut least = AvailableMemory { bytes, cgroup: None };
+    let total = bytes_of(&machine, "MemTotal:").ok_or(io::ErrorKind::InvalidData)?;
+    let mut headroom = Headroom { bytes: i64::MAX, is_stalled: false };
+    for AvailableMemory { bytes, cgroup } in all_under(root)? {
+        let (reserve, pressure) = match &cgroup {
+            None => {
+                let reserve = RESERVE.max(total / MACHINE_RESERVE_PART);
+                (reserve, root.join("proc/pressure/memory"))
+            }
+            Some(dir) => (RESERVE, dir.join("memory.pressure")),
+        };
+        headroom.bytes = headroom.bytes.min(bytes.cast_signed().saturating_sub_unsigned(reserve));
+        // A kernel that does not measure it has no such file, nor has a group of version 1.
+        headroom.is_stalled |= fs::read_to_string(pressure).is_ok_and(|text| is_stalled(&text));
+    }
+    Ok(headroom)
+}
+
+/// Whether a report of pressure stall information says that all processes wait for much of the
+/// time.
+fn is_stalled(pressure: &str) -> bool {
+    let full = pressure.lines().find_map(|line| line.strip_prefix("full avg10="));
+    let percent = full.and_then(|rest| rest.split_ascii_whitespace().next()?.parse::<f64>().ok());
+    percent.is_some_and(|percent| percent >= STALLED_PERCENT)
+}
+
+/// What is available with `/proc` and `/sys` in another directory.
+fn available_under(root: &Path) -> io::Result<AvailableMemory> {
+    let all = all_under(root)?.into_iter();
+    all.min_by_key(|one| one.bytes).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// What the machine has available, and what each cgroup leaves that has a limit.
+fn all_under(root: &Path) -> io::Result<Vec<AvailableMemory>> {
+    let machine = fs::read_to_string(root.join("proc/meminfo"))?;
+    let bytes = bytes_of(&machine, "MemAvailable:").ok_or(io::ErrorKind::InvalidData)?;
+    let mut all = vec![AvailableMemory { bytes, cgroup: None }];
     // A system without cgroups has no such file.
     let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
     for (version, top, path) in groups.lines().filter_map(of_memory) {
@@ -37,17 +99,17 @@ fn available_under(root: &Path) -> io::Result<AvailableMemory> {
         // out.
         for group in Path::new(path).ancestors() {
             let dir = root.join(top).join(group.strip_prefix("/").unwrap_or(group));
-            if let Some(bytes) = version.left(&dir).filter(|bytes| *bytes < least.bytes) {
-                least = AvailableMemory { bytes, cgroup: Some(dir) };
+            if let Some(bytes) = version.left(&dir) {
+                all.push(AvailableMemory { bytes, cgroup: Some(dir) });
             }
         }
     }
-    Ok(least)
+    Ok(all)
 }
 
-/// The line `MemAvailable` of proc_meminfo(5), in bytes.
-fn bytes_available(meminfo: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+/// A line of proc_meminfo(5), in bytes.
+fn bytes_of(meminfo: &str, name: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
     line.split_ascii_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
@@ -73,22 +135,24 @@ enum Version {
 }
 
 impl Version {
-    /// Its files for the limit, what is used, and the word in `memory.stat` for pages of files that
-    /// were not used lately.
-    fn names(self) -> [&'static str; 3] {
+    /// Its files for what is used and for the limits, and the word in `memory.stat` for pages of
+    /// files that were not used lately. Above `memory.high` the kernel slows processes down.
+    fn names(self) -> (&'static str, &'static [&'static str], &'static str) {
         match self {
             Version::One => {
-                ["memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"]
+                ("memory.usage_in_bytes", &["memory.limit_in_bytes"], "total_inactive_file")
             }
-            Version::Two => ["memory.max", "memory.current", "inactive_file"],
+            Version::Two => ("memory.current", &["memory.max", "memory.high"], "inactive_file"),
         }
     }
 
     /// How many bytes the processes of a group can still take. `None` if it has no limit.
     fn left(self, dir: &Path) -> Option<u64> {
-        let [limit, used, inactive] = self.names();
-        let number = |name: &str| fs::read_to_string(dir.join(name)).ok()?.trim().parse().ok();
-        let (limit, used): (u64, u64) = (number(limit)?, number(used)?);
+        let (used, limits, inactive) = self.names();
+        let number =
+            |name: &str| fs::read_to_string(dir.join(name)).ok()?.trim().parse::<u64>().ok();
+        let limit = limits.iter().filter_map(|name| number(name)).min()?;
+        let used = number(used)?;
         let stat = fs::read_to_string(dir.join("memory.stat")).unwrap_or_default();
         let words = |line: &str| {
             let (word, count) = line.split_once(' ')?;
@@ -105,8 +169,8 @@ mod tests {
 
     const GIB: u64 = 1 << 30;
 
-    /// A machine with 8 GiB available, and these files.
-    fn machine(files: &[(&str, &str)]) -> AvailableMemory {
+    /// A machine with 8 of 16 GiB available, and these files.
+    fn with_files(files: &[(&str, &str)]) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         let meminfo =
             ("proc/meminfo", "MemTotal:       16777216 kB\nMemAvailable:    8388608 kB\n");
@@ -115,9 +179,20 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         }
+        root
+    }
+
+    fn machine(files: &[(&str, &str)]) -> AvailableMemory {
+        let root = with_files(files);
         let found = available_under(root.path()).unwrap();
         let inner = |dir: &Path| dir.strip_prefix(root.path()).unwrap().to_owned();
         AvailableMemory { cgroup: found.cgroup.as_deref().map(inner), ..found }
+    }
+
+    /// What a process may take of that machine.
+    fn headroom_of(files: &[(&str, &str)]) -> Headroom {
+        let root = with_files(files);
+        headroom_under(root.path()).unwrap()
     }
 
     fn limited(bytes: u64, cgroup: &str) -> AvailableMemory {
@@ -166,5 +241,41 @@ mod tests {
             ("sys/fs/cgroup/memory/a/memory.stat", "inactive_file 9\ntotal_inactive_file 4096\n"),
         ];
         assert_eq!(machine(&one), limited(GIB, "sys/fs/cgroup/memory/a"));
+    }
+
+    /// The narrowest limit decides, after each was left its reserve; and either kind of stall
+    /// counts.
+    #[test]
+    fn some_memory_is_left_to_others() {
+        let (gib, mib) = (GIB.cast_signed(), 1 << 20);
+        let free = Headroom { bytes: 8 * gib - gib / 2, is_stalled: false };
+        assert_eq!(headroom_of(&[]), free);
+        let group = |max: &'static str, high: &'static str, pressure: &'static str| {
+            [
+                ("proc/self/cgroup", "0::/a\n"),
+                ("sys/fs/cgroup/a/memory.max", max),
+                ("sys/fs/cgroup/a/memory.high", high),
+                ("sys/fs/cgroup/a/memory.current", "104857600\n"),
+                ("sys/fs/cgroup/a/memory.pressure", pressure),
+            ]
+        };
+        let calm = "some avg10=80.00 avg60=0.00 avg300=0.00 total=5\n\
+                    full avg10=9.99 avg60=0.00 avg300=0.00 total=5\n";
+        let stalled = "some avg10=80.00 avg60=0.00 avg300=0.00 total=5\n\
+                       full avg10=10.00 avg60=0.00 avg300=0.00 total=5\n";
+        for (max, high, pressure, bytes, is_stalled) in [
+            ("max", "max", calm, free.bytes, false),
+            ("209715200", "max", calm, 84 * mib, false),
+            ("209715200", "125829120", calm, 4 * mib, false),
+            ("max", "104857600", calm, -16 * mib, false),
+            ("104857600", "max", calm, -16 * mib, false),
+            ("209715200", "max", stalled, 84 * mib, true),
+        ] {
+            let found = headroom_of(&group(max, high, pressure));
+            assert_eq!(found, Headroom { bytes, is_stalled }, "{max} {high}");
+        }
+        let machine = headroom_of(&[("proc/pressure/memory", stalled)]);
+        assert_eq!(machine, Headroom { is_stalled: true, ..free });
+        assert!(headroom().is_ok());
     }
 }

@@ -42,7 +42,7 @@ pub mod sockets;
 mod tail;
 pub mod watched;
 
-pub use available::{AvailableMemory, available_memory};
+pub use available::{AvailableMemory, Headroom, available_memory, headroom};
 pub use background::behind_others;
 pub use backoff::Backoff;
 pub use boot::BootId;

@@ -43,6 +43,9 @@ pub struct Destaging {
     pub moved_bytes: u64,
     /// How long after they were due bytes were on other disks, at the latest since then.
     pub late_max: Duration,
+    /// Bytes that were moved before they were due, because the memory disks' machines lacked
+    /// memory.
+    pub yielded_bytes: u64,
     /// Whether the other disks had no room lately for what was due, or leaves a disk.
     pub is_short: bool,
 }

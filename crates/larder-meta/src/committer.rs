@@ -46,7 +46,7 @@ use crate::change::{Bearer, Change, Reply};
 use crate::channels::Recaller;
 use crate::data::copies::Sets;
 use crate::destage::Destage;
-use crate::disks::{Acknowledged, Disks, Moved, Witnessed};
+use crate::disks::{Acknowledged, Disks, Limits, Moved, Witnessed};
 use crate::engine::{Engine, View, Writes};
 use crate::held::{Held, Revoking, Ticket};
 use crate::in_place::{InPlace, Mark};
@@ -85,6 +85,8 @@ pub(crate) enum Event {
     NextStale(oneshot::Sender<NextStale>),
     /// The task for this disk was carried out, or has failed.
     TaskEnded(DiskId, bool),
+    /// Memory disks can hold so many bytes.
+    Limits(Limits),
     /// Bytes are due on other disks.
     Due(oneshot::Sender<()>),
     /// A client asks for what a file has on memory disks to be on others.
@@ -392,7 +394,13 @@ impl Committer {
                 let _ = waiter.send(());
             }
             Event::Destage(asked) => self.destage(view, group, asked),
-            Event::Moved(file, failed) => self.end_move(view, group, file, &failed),
+            Event::Moved(file, failed) => {
+                self.end_move(view, group, file, &failed);
+                self.make_room(view, group);
+            }
+            Event::Limits(limits) => {
+                self.internal(view, group, |live, txn| live.limits_told(txn, limits));
+            }
             Event::Disks(change, waiter) => {
                 self.change_disks(view, group, &change, Some(waiter));
             }
@@ -564,6 +572,7 @@ impl Committer {
         self.live.look_for_restarts();
         self.note_restarts(view, group);
         self.live.look_at_pressure(now);
+        self.make_room(view, group);
         self.live.time_has_passed(now);
         self.act();
         if self.grace_until.is_some_and(|until| now >= until) {

@@ -3,7 +3,8 @@
 //!
 //! The record of a file says when its bytes in memory are due
 //! ([`crate::store::records::InMemory`]); what is on a disk that leaves is due as soon as it is
-//! found ([`crate::leaving`]). This module only keeps the order in which to look at the records, so
+//! found ([`crate::leaving`]), and so is what is on a memory disk whose machine lacks memory. This
+//! module only keeps the order in which to look at the records, so
 //! an entry may be out of date, and the caller of [`Destage::next`] reads the record. One [`Move`]
 //! of a file is in progress at a time; several files are moved at once.
 //!
@@ -62,7 +63,8 @@ pub(crate) struct Destage {
     /// Files that may have bytes on a set, and when these are due.
     due: BTreeMap<(FileId, DiskId), u64>,
     order: BTreeSet<(u64, DiskId, FileId)>,
-    /// The move of each file, and when its bytes are due; never if they only leave a disk.
+    /// The move of each file, and when its bytes are due; never if they only leave a disk, or a
+    /// machine that lacks memory.
     moving: BTreeMap<FileId, (Move, u64)>,
     /// No move begins before this: the disks had no room.
     resumes_ms: u64,
@@ -166,19 +168,29 @@ impl Destage {
         self.moving.keys().copied()
     }
 
-    /// The move of a file has ended. `is_done`: its bytes are on other disks.
-    pub(crate) fn ended(&mut self, file: FileId, is_done: bool, now: Instant) {
-        let Some((one, due_ms)) = self.moving.remove(&file).filter(|_| is_done) else { return };
-        if due_ms != NEVER_MS {
+    /// How many bytes of a set are moved now.
+    pub(crate) fn moving_bytes(&self, set: DiskId) -> u64 {
+        let of_set = self.moving.values().filter(|(one, _)| one.set() == set);
+        of_set.map(|(one, _)| one.bytes()).sum()
+    }
+
+    /// The move of a file has ended. `is_done`: its bytes are on other disks. Returns whether they
+    /// were due.
+    pub(crate) fn ended(&mut self, file: FileId, is_done: bool, now: Instant) -> bool {
+        let Some((one, due_ms)) = self.moving.remove(&file) else { return false };
+        let was_due = due_ms != NEVER_MS;
+        if is_done && was_due {
             self.moved_bytes += one.bytes();
             self.late_ms = self.late_ms.max(self.moments.ms(now).saturating_sub(due_ms));
         }
+        was_due
     }
 
     /// What the server's status shows.
     pub(crate) fn activity(&self, now: Instant) -> Destaging {
         let files = self.due.len() + self.moving.len();
         let late_max = Duration::from_millis(self.late_ms);
-        Destaging { files, moved_bytes: self.moved_bytes, late_max, is_short: self.is_short(now) }
+        let (moved_bytes, is_short) = (self.moved_bytes, self.is_short(now));
+        Destaging { files, moved_bytes, late_max, is_short, yielded_bytes: 0 }
     }
 }

@@ -1,4 +1,5 @@
-//! Tells the committer when bytes on memory disks are due on other disks ([`crate::destage`]).
+//! Tells the committer when bytes on memory disks are due on other disks ([`crate::destage`]), and
+//! how many bytes these disks can hold.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -7,6 +8,7 @@ use larder_io::Clock;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::committer::Event;
+use crate::disks::Limits;
 use crate::resilvering::tell;
 
 /// Runs until the committer has ended. `first` is when the first bytes are due, as the committer
@@ -43,6 +45,19 @@ pub(crate) async fn drive(
                     () = passed => {}
                 }
             }
+        }
+    }
+}
+
+/// Tells the limits of memory disks, and each change of one, until the disks are gone.
+pub(crate) async fn tell_limits(
+    mut limits: watch::Receiver<Limits>,
+    queue: mpsc::WeakSender<Event>,
+) {
+    loop {
+        let now = limits.borrow_and_update().clone();
+        if !tell(&queue, Event::Limits(now)).await || limits.changed().await.is_err() {
+            return;
         }
     }
 }

@@ -8,7 +8,7 @@ mod reach;
 
 pub use controlled::ControlledDisks;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -20,6 +20,7 @@ use larder_wire::capability::{CapabilityId, GroupId};
 use larder_wire::disk::words::StatusDone;
 use larder_wire::meta::words::{DiskId, DiskInfo, Mode};
 use larder_wire::seal::MasterKey;
+use tokio::sync::watch;
 
 /// Identifies a capability to its disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -56,6 +57,9 @@ pub(crate) type Moved = Pin<Box<dyn Future<Output = BTreeSet<DiskId>> + Send>>;
 
 /// Resolves when the wait for bytes in flight to disks has ended: whether they arrived.
 pub type Witnessed = Pin<Box<dyn Future<Output = bool> + Send>>;
+
+/// How many bytes memory disks can hold, where that is known.
+pub type Limits = BTreeMap<DiskId, u64>;
 
 /// Makes capabilities on disks and revokes them.
 pub trait Disks: Send + Sync + 'static {
@@ -95,6 +99,11 @@ pub trait Disks: Send + Sync + 'static {
         bytes: Range<u64>,
         target: u64,
     ) -> Copied;
+
+    /// How many bytes each memory disk can hold now, as it said last. Tells when one changes.
+    fn limits(&self) -> watch::Receiver<Limits> {
+        watch::Sender::default().subscribe()
+    }
 
     /// Voids every capability that was made before this process began. Resolves as
     /// [`revoke`](Self::revoke) does.

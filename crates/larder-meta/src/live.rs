@@ -49,6 +49,7 @@ pub(crate) mod destaging;
 mod locking;
 mod memory;
 mod opening;
+mod yielding;
 
 pub(crate) use copying::{Cleared, Doing};
 use opening::{Target, resolve};
@@ -89,6 +90,7 @@ pub(crate) struct Live {
     resilver: Resilver,
     destage: Destage,
     leaving: Leaving,
+    yielding: yielding::Yielding,
     /// Files that the session no longer has open for writing, and that have blocks which were given
     /// ahead.
     closed: BTreeSet<(SessionId, FileId)>,
@@ -143,6 +145,7 @@ impl Live {
             resilver: Resilver::default(),
             destage,
             leaving,
+            yielding: yielding::Yielding::default(),
             closed: BTreeSet::new(),
             is_short: false,
             in_place,
@@ -180,6 +183,7 @@ impl Live {
         let (sessions, resilvering) = (self.sessions.len(), self.resilver.progress(now));
         let mut destaging = self.destage.activity(now);
         destaging.files = destaging.files.saturating_sub(self.leaving.files());
+        destaging.yielded_bytes = self.yielding.moved_bytes();
         let (leaving, instead) = (self.leaving.progress(now), self.noticed.shown());
         Activity { sessions, leases, calls_waiting, resilvering, destaging, instead, leaving }
     }

@@ -156,6 +156,8 @@ impl Metadata {
         tokio::spawn(resilvering::drive(disks, clock, rate, metadata.queue.downgrade()));
         let clock = Arc::clone(&metadata.clock);
         tokio::spawn(destaging::drive(clock, first_due, metadata.queue.downgrade()));
+        let limits = metadata.disks.limits();
+        tokio::spawn(destaging::tell_limits(limits, metadata.queue.downgrade()));
         tokio::spawn(tick(Arc::clone(&metadata.clock), pause, metadata.queue.downgrade()));
         Ok(metadata)
     }

@@ -23,3 +23,4 @@ mod random;
 pub(crate) mod rig;
 mod sessions;
 mod several;
+mod yielding;

@@ -172,6 +172,7 @@ impl Asked {
             moved_bytes: activity.destaging.moved_bytes,
             late_max_ms: u64::try_from(activity.destaging.late_max.as_millis()).unwrap_or(u64::MAX),
             is_short_of_room: activity.destaging.is_short,
+            yielded_bytes: activity.destaging.yielded_bytes,
             instead_bytes: activity.instead.bytes,
             is_short_of_memory: activity.instead.is_short,
             lost,

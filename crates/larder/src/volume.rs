@@ -3,11 +3,14 @@
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use larder_io::{AvailableMemory, Clock, Disk, RealClock, RealDisk, available_memory, secret};
+use larder_disk::Device;
+use larder_io::{
+    AvailableMemory, Clock, Disk, RealClock, RealDisk, available_memory, headroom, secret,
+};
 use larder_meta::disks::{ControlledDisks, DiskAddress, Disks};
 use larder_meta::engine::embedded::{Embedded, Sizes};
 use larder_meta::engine::postgres::{Postgres, Target, Waits};
@@ -46,6 +49,10 @@ pub(crate) const META_DIR: &str = "meta";
 /// Memory that a server of a memory disk may need besides: with one client it took 7 MiB. A full
 /// disk of 64 MiB was killed by the kernel where 70 MiB were allowed, and not with 76 MiB.
 const BESIDE_MEMORY: u64 = 32 << 20;
+
+/// How often the memory of a memory disk's machine is measured. In between the disk takes no more
+/// than there was; only others can take more.
+const MEASURE: Duration = Duration::from_millis(250);
 
 /// The place of a volume's metadata.
 #[derive(Clone, PartialEq, Eq)]
@@ -451,4 +458,18 @@ pub(crate) fn demand_memory(size: u64) -> Result<()> {
         "a memory disk of {size} does not fit: {bytes} of memory are available{limit}, and the \
          server itself needs {own}"
     )
+}
+
+/// Measures the memory of this machine and of the process's cgroups for a memory disk, until the
+/// disk is gone. Where the kernel does not report it, the disk may hold what it has.
+pub(crate) async fn measure_memory(device: Weak<Device>, clock: Arc<dyn Clock>) {
+    loop {
+        let Some(device) = device.upgrade() else { return };
+        match headroom() {
+            Ok(headroom) => device.note_headroom(headroom),
+            Err(error) => return tracing::warn!("a lack of memory will not be noticed: {error}"),
+        }
+        drop(device);
+        clock.sleep_until(clock.instant() + MEASURE).await;
+    }
 }

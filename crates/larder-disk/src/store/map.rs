@@ -16,6 +16,8 @@ pub(super) type Page = Box<[u8; PAGE_BYTES]>;
 #[derive(Debug)]
 pub(super) struct Map {
     words: Vec<u64>,
+    /// How many blocks were written.
+    count: u64,
     /// Pages that are other than on the medium.
     unsaved: BTreeSet<u64>,
 }
@@ -25,8 +27,9 @@ impl Map {
     pub(super) fn from_bytes(bytes: &[u8]) -> Map {
         assert_eq!(bytes.len() % PAGE_BYTES, 0);
         let (words, _) = bytes.as_chunks();
-        let words = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
-        Map { words, unsaved: BTreeSet::new() }
+        let words: Vec<u64> = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
+        let count = words.iter().map(|word| u64::from(word.count_ones())).sum();
+        Map { words, count, unsaved: BTreeSet::new() }
     }
 
     pub(super) fn has(&self, block: u64) -> bool {
@@ -55,17 +58,28 @@ impl Map {
 
     pub(super) fn set(&mut self, blocks: Range<u64>) {
         self.touch(&blocks);
-        masks(blocks).for_each(|(at, mask)| self.words[at] |= mask);
+        for (at, mask) in masks(blocks) {
+            self.count += u64::from((mask & !self.words[at]).count_ones());
+            self.words[at] |= mask;
+        }
     }
 
     pub(super) fn clear(&mut self, blocks: Range<u64>) {
         self.touch(&blocks);
-        masks(blocks).for_each(|(at, mask)| self.words[at] &= !mask);
+        for (at, mask) in masks(blocks) {
+            self.count -= u64::from((mask & self.words[at]).count_ones());
+            self.words[at] &= !mask;
+        }
     }
 
     /// How many blocks were written.
     pub(super) fn count(&self) -> u64 {
-        self.words.iter().map(|word| u64::from(word.count_ones())).sum()
+        self.count
+    }
+
+    /// How many of these blocks were written.
+    pub(super) fn count_in(&self, blocks: Range<u64>) -> u64 {
+        masks(blocks).map(|(at, mask)| u64::from((self.words[at] & mask).count_ones())).sum()
     }
 
     /// The pages that differ from the medium, with their numbers. They count as saved from now on.
@@ -123,9 +137,13 @@ mod tests {
                 change(&mut map, start..end);
                 let inside = |block| (start..end).contains(&block) != begin_set;
                 assert!((0..256).all(|block| map.has(block) == inside(block)), "{start} {end}");
+                let all = PAGE_BITS;
+                assert_eq!(map.count(), (0..all).filter(|block| inside(*block)).count() as u64);
                 for (from, to) in ends.iter().flat_map(|from| ends.map(|to| (*from, to))) {
                     if from <= to {
                         assert_eq!(map.all(from..to), (from..to).all(inside));
+                        let counted = (from..to).filter(|block| inside(*block)).count() as u64;
+                        assert_eq!(map.count_in(from..to), counted);
                         let runs = map.runs(from..to);
                         let listed: Vec<u64> = runs.into_iter().flatten().collect();
                         let truth: Vec<u64> = (from..to).filter(|block| inside(*block)).collect();

@@ -293,3 +293,31 @@ fn what_is_behind_the_end_is_refused() {
     out(store.copy(extent(0, 2), u64::MAX));
     assert_eq!(store.written(), 0);
 }
+
+/// Below the limit and at it, blocks that were written are written again, and others are refused;
+/// what was cleared makes room.
+#[test]
+fn a_store_takes_no_more_blocks_than_its_limit() {
+    let disk = SimDisk::new();
+    let store = open(&disk);
+    let block = |at: u64| at * BLOCK_BYTES;
+    let write = |at: u64, length: u64| store.write(at, &vec![7; length as usize]);
+    assert_eq!(store.limit(), SIZE);
+    write(0, block(3)).unwrap();
+    for limit in [0, block(2), block(3), block(4) - 1] {
+        store.set_limit(limit);
+        write(10, block(2)).unwrap();
+        for (at, length) in [(block(3), 1), (block(2), block(2)), (block(5), 1)] {
+            let refused = write(at, length);
+            assert!(matches!(refused, Err(StoreError::NoSpace)), "{limit} {at} {refused:?}");
+        }
+        assert_eq!(store.written(), block(3));
+    }
+    store.set_limit(block(4));
+    write(block(2), block(2)).unwrap();
+    assert!(matches!(write(block(4), 1), Err(StoreError::NoSpace)));
+    store.clear(&[extent(0, block(2))]).unwrap();
+    write(block(4), block(2)).unwrap();
+    assert_eq!(store.written(), block(4));
+    assert!(matches!(write(0, 1), Err(StoreError::NoSpace)));
+}

@@ -203,6 +203,12 @@ impl Committer {
         }
     }
 
+    /// Finds more files to be moved from memory disks that hold more than they can. What cannot be
+    /// read now is tried again at the next tick.
+    pub(super) fn make_room(&mut self, view: &dyn View, group: &Group) {
+        let _ = self.live.make_room(&Txn::new(view, &group.writes));
+    }
+
     /// A file's bytes were copied, except to the disks that failed.
     pub(super) fn end_move(
         &mut self,

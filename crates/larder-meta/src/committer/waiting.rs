@@ -60,6 +60,7 @@ impl Committer {
             | Event::Disks(..)
             | Event::Activity(_)
             | Event::Reached(_)
+            | Event::Limits(_)
             | Event::Tick => {}
         }
     }

@@ -130,7 +130,7 @@ pub(crate) struct Room<'a> {
 }
 
 /// Takes free blocks for a file: as many as are wanted, or as are contiguous; from disks if memory
-/// is wanted and has no room.
+/// is wanted and has no room, or its machine lacks memory.
 ///
 /// # Errors
 /// [`Status::NoSpace`]
@@ -211,6 +211,14 @@ fn take_on(
         // No writer should wait for a memory disk that is away: there are disks. Sets with more
         // copies than are wanted come last.
         order.retain(|set| away(*set) == 0 && room.sets.suits(*set, room.medium));
+        let mut with_room = Vec::with_capacity(order.len());
+        for set in order {
+            let left = left(txn, set, room.sets, 0)?;
+            if left.is_none_or(|left| left >= length.cast_signed()) {
+                with_room.push(set);
+            }
+        }
+        order = with_room;
         order.sort_by_key(|set| room.sets.disks(*set).len());
     }
     for disk in order {
@@ -337,6 +345,30 @@ pub(crate) fn free_bytes_beside(txn: &Txn<'_>, leaving: DiskId) -> Result<u64, S
 /// Free bytes of a set.
 pub(crate) fn free_bytes_of(txn: &Txn<'_>, set: DiskId) -> Result<u64, Status> {
     pool_bytes(txn, Pool::Free, set)
+}
+
+/// How many more bytes a set of memory disks can hold if `gone` of what is there do not count; less
+/// than 0: so many are too much. `None` if each of them can hold all that it has.
+pub(crate) fn left(
+    txn: &Txn<'_>,
+    set: DiskId,
+    sets: &Sets,
+    gone: u64,
+) -> Result<Option<i64>, Status> {
+    let Some((_, about)) = sets.memory().find(|(one, _)| *one == set && sets.is_limited(*one))
+    else {
+        return Ok(None);
+    };
+    let used = about.bytes - free_bytes_of(txn, set)?;
+    let mut least: Option<i64> = None;
+    for disk in &about.disks {
+        let Some(limit) = sets.limits().get(disk) else { continue };
+        // What a disk has lost takes no memory.
+        let held = used.saturating_sub(copies::stale_bytes(txn, *disk)?).saturating_sub(gone);
+        let left = limit.cast_signed().saturating_sub_unsigned(held);
+        least = Some(least.map_or(left, |least| least.min(left)));
+    }
+    Ok(least)
 }
 
 /// Bytes of a set that no file has, and that are not free yet.

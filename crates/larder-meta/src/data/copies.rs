@@ -26,6 +26,7 @@ use std::ops::Range;
 use larder_wire::meta::words::{DiskId, Medium};
 use larder_wire::meta::{BLOCK_BYTES, Status};
 
+use crate::disks::Limits;
 use crate::store::records::{Blocks, Disk, MemoryBoot, Volume};
 use crate::store::{Txn, key};
 
@@ -34,6 +35,8 @@ use crate::store::{Txn, key};
 pub(crate) struct Sets {
     copies: usize,
     sets: BTreeMap<DiskId, Set>,
+    /// How many bytes memory disks can hold, as they said last. The store does not have that.
+    limits: Limits,
 }
 
 /// Stale blocks, and the key of their record.
@@ -80,7 +83,29 @@ impl Sets {
                 set.boots.insert(number, boot.map_or(0, |record| record.boot));
             }
         }
-        Ok(Sets { copies, sets })
+        Ok(Sets { copies, sets, limits: Limits::new() })
+    }
+
+    /// Memory disks can hold so many bytes from now on.
+    pub(crate) fn set_limits(&mut self, limits: Limits) {
+        self.limits = limits;
+    }
+
+    /// As was said last.
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// Whether a memory disk of a set can hold less than it has.
+    pub(crate) fn is_limited(&self, set: DiskId) -> bool {
+        let about = self.sets.get(&set).filter(|about| about.is_memory());
+        about.is_some_and(|about| {
+            about
+                .disks
+                .iter()
+                .filter_map(|disk| self.limits.get(disk))
+                .any(|one| *one < about.bytes)
+        })
     }
 
     /// How many copies the volume keeps.

@@ -89,6 +89,20 @@ pub(crate) fn files_on(txn: &Txn<'_>, set: DiskId) -> Result<Vec<FileId>, Status
     records.into_iter().map(file).collect()
 }
 
+/// The first such files behind one of them.
+pub(crate) fn files_behind(
+    txn: &Txn<'_>,
+    set: DiskId,
+    file: FileId,
+    most: usize,
+) -> Result<Vec<FileId>, Status> {
+    let from = key::in_memory(set, FileId(file.0.saturating_add(1)));
+    let until = key::after(&key::in_memory(set, FileId(u64::MAX)));
+    let records = txn.scan::<InMemory>(&from, &until, most)?;
+    let file = |(key, _): (Vec<u8>, _)| key::last_number(&key).map(FileId).ok_or(Status::Io);
+    records.into_iter().map(file).collect()
+}
+
 /// The extents of a file on a set.
 pub(crate) fn on_set(txn: &Txn<'_>, set: DiskId, file: FileId) -> Result<Vec<Piece>, Status> {
     let mut pieces = Map::File(file).overlapping(txn, &(0..u64::MAX), usize::MAX)?;

@@ -16,22 +16,20 @@ use larder_disk_client::{Control, DISK_PROGRAM, DiskControl, DiskError};
 use larder_io::Clock;
 use larder_rpc::{Config, RpcClient, Transport};
 use larder_wire::capability::{
-    Capability, CapabilityId, DiskId, EXTENTS_MAX, Extent, Extents, GroupId, Mode, VolumeId,
+    CapabilityId, DiskId, EXTENTS_MAX, Extent, Extents, GroupId, Mode, VolumeId,
 };
 use larder_wire::disk::REVOKED_MAX;
-use larder_wire::disk::session::Granted;
 use larder_wire::disk::words::{Refusal, StatusDone};
 use larder_wire::meta::words::DiskInfo;
-use larder_wire::seal::Secret;
-use larder_wire::xdr::{Decode, Opaque};
+use larder_wire::xdr::Opaque;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
-use super::data::{self, Data};
-use super::disk_state::{Identity, Known};
+use super::data::{self, Data, by_disk};
+use super::disk_state::{Identity, Known, granted};
 use super::reach::{Reach, Unreached};
 use super::{
-    Acknowledged, CapabilityName, Copied, DiskAddress, DiskState, Disks, Minted, Witnessed,
+    Acknowledged, CapabilityName, Copied, DiskAddress, DiskState, Disks, Limits, Minted, Witnessed,
 };
 
 /// How long a disk trusts what it knows: the most by which a disk that is away can delay a
@@ -39,6 +37,8 @@ use super::{
 const TRUST: Duration = Duration::from_secs(30);
 /// How often a disk is refreshed.
 const REFRESH: Duration = Duration::from_secs(8);
+/// The same for a memory disk, which says at each time how much memory its machine has.
+const MEMORY_REFRESH: Duration = Duration::from_secs(1);
 /// Pause after an order that did not reach its disk.
 const PAUSE: Duration = Duration::from_millis(500);
 /// How long all disks together may take to say how they do.
@@ -53,6 +53,7 @@ pub struct ControlledDisks {
     volume: VolumeId,
     owner: u64,
     clock: Arc<dyn Clock>,
+    limits: watch::Sender<Limits>,
 }
 
 /// The handle of the task that controls one disk.
@@ -88,7 +89,8 @@ impl ControlledDisks {
         clock: &Arc<dyn Clock>,
     ) -> ControlledDisks {
         let clock = Arc::clone(clock);
-        let all = ControlledDisks { disks: RwLock::default(), volume, owner, clock };
+        let limits = watch::Sender::default();
+        let all = ControlledDisks { disks: RwLock::default(), volume, owner, clock, limits };
         disks.into_iter().for_each(|disk| all.add(disk));
         all
     }
@@ -117,6 +119,7 @@ impl ControlledDisks {
             unclear: Vec::new(),
             unflushed: Vec::new(),
             data: Arc::clone(&data),
+            limits: is_memory.then(|| self.limits.clone()),
         };
         tokio::spawn(keep.run(taken));
         let keeper = Keeper { public, is_memory, data, known, orders, reach };
@@ -289,24 +292,14 @@ impl Disks for ControlledDisks {
         })
     }
 
+    fn limits(&self) -> watch::Receiver<Limits> {
+        self.limits.subscribe()
+    }
+
     fn void_all(&self) -> Acknowledged {
         let all = self.all().keys().map(|disk| (*disk, ())).collect();
         self.order(all, |(), done| Order::Void(done))
     }
-}
-
-/// A capability that was made, to be used here.
-fn granted(minted: &Minted) -> Option<Granted> {
-    let capability = Capability::decode(&mut minted.capability.clone()).ok()?;
-    Some(Granted { capability, secret: Secret::new(minted.secret) })
-}
-
-fn by_disk<T>(parts: Vec<(DiskId, T)>) -> BTreeMap<DiskId, Vec<T>> {
-    let mut by_disk: BTreeMap<DiskId, Vec<T>> = BTreeMap::new();
-    for (disk, part) in parts {
-        by_disk.entry(disk).or_default().push(part);
-    }
-    by_disk
 }
 
 fn lock(known: &Mutex<Known>) -> MutexGuard<'_, Known> {
@@ -337,6 +330,8 @@ struct Keep {
     unflushed: Vec<oneshot::Sender<()>>,
     /// The connection for its bytes.
     data: Arc<Data>,
+    /// For a memory disk: where to tell its limit.
+    limits: Option<watch::Sender<Limits>>,
 }
 
 impl Keep {
@@ -357,6 +352,7 @@ impl Keep {
                 Some(Some(order)) => self.carry_out(order).await,
                 Some(None) => {
                     let pause = match self.refresh().await {
+                        Ok(()) if self.limits.is_some() => MEMORY_REFRESH,
                         Ok(()) => REFRESH,
                         Err(error) => {
                             self.is_away(&error);
@@ -521,6 +517,10 @@ impl Keep {
         }
         let (done, _) = refreshed?;
         lock(&self.known).refreshed(done.clock_ms, self.clock.instant());
+        if let Some(limits) = &self.limits {
+            let (disk, limit) = (self.whose.disk, done.limit);
+            limits.send_if_modified(|all| all.insert(disk, limit) != Some(limit));
+        }
         while let Some(victim) = { lock(&self.known).wants_group() } {
             let group = lock(&self.known).next_group();
             self.control().await?.replace_group(victim, group).await?;

@@ -1,6 +1,7 @@
 //! Operations on bytes of disks that the metadata server performs as a client: it copies them from
 //! one disk to another, because disks do not talk to each other, and makes them durable.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use std::time::Duration;
 use larder_disk_client::{Control, DISK_PROGRAM, DiskClient, DiskControl, DiskError};
 use larder_io::Clock;
 use larder_rpc::{CallOptions, Config, ConnectError, RpcClient, Transport};
-use larder_wire::capability::{Extent, Extents};
+use larder_wire::capability::{DiskId, Extent, Extents};
 use larder_wire::disk::DATA_BYTES_MAX;
 use larder_wire::disk::session::Granted;
 use tokio::sync::OnceCell;
@@ -116,4 +117,13 @@ pub(super) async fn copy(
         to.client().await?.write(write, target + (at - bytes.start), data, true, options).await?;
     }
     Ok(())
+}
+
+/// Parts, by their disks.
+pub(super) fn by_disk<T>(parts: Vec<(DiskId, T)>) -> BTreeMap<DiskId, Vec<T>> {
+    let mut by_disk: BTreeMap<DiskId, Vec<T>> = BTreeMap::new();
+    for (disk, part) in parts {
+        by_disk.entry(disk).or_default().push(part);
+    }
+    by_disk
 }

@@ -16,8 +16,8 @@ use larder_wire::capability::{
 };
 use larder_wire::disk::session::Granted;
 use larder_wire::disk::words::Trust;
-use larder_wire::seal::MasterKey;
-use larder_wire::xdr::to_segments;
+use larder_wire::seal::{MasterKey, Secret};
+use larder_wire::xdr::{Decode, to_segments};
 
 use super::{CapabilityName, Minted};
 
@@ -212,11 +212,15 @@ impl Known {
     }
 }
 
+/// A capability that was made, to be used here.
+pub(super) fn granted(minted: &Minted) -> Option<Granted> {
+    let capability = Capability::decode(&mut minted.capability.clone()).ok()?;
+    Some(Granted { capability, secret: Secret::new(minted.secret) })
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;
-
-    use larder_wire::xdr::Decode;
 
     use super::*;
 

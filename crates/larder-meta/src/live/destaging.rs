@@ -1,5 +1,6 @@
 //! Begins and ends moves of bytes to other disks: from memory disks when they are due
-//! ([`crate::destage`]), and from disks that leave ([`crate::leaving`]).
+//! ([`crate::destage`]) or when their machines lack memory ([`super::yielding`]), and from disks
+//! that leave ([`crate::leaving`]).
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -116,7 +117,8 @@ impl Live {
         txn: &mut Txn<'_>,
         gone: Option<DiskId>,
     ) -> Result<Vec<Taken>, Status> {
-        let sets = Sets::load(txn)?;
+        let mut sets = Sets::load(txn)?;
+        sets.set_limits(self.sets.limits().clone());
         if self.sets.are_written_anew() && !sets.are_written_anew() {
             self.write_in_place(txn)?;
         }
@@ -156,6 +158,8 @@ impl Live {
                 self.destage.note_at(set, file, until);
                 return Ok(None);
             }
+            due_ms = NEVER_MS;
+        } else if due_ms > now_ms && self.yields(txn, set)? {
             due_ms = NEVER_MS;
         } else if due_ms > now_ms {
             if due_ms != NEVER_MS {
@@ -280,11 +284,13 @@ impl Live {
             memory::is_not_due(txn, (set, file), false);
         }
         let is_done = failed.is_empty() && has_lasted;
-        self.destage.ended(file, is_done, now);
+        let was_due = self.destage.ended(file, is_done, now);
         if !is_done {
             tracing::debug!(file = file.0, ?failed, "bytes were not moved");
         } else if leaves {
             self.leaving.moved(set, bytes);
+        } else if !was_due {
+            self.yielding.moved(bytes);
         }
         if !has_more {
             self.leaving.done(set, file);
@@ -293,7 +299,7 @@ impl Live {
         let must_wait = has_lasted && !failed.is_empty();
         if must_wait {
             self.destage.put_off(set, file, now);
-        } else if has_more && leaves {
+        } else if has_more && (leaves || self.yields(txn, set)?) {
             self.destage.note(set, file, 0);
         } else if has_more && due_ms != NEVER_MS {
             self.destage.note(set, file, due_ms);

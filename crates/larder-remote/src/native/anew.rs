@@ -118,6 +118,11 @@ impl Native {
                     return Ok(end);
                 }
                 Err(NotDone::Refused) => drop(open.map(Open::forget_ahead)),
+                // It is written again, to another disk.
+                Err(NotDone::Failed(Error::NoSpace)) if self.is_out_of_memory(how) => {
+                    open.map(Open::forget_ahead);
+                    return Ok(*offset);
+                }
                 Err(NotDone::Failed(error)) => return Err(error),
             }
             tried += 1;

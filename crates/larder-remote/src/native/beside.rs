@@ -40,7 +40,7 @@ impl Native {
         cred: &Cred,
         (file, open): (FileId, &Open),
         data: &Bytes,
-        How { medium, due, .. }: How,
+        how: How,
     ) -> Result<Beside> {
         let turn = self.uncommitted.turn(file);
         let _alone = turn.write().await;
@@ -48,7 +48,7 @@ impl Native {
             return Ok(Beside::NotWritten);
         }
         let end = data.len() as u64;
-        let ahead = open.untouched_ahead(end).filter(|ahead| self.suits(ahead, medium));
+        let ahead = open.untouched_ahead(end).filter(|ahead| self.suits(ahead, how.medium));
         let Some(layout) = ahead else { return Ok(Beside::NotWritten) };
         let (pieces, grants) = self.planned(&layout, 0..end)?;
         let (mut written, mut copies) = (Vec::with_capacity(pieces.len()), Vec::new());
@@ -73,7 +73,7 @@ impl Native {
             mtime: None,
             all: true,
             on_way: true,
-            due_ms: due.map(|due| ms(due.saturating_duration_since(now))),
+            due_ms: how.due.map(|due| ms(due.saturating_duration_since(now))),
         });
         let writing = self.write_pieces(pieces, grants, 0, data, false);
         let (written, committed) = tokio::join!(writing, committing);
@@ -92,7 +92,7 @@ impl Native {
                 };
                 match error {
                     None | Some(Error::TimedOut | Error::Shutdown | Error::TryAgain) => {
-                        self.uncommitted.note(cred, file, &written, noted.due(due));
+                        self.uncommitted.note(cred, file, &written, noted.due(how.due));
                     }
                     // It will not be otherwise the next time.
                     Some(_) => self.note_loss(),
@@ -100,6 +100,7 @@ impl Native {
                 error.map_or(Ok(Beside::Written), Err)
             }
             (Err(_), Err(NotDone::Refused)) => Ok(Beside::NotWritten),
+            (Err(_), Err(_)) if self.is_out_of_memory(how) => Ok(Beside::NotWritten),
             (Err(_), Err(NotDone::Failed(error))) => Err(error),
         }
     }

@@ -28,6 +28,9 @@ use super::session::Session;
 const PATIENCE: Duration = Duration::from_secs(3);
 /// For how long a disk that was waited for in vain is asked last.
 const SILENCE: Duration = Duration::from_secs(10);
+/// For how long nothing new is written to memory disks after one had no memory for it. Until then
+/// the metadata server has learned of it.
+const MEMORY_LACKS: Duration = Duration::from_secs(5);
 /// This many bytes are read from one disk of a set before the next disk's turn.
 const SHARE_BYTES: u64 = 1 << 20;
 
@@ -97,6 +100,8 @@ pub(super) struct Disks {
     connected: Mutex<HashMap<DiskId, Arc<Disk>>>,
     /// Disks that did not answer in time, and until when they are asked last.
     silent: Mutex<HashMap<DiskId, Instant>>,
+    /// Until when memory disks get nothing new.
+    lacks_memory: Mutex<Option<Instant>>,
     /// Held while one is connected to.
     connecting: tokio::sync::Mutex<()>,
 }
@@ -115,6 +120,7 @@ impl Disks {
             session,
             connected: Mutex::default(),
             silent: Mutex::default(),
+            lacks_memory: Mutex::default(),
             connecting: tokio::sync::Mutex::default(),
         }
     }
@@ -217,6 +223,7 @@ impl Disks {
                         written.push(one);
                     }
                     Err(NotDone::Refused) => return Err(NotDone::Refused),
+                    Err(failed) if self.lacks_memory() => return Err(failed),
                     Err(failed) => outcome = Some(failed),
                 },
                 None if written.is_empty() => return Err(outcome.unwrap_or(NotDone::Refused)),
@@ -254,7 +261,12 @@ impl Disks {
         let disk = self.disk(granted.capability.disk).await?;
         let options = CallOptions::default();
         let written = disk.client.write(granted, position, data, is_stable, options);
-        let boot = written.await.map_err(|cause| disk.not_done(cause))?;
+        let boot = written.await.map_err(|cause| {
+            if matches!(cause, DiskError::Refused(Refusal::NoSpace)) {
+                self.note_full(granted.capability.disk);
+            }
+            disk.not_done(cause)
+        })?;
         Ok(Unflushed { boot, granted: Arc::clone(granted) })
     }
 
@@ -275,6 +287,23 @@ impl Disks {
     fn note_silent(&self, disk: DiskId) {
         let now = self.session.rpc().config().clock.instant();
         self.silent().insert(disk, now + SILENCE);
+    }
+
+    /// Whether memory disks are to get nothing new: one of them had no memory for it lately.
+    pub(super) fn lacks_memory(&self) -> bool {
+        let now = self.session.rpc().config().clock.instant();
+        let until = self.lacks_memory.lock().unwrap_or_else(PoisonError::into_inner);
+        until.is_some_and(|until| now < until)
+    }
+
+    /// A disk had no room for what was to be written.
+    fn note_full(&self, disk: DiskId) {
+        if self.is_memory(disk) {
+            tracing::debug!(disk = disk.0, "a memory disk's machine lacks memory");
+            let now = self.session.rpc().config().clock.instant();
+            let mut until = self.lacks_memory.lock().unwrap_or_else(PoisonError::into_inner);
+            *until = Some(now + MEMORY_LACKS);
+        }
     }
 
     fn silent(&self) -> std::sync::MutexGuard<'_, HashMap<DiskId, Instant>> {

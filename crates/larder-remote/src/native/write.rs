@@ -75,7 +75,8 @@ impl Native {
                 return Ok(RemoteWritten { stability, verifier, change: Change::default() });
             }
             let mut at = range.start;
-            if let Some(open) = open.filter(|_| is_stable && offset == 0) {
+            let may_be_beside = is_stable && offset == 0 && !self.is_out_of_memory(how);
+            if let Some(open) = open.filter(|_| may_be_beside) {
                 match self.write_beside_commit(cred, (file, open), &data, how).await? {
                     Beside::Committed(change) => {
                         let (stability, change) = (answered, *change);
@@ -87,6 +88,7 @@ impl Native {
             }
             while at < range.end {
                 let rest = data.slice(usize::try_from(at - offset).map_err(|_| Error::Io)?..);
+                let how = self.how_now(file, how).await?;
                 at = self.write_part(cred, (file, open), at, &rest, how).await?;
             }
             if !is_stable {
@@ -101,6 +103,23 @@ impl Native {
         }
         tracing::warn!(file = file.0, "what is written is lost again and again");
         Err(Error::Io)
+    }
+
+    /// Whether what is to be on memory disks must go to others now.
+    pub(super) fn is_out_of_memory(&self, how: How) -> bool {
+        how.medium != Medium::Disk && self.disks.lacks_memory()
+    }
+
+    /// How bytes are written now: to other disks while memory disks have no memory for them.
+    async fn how_now(&self, file: FileId, how: How) -> Result<How> {
+        if !self.is_out_of_memory(how) {
+            return Ok(how);
+        }
+        if self.has_uncommitted_in_memory(file) {
+            // Those blocks are given up with the others that are asked for.
+            self.settle(file).await?;
+        }
+        Ok(How { medium: Medium::Disk, ..how })
     }
 
     /// Writes as much from the start of `data` as one layout covers; returns where that ends.

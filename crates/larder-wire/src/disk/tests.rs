@@ -287,6 +287,7 @@ fn heads_have_room() {
         setup: Setup::Secure,
         size: 0,
         written: 0,
+        limit: 0,
         clock_ms: 0,
         trusted_until_ms: 0,
         key: Some(KeyEpoch(1)),

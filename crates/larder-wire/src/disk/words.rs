@@ -215,9 +215,10 @@ xdr_struct! {
     /// A time of a disk's clock in one boot: it does not depend on when the disk receives it.
     #[derive(Copy)]
     Trust { boot: BootEpoch, until_ms: u64 }
-    /// The disk's clock: milliseconds since it started, at a moment before the answer was sent.
+    /// The disk's clock: milliseconds since it started, at a moment before the answer was sent. How
+    /// many bytes it can hold now: its size, or less while its machine lacks memory.
     #[derive(Copy)]
-    RefreshDone { clock_ms: u64 }
+    RefreshDone { clock_ms: u64, limit: u64 }
     /// REVOKE: these capabilities of a group are over. Requests that they have admitted are done
     /// before the reply.
     RevokeHead { group: GroupId, ids: Array<CapabilityId, REVOKED_MAX> }
@@ -247,10 +248,10 @@ xdr_struct! {
     #[derive(Copy, Default)]
     Done {}
 
-    /// Results of STATUS. `trusted_until_ms` is a time of the disk's clock. Refusals are counted
-    /// since the start; reasons that never occurred are left out.
+    /// Results of STATUS. `limit` is as in REFRESH. `trusted_until_ms` is a time of the disk's
+    /// clock. Refusals are counted since the start; reasons that never occurred are left out.
     StatusDone {
-        setup: Setup, size: u64, written: u64, clock_ms: u64, trusted_until_ms: u64,
+        setup: Setup, size: u64, written: u64, limit: u64, clock_ms: u64, trusted_until_ms: u64,
         key: Option<KeyEpoch>, sessions: u32, poisoned: bool, groups: Array<GroupStatus, GROUPS_MAX>,
         refusals: Array<RefusalCount, 24>,
     }

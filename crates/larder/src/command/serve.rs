@@ -24,8 +24,8 @@ use crate::log;
 use crate::options::{Bytes, parse_size};
 use crate::runtime_dir::make_private;
 use crate::volume::{
-    END_MAX, Ends, Listening, META_DIR, StoredIn, begin_meta, bind, demand_memory, key_path, now,
-    open_embedded, reached_at, read_key, remove_if_there,
+    END_MAX, Ends, Listening, META_DIR, StoredIn, begin_meta, bind, demand_memory, key_path,
+    measure_memory, now, open_embedded, reached_at, read_key, remove_if_there,
 };
 
 /// The disk of the volume.
@@ -159,6 +159,9 @@ impl Opened {
         let Opened { key: DiskKeyFile { disk, master, .. }, store, identity, is_memory } = self;
         let device_config = DeviceConfig::new(identity, master.clone(), Arc::clone(clock));
         let device = Arc::new(Device::start(device_config, store));
+        if is_memory {
+            tokio::spawn(measure_memory(Arc::downgrade(&device), Arc::clone(clock)));
+        }
         let server = bind(config, DiskService::new(Arc::clone(&device))).await?;
         let public = format!(":{}", server.addr().port());
         let (address, bytes) = (reached_at(server.addr()), device.store().size());

@@ -31,6 +31,9 @@ pub(crate) fn to_text(status: &StatusDone) -> String {
     };
     line("size", Bytes(status.size).to_string());
     line("written", Bytes(status.written).to_string());
+    if status.limit < status.size {
+        line("limit", format!("{}: its machine lacks memory", Bytes(status.limit)));
+    }
     if status.poisoned {
         line("store", "takes no more changes: a sync failed".to_owned());
     }
@@ -57,6 +60,7 @@ pub(crate) fn to_json(status: &StatusDone) -> Value {
         "setup": setup_name(status.setup),
         "size_bytes": status.size,
         "written_bytes": status.written,
+        "limit_bytes": status.limit,
         "poisoned": status.poisoned,
         "trusted_ms": trusted_ms(status),
         "key_epoch": status.key.map(|key| key.0),
@@ -86,6 +90,7 @@ mod tests {
             setup: Setup::Secure,
             size: 1 << 30,
             written: 4096,
+            limit: 1 << 30,
             clock_ms: 5_000,
             trusted_until_ms: 7_500,
             key: Some(KeyEpoch(4)),
@@ -98,6 +103,10 @@ mod tests {
                     key       4\nsessions  3\ngroups    1 (2 capabilities revoked)\n\
                     refused   7 times: the request came before\n";
         assert_eq!(to_text(&status), text);
+        let limited = StatusDone { limit: 1 << 20, ..status.clone() };
+        let text = to_text(&limited);
+        assert!(text.contains("\nlimit     1.00 MiB: its machine lacks memory\n"), "{text}");
+        assert_eq!(to_json(&limited)["limit_bytes"], 1 << 20);
         let alone = StatusDone { clock_ms: 7_500, poisoned: true, key: None, ..status };
         let text = to_text(&alone);
         assert!(text.contains("trusted   no: "), "{text}");

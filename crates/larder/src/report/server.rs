@@ -55,6 +55,10 @@ pub(crate) struct VolumeStatus {
     /// Whether there was no room for some that are due.
     #[serde(default)]
     pub(crate) is_short_of_room: bool,
+    /// Bytes that left memory disks before they were due, because their machines lacked memory,
+    /// since the metadata server began.
+    #[serde(default)]
+    pub(crate) yielded_bytes: u64,
     /// Bytes that were to be on memory disks and went to others, since the metadata server began.
     #[serde(default)]
     pub(crate) instead_bytes: u64,
@@ -307,27 +311,7 @@ impl fmt::Display for VolumeStatus {
         line("setup", &self.setup());
         let (size, free) = (Bytes(self.size_bytes), Bytes(self.free_bytes));
         line("size", &format!("{size}, {free} free"));
-        if self.memory_bytes > 0 {
-            let (all, free) = (Bytes(self.memory_bytes), Bytes(self.memory_free_bytes));
-            let due = match self.due_files {
-                0 => String::new(),
-                files => format!("; {files} files go to disks when they are due"),
-            };
-            line("memory", &format!("{all}, {free} free{due}"));
-        }
-        if self.instead_bytes > 0 {
-            let bytes = Bytes(self.instead_bytes);
-            let when = if self.is_short_of_memory { "now" } else { "earlier" };
-            let why = "no memory disk had room or could be reached";
-            line("instead", &format!("{bytes} for memory went to disks, {when}: {why}"));
-        }
-        if self.is_short_of_room {
-            line("late", "bytes are due on other disks, and those have no room for them");
-        }
-        for LostFile { path, bytes } in &self.lost {
-            let path = path.as_deref().unwrap_or("a file without a name");
-            line("lost", &format!("{} of {path}", Bytes(*bytes)));
-        }
+        self.tell_memory(&mut line);
         if self.copies > 1 {
             let missing = match self.disks_missing {
                 0 => String::new(),
@@ -368,6 +352,38 @@ impl fmt::Display for VolumeStatus {
 }
 
 impl VolumeStatus {
+    /// What is in memory, what leaves it, and what was lost there.
+    fn tell_memory(&self, line: &mut impl FnMut(&str, &str)) {
+        if self.memory_bytes > 0 {
+            let (all, free) = (Bytes(self.memory_bytes), Bytes(self.memory_free_bytes));
+            let due = match self.due_files {
+                0 => String::new(),
+                files => format!("; {files} files go to disks when they are due"),
+            };
+            line("memory", &format!("{all}, {free} free{due}"));
+        }
+        if self.yielded_bytes > 0 {
+            let why = "their machines lacked memory";
+            line(
+                "yielded",
+                &format!("{} of memory disks went to disks: {why}", Bytes(self.yielded_bytes)),
+            );
+        }
+        if self.instead_bytes > 0 {
+            let bytes = Bytes(self.instead_bytes);
+            let when = if self.is_short_of_memory { "now" } else { "earlier" };
+            let why = "no memory disk had room or could be reached";
+            line("instead", &format!("{bytes} for memory went to disks, {when}: {why}"));
+        }
+        if self.is_short_of_room {
+            line("late", "bytes are due on other disks, and those have no room for them");
+        }
+        for LostFile { path, bytes } in &self.lost {
+            let path = path.as_deref().unwrap_or("a file without a name");
+            line("lost", &format!("{} of {path}", Bytes(*bytes)));
+        }
+    }
+
     /// How requests to the disks are protected, as far as the disks report it.
     fn setup(&self) -> String {
         let of = |disk: &DiskStatus| {
@@ -429,6 +445,7 @@ mod tests {
             moved_bytes: 0,
             late_max_ms: 0,
             is_short_of_room: false,
+            yielded_bytes: 0,
             instead_bytes: 0,
             is_short_of_memory: false,
             lost: Vec::new(),

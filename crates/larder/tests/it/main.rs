@@ -33,6 +33,7 @@ mod locks;
 mod logs;
 mod memory;
 mod memory_disks;
+mod memory_pressure;
 mod messages;
 mod mirrors;
 mod offline;

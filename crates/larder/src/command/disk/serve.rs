@@ -19,12 +19,15 @@ use crate::log;
 use crate::options::{parse_rate, parse_size};
 use crate::report::disk::setup_name;
 use crate::servers;
-use crate::volume::demand_memory;
+use crate::volume::{demand_memory, measure_memory};
 
 /// How long requests in flight may take to end after a signal.
 const END_MAX: Duration = Duration::from_secs(10);
 /// Most connections, in total and from one machine: each client has a few.
 const CONNECTIONS_MAX: usize = 1024;
+
+/// The store of a memory disk.
+const MEMORY: &str = "memory";
 
 /// What a disk needs to serve.
 #[derive(Debug, clap::Args)]
@@ -81,6 +84,9 @@ async fn serve(args: &Serve) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for signals")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for signals")?;
     let device = Arc::new(args.open()?);
+    if args.store == Path::new(MEMORY) {
+        tokio::spawn(measure_memory(Arc::downgrade(&device), Arc::new(RealClock)));
+    }
     let service = DiskService::new(Arc::clone(&device));
     let server = Server::bind(args.server()?, service).await;
     let server = server.with_context(|| format!("cannot listen on {}", args.listen))?;
@@ -130,7 +136,7 @@ impl Serve {
 
     /// The directory that the store is in, and its name there.
     fn store_in(&self) -> Result<(Box<dyn Disk>, String)> {
-        if self.store == Path::new("memory") {
+        if self.store == Path::new(MEMORY) {
             demand_memory(self.size)?;
             return Ok((Box::new(MemDisk::new()), "disk".to_owned()));
         }
