@@ -336,7 +336,10 @@ impl Committer {
         if (!group.writes.is_empty() || group.renews) && self.failed.is_none() {
             let begun = self.clock.instant();
             match self.engine.commit(&group.writes, &self.volume.owner) {
-                Ok(()) => self.ownership.committed(begun),
+                Ok(()) => {
+                    self.ownership.committed(begun);
+                    self.live.log_losses();
+                }
                 Err(error) => self.fail(&error),
             }
         }

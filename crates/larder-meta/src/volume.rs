@@ -1,11 +1,14 @@
 //! The volume as a whole: making one, taking ownership, adding disks.
 //!
+//! - [`loss`]: what memory disks have lost.
 //! - [`removal`]: taking disks out.
 //! - [`tenure`]: whether a disk stays.
 
+mod loss;
 mod removal;
 mod tenure;
 
+pub use loss::{Loss, Lost, losses, lost};
 pub use removal::{Removal, keep_disk, remove_disk};
 pub use tenure::Tenure;
 
@@ -21,7 +24,7 @@ use crate::data::copies::{self, Set, Sets};
 use crate::data::{self, blocks};
 use crate::engine::{self, Engine, EngineError, Writes};
 use crate::inode;
-use crate::store::records::{Disk, Entry, Inode, Owner, Volume};
+use crate::store::records::{Disk, Inode, Owner, Volume};
 use crate::store::{Record, Txn, key};
 
 /// Why a volume is not made, or not taken.
@@ -437,56 +440,6 @@ pub struct CopiesOn {
     pub is_memory: bool,
     /// Whether it is to be removed, and its bytes that are not free go to other disks.
     pub leaves: bool,
-}
-
-/// A file with lost bytes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lost {
-    /// How many.
-    pub bytes: u64,
-    /// One of its names, from the root on; none if it has none and is open.
-    pub path: Option<Vec<u8>>,
-}
-
-/// Files with lost bytes, which were in memory alone: can also be called while a server runs, and
-/// is as of its last commit. If there are any, this scans all names.
-///
-/// # Errors
-/// [`VolumeError::Unreadable`], [`VolumeError::Engine`]
-pub fn lost(engine: &dyn Engine) -> Result<BTreeMap<FileId, Lost>, VolumeError> {
-    let view = engine.view()?;
-    let none = Writes::new();
-    let txn = Txn::new(&*view, &none);
-    let lost = data::memory::lost(&txn).map_err(unreadable)?;
-    let names = if lost.is_empty() { BTreeMap::new() } else { names(&txn).map_err(unreadable)? };
-    let lost = lost.into_iter();
-    Ok(lost.map(|(file, bytes)| (file, Lost { bytes, path: path_of(&names, file) })).collect())
-}
-
-/// A name of each file, and the directory that it is in.
-type Names = BTreeMap<FileId, (FileId, Vec<u8>)>;
-
-fn names(txn: &Txn<'_>) -> Result<Names, Status> {
-    let entries = txn.scan_all::<Entry>(&key::entry(FileId(0), b"")[..1])?;
-    let place = |(key, entry): (Vec<u8>, Entry)| {
-        let (dir, name) = key[1..].split_first_chunk().ok_or(Status::Io)?;
-        Ok((entry.file, (FileId(u64::from_be_bytes(*dir)), name.to_vec())))
-    };
-    entries.into_iter().map(place).collect()
-}
-
-fn path_of(names: &Names, file: FileId) -> Option<Vec<u8>> {
-    let (mut path, mut at) = (Vec::new(), file);
-    // A path has no more steps than there are names, unless it is a cycle.
-    for _ in 0..=names.len() {
-        if at == FileId::ROOT {
-            return Some(path);
-        }
-        let (dir, name) = names.get(&at)?;
-        path = [b"/", &name[..], &path].concat();
-        at = *dir;
-    }
-    None
 }
 
 /// The volume that is in a store.

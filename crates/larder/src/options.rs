@@ -14,12 +14,14 @@ mod size;
 mod smb;
 mod span;
 mod typed;
+mod utc;
 
 pub(crate) use meant::{CacheLimits, Fill, LookupCache, Options, ServerLost, Transport, rule_file};
 pub(crate) use size::{Bytes, parse_rate, parse_size};
 pub(crate) use smb::SmbOptions;
 pub(crate) use span::parse_span;
 pub(crate) use typed::Typed;
+pub(crate) use utc::Utc;
 
 use crate::source::Protocol;
 

@@ -27,7 +27,9 @@ pub(crate) use class::{ClassShown, Durable, Unsaved, conflict};
 pub(crate) use explained::{Explained, StoredAt, promised_levels};
 pub(crate) use export::{Behind, ExportStat, Served};
 pub(crate) use remade::{Remade, StaysLost};
-pub(crate) use server::{DiskServed, DiskStatus, LostFile, ServerStatus, Standby, VolumeStatus};
+pub(crate) use server::{
+    DiskServed, DiskStatus, LossTold, LostFile, ServerStatus, Standby, VolumeStatus,
+};
 pub(crate) use stat::{Connection, KernelState, Latency, Procedure, Stat};
 
 /// A limit that is as large as this counts as none: the free space of the disk decides then.

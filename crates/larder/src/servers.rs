@@ -13,7 +13,7 @@ use larder_disk::Device;
 use larder_meta::Metadata;
 use larder_meta::disks::{ControlledDisks, DiskAddress};
 use larder_meta::engine::Engine;
-use larder_meta::volume::{self, Tenure, VolumeError};
+use larder_meta::volume::{self, Loss, Tenure, VolumeError};
 use larder_wire::capability::{DiskId, VolumeId};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -22,7 +22,9 @@ use crate::control::{
     self, CallError, Enrolled, Nowhere, Removed, RemovedIs, Request, SILENCE_MAX, Wanted, call,
 };
 use crate::enrolment::{forget_key, prepare};
-use crate::report::{DiskServed, DiskStatus, LostFile, ServerStatus, Standby, VolumeStatus};
+use crate::report::{
+    DiskServed, DiskStatus, LossTold, LostFile, ServerStatus, Standby, VolumeStatus,
+};
 use crate::runtime_dir::{Kind, RuntimeDir};
 use crate::volume::StoredIn;
 
@@ -157,6 +159,10 @@ impl Asked {
         let shown = |path: Vec<u8>| path.escape_ascii().to_string();
         let lost = lost.map(|(_, lost)| LostFile { path: lost.path.map(shown), bytes: lost.bytes });
         let lost = lost.collect();
+        let losses = volume::losses(&*self.engine)?.into_iter().map(|loss| {
+            let Loss { number, at_s, disk, files, bytes } = loss;
+            LossTold { number, at_s, disk: disk.0, files, bytes }
+        });
         let count = |of: usize| u32::try_from(of).unwrap_or(u32::MAX);
         Ok(VolumeStatus {
             volume: self.volume.to_text(),
@@ -176,6 +182,7 @@ impl Asked {
             instead_bytes: activity.instead.bytes,
             is_short_of_memory: activity.instead.is_short,
             lost,
+            losses: losses.collect(),
             copies: count(copies.copies),
             disks_missing: count(copies.missing),
             sessions: activity.sessions,

@@ -8,9 +8,9 @@ use larder_wire::meta::Status;
 use larder_wire::meta::words::{DiskId, FileId};
 use tokio::sync::oneshot;
 
-use super::{Committer, Ended, Event, Finished, Group};
+use super::{Committer, Ended, Event, Finished, Group, wall};
 use crate::engine::{EngineError, View};
-use crate::live::{Cleared, Doing, Live};
+use crate::live::{Cleared, Doing};
 use crate::resilver::{Source, Step, Task};
 use crate::store::Txn;
 use crate::store::txn::Revoked;
@@ -98,7 +98,8 @@ impl Committer {
     /// Records what restarted memory disks have lost.
     pub(super) fn note_restarts(&mut self, view: &dyn View, group: &mut Group) {
         if self.live.has_restarts() {
-            self.internal(view, group, Live::note_restarts);
+            let now = wall(&*self.clock);
+            self.internal(view, group, |live, txn| live.note_restarts(txn, now));
         }
     }
 

@@ -15,7 +15,7 @@ use larder_wire::meta::words::{DiskId, FileId, SessionId};
 
 use super::copies::{self, Sets};
 use super::{Map, Piece, give_up};
-use crate::store::records::{Extent, InMemory, MemoryBoot, NEVER_MS};
+use crate::store::records::{Extent, InMemory, Loss, MemoryBoot, NEVER_MS};
 use crate::store::{Txn, key};
 
 /// A file has bytes on a set of memory disks, which are due on other disks then. With `is_all` the
@@ -146,8 +146,12 @@ pub(crate) fn standing(
 
 /// A memory disk has lost everything: what files have there is stale, and sessions must write what
 /// they have on its set again elsewhere. Returns the files that have lost bytes now, since no other
-/// disk of the set has them.
-pub(crate) fn lose(txn: &mut Txn<'_>, disk: DiskId, sets: &Sets) -> Result<Vec<FileId>, Status> {
+/// disk of the set has them, and how many.
+pub(crate) fn lose(
+    txn: &mut Txn<'_>,
+    disk: DiskId,
+    sets: &Sets,
+) -> Result<Vec<(FileId, u64)>, Status> {
     let Some((set, all)) = sets.of(disk) else { return Ok(Vec::new()) };
     let others: Vec<DiskId> = all.disks.iter().copied().filter(|other| *other != disk).collect();
     let mut files = Vec::new();
@@ -156,16 +160,17 @@ pub(crate) fn lose(txn: &mut Txn<'_>, disk: DiskId, sets: &Sets) -> Result<Vec<F
         if pieces.is_empty() {
             txn.delete(key::in_memory(set, file));
         }
-        let mut has_lost = false;
+        let mut lost = 0;
         for bytes in pieces.iter().map(Piece::bytes) {
             let had = copies::whole(txn, disk, std::slice::from_ref(&bytes))?;
             for bytes in had {
-                has_lost |= !copies::lost(txn, &others, &bytes)?.is_empty();
+                let gone = copies::lost(txn, &others, &bytes)?;
+                lost += gone.iter().map(|bytes| bytes.end - bytes.start).sum::<u64>();
             }
             copies::add_stale(txn, disk, &bytes)?;
         }
-        if has_lost {
-            files.push(file);
+        if lost > 0 {
+            files.push((file, lost));
         }
     }
     give_up_provisional(txn, set)?;
@@ -209,6 +214,27 @@ pub(crate) fn lost(txn: &Txn<'_>) -> Result<BTreeMap<FileId, u64>, Status> {
         }
     }
     Ok(lost)
+}
+
+/// Losses that are on record: the earliest go.
+const LOSSES_MAX: usize = 64;
+
+/// Puts a loss on record, by the same transaction as what it is about: so each is there once.
+/// Returns its number.
+pub(crate) fn note_loss(txn: &mut Txn<'_>, loss: &Loss) -> Result<u64, Status> {
+    let all = losses(txn)?;
+    let number = all.last().map_or(1, |(last, _)| last + 1);
+    for (number, _) in all.iter().take((all.len() + 1).saturating_sub(LOSSES_MAX)) {
+        txn.delete(key::loss(*number));
+    }
+    txn.put(key::loss(number), loss);
+    Ok(number)
+}
+
+/// The last losses, and their numbers.
+pub(crate) fn losses(txn: &Txn<'_>) -> Result<Vec<(u64, Loss)>, Status> {
+    let all = txn.scan_all::<Loss>(&key::loss(0)[..1])?.into_iter();
+    all.map(|(key, loss)| Ok((key::last_number(&key).ok_or(Status::Io)?, loss))).collect()
 }
 
 /// The file number in a key, after its tag.

@@ -9,12 +9,12 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use larder_wire::meta::Status;
-use larder_wire::meta::words::DiskId;
+use larder_wire::meta::words::{DiskId, Time};
 
 use super::Live;
 use crate::activity::Instead;
 use crate::data;
-use crate::store::records::MemoryBoot;
+use crate::store::records::{Loss, MemoryBoot};
 use crate::store::{Txn, key};
 
 /// For so long memory disks count as short of room after they were.
@@ -25,6 +25,8 @@ const SHORT_FOR: Duration = Duration::from_secs(30);
 pub(super) struct Noticed {
     /// Those that are in another boot than the one to which their blocks belong.
     restarted: BTreeMap<DiskId, u64>,
+    /// Losses that are recorded with the next commit, and logged after it.
+    losses: Vec<(u64, Loss)>,
     pressure: Pressure,
 }
 
@@ -90,21 +92,38 @@ impl Live {
         !self.noticed.restarted.is_empty()
     }
 
-    /// Records what was lost with them.
-    pub(crate) fn note_restarts(&mut self, txn: &mut Txn<'_>) -> Result<(), Status> {
+    /// Records what was lost with them. It is noticed now.
+    pub(crate) fn note_restarts(&mut self, txn: &mut Txn<'_>, now: Time) -> Result<(), Status> {
         for (disk, boot) in &self.noticed.restarted {
             let lost = data::memory::lose(txn, *disk, &self.sets)?;
             txn.put(key::memory_boot(*disk), &MemoryBoot { boot: *boot });
-            let (disk, files) = (disk.0, lost.len());
-            match files {
-                0 => tracing::info!(disk, "a memory disk was started again: nothing is lost"),
-                _ => tracing::warn!(disk, files, "a memory disk was started again: bytes are lost"),
+            if lost.is_empty() {
+                tracing::info!(disk = disk.0, "a memory disk was started again: nothing is lost");
+                continue;
             }
+            let (files, bytes) = (lost.len() as u64, lost.iter().map(|(_, bytes)| bytes).sum());
+            let loss = Loss { at_s: now.seconds, disk: *disk, files, bytes };
+            let number = data::memory::note_loss(txn, &loss)?;
+            self.noticed.losses.push((number, loss));
         }
         for (disk, boot) in std::mem::take(&mut self.noticed.restarted) {
             self.sets.set_boot(disk, boot);
         }
         Ok(())
+    }
+
+    /// What was recorded is durable: logs the losses among it.
+    pub(crate) fn log_losses(&mut self) {
+        for (number, Loss { disk, files, bytes, .. }) in self.noticed.losses.drain(..) {
+            let disk = disk.0;
+            tracing::warn!(
+                number,
+                disk,
+                files,
+                bytes,
+                "loss: a memory disk was started again, and no other disk has what was there"
+            );
+        }
     }
 
     /// Looks at what went to disks for want of memory, and logs when that begins and ends.

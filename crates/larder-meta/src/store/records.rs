@@ -166,6 +166,16 @@ records! {
         due_ms: u64 = NEVER_MS
     }
 
+    /// A loss: a memory disk was started again, and these files had bytes that no other disk has.
+    /// Losses are numbered from 1.
+    Loss, format 1 {
+        /// When the server noticed it: seconds since the epoch.
+        at_s: i64,
+        disk: DiskId,
+        files: u64,
+        bytes: u64,
+    }
+
     /// A session.
     Session, format 1 { client: [u8; 16], boot: u64, slots: u32 }
 
@@ -228,6 +238,10 @@ pub(crate) mod key {
     /// A file that may have bytes on a set of memory disks.
     pub(crate) fn in_memory(set: DiskId, file: FileId) -> Vec<u8> {
         join(b'm', &[&set.0.to_be_bytes(), &file.0.to_be_bytes()])
+    }
+
+    pub(crate) fn loss(number: u64) -> Vec<u8> {
+        join(b'h', &[&number.to_be_bytes()])
     }
 
     pub(crate) fn inode(file: FileId) -> Vec<u8> {

@@ -147,6 +147,8 @@ struct Scene {
     /// What was written and not committed.
     pending: Option<(Layout, Put)>,
     has: Option<Put>,
+    /// What the server has told to be lost, in this order.
+    told: Vec<u64>,
 }
 
 impl Scene {
@@ -175,6 +177,7 @@ impl Scene {
     }
 
     fn go(mut self, step: Step) -> Scene {
+        let had = self.has;
         match step {
             Step::Write => self.pending = self.write(Medium::Memory(1)),
             Step::Commit => {
@@ -198,7 +201,24 @@ impl Scene {
             }
             Step::Crash => self.rig = self.rig.crash(),
         }
+        self.hear(had);
         self
+    }
+
+    /// What the server tells newly is the loss of what the file had, which was not told before.
+    fn hear(&mut self, had: Option<Put>) {
+        let losses = volume::losses(&self.rig.engine).unwrap();
+        let numbers: Vec<u64> = losses.iter().map(|loss| loss.number).collect();
+        assert!(numbers.iter().copied().eq(1..=losses.len() as u64), "{losses:?}");
+        let [before @ .., last] = &losses[..] else { return };
+        if before.len() < self.told.len() {
+            return assert_eq!(losses.len(), self.told.len());
+        }
+        assert_eq!((before.len(), last.disk), (self.told.len(), MEMORY));
+        assert_eq!((last.files, last.bytes), (1, B));
+        let (lost, boot) = had.expect("it had something");
+        assert!(boot.is_some_and(|boot| boot < self.boot) && !self.told.contains(&lost));
+        self.told.push(lost);
     }
 
     /// What a reader is granted is what was written; once the server knows of the restart, lost
@@ -225,6 +245,8 @@ impl Scene {
                 assert_eq!(self.rig.disks.block(grant.disk, extent.position), what, "{of:?}");
             }
         }
+        self.hear(self.has);
+        assert_eq!(is_lost, self.has.is_some_and(|(what, _)| self.told.contains(&what)), "{of:?}");
         let lost = lost(&self.rig);
         let expected = if is_lost { BTreeMap::from([(self.file, B)]) } else { BTreeMap::new() };
         assert_eq!(lost, expected, "{of:?}");
@@ -233,7 +255,8 @@ impl Scene {
 }
 
 /// All sequences of events: a reader gets what was committed last, or is told that it is lost; it
-/// is lost only if it was in memory alone, and the memory disk was restarted since.
+/// is lost only if it was in memory alone, and the memory disk was restarted since; and each loss
+/// is on record once.
 /// `LARDER_MEMORY_STEPS=5` takes half a minute.
 #[test]
 fn whatever_happens_lost_bytes_are_told_and_others_are_there() {
@@ -243,13 +266,41 @@ fn whatever_happens_lost_bytes_are_told_and_others_are_there() {
             let steps: Vec<Step> =
                 (0..length).map(|at| STEPS[code / STEPS.len().pow(at) % STEPS.len()]).collect();
             let (rig, file) = with_memory(4);
-            let mut scene = Scene { rig, file, boot: 1, next: 0, pending: None, has: None };
+            let (pending, has, told) = (None, None, Vec::new());
+            let mut scene = Scene { rig, file, boot: 1, next: 0, pending, has, told };
             for step in &steps {
                 scene = scene.go(*step);
             }
             scene.look(&steps);
         }
     }
+}
+
+/// The last 64 losses are on record, with numbers that go on.
+#[test]
+fn the_last_losses_are_on_record() {
+    let (mut rig, first) = with_memory(8);
+    let second = rig.create(&Caller::root(), FileId::ROOT, "g").unwrap().file.after.file;
+    for _ in 0..70 {
+        for (file, blocks) in [(first, 2), (second, 1)] {
+            let layout = rig.alloc_on(Medium::Memory(1), file, 0..blocks * B).unwrap().layout;
+            rig.commit(file, &layout, 0..blocks * B).unwrap();
+        }
+        rig.disks.restart(MEMORY);
+        rig.wait(Duration::from_secs(1));
+        for file in [first, second] {
+            rig.set(file, super::rig::size(0)).unwrap();
+        }
+        // Nothing is there.
+        rig.disks.restart(MEMORY);
+        rig.wait(Duration::from_secs(1));
+    }
+    let losses = volume::losses(&rig.engine).unwrap();
+    let numbers: Vec<u64> = losses.iter().map(|loss| loss.number).collect();
+    assert_eq!(numbers, (7..=70).collect::<Vec<_>>());
+    assert!(losses.iter().all(|loss| (loss.files, loss.bytes, loss.disk) == (2, 3 * B, MEMORY)));
+    assert!(losses.is_sorted_by(|one, next| one.at_s <= next.at_s));
+    rig.check();
 }
 
 /// What the server reports of bytes that were to be in memory.

@@ -45,10 +45,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if args.unsaved {
         return unsaved(&runtime, args);
     }
+    let server = server(&runtime, args)?;
     if args.prometheus {
-        return gauges(&runtime, args);
+        return gauges(&runtime, args, server);
     }
-    if let Some(server) = server(&runtime, args)? {
+    if let Some(server) = server {
         return if args.json { print_json(&server) } else { print(&server.to_string()) };
     }
     if let Some(typed) = &args.mountpoint {
@@ -83,17 +84,18 @@ fn mounts(runtime: &RuntimeDir) -> Result<Vec<Status>> {
     Ok(all)
 }
 
-/// Prints gauges of one mount, or of all.
-fn gauges(runtime: &RuntimeDir, args: &Args) -> Result<()> {
-    let all = match &args.mountpoint {
-        None => mounts(runtime)?,
-        Some(typed) => {
+/// Prints gauges of one mount or server, or of all.
+fn gauges(runtime: &RuntimeDir, args: &Args, server: Option<ServerStatus>) -> Result<()> {
+    let (all, servers) = match (&args.mountpoint, server) {
+        (None, _) => (mounts(runtime)?, servers::all(runtime)?),
+        (Some(_), Some(server)) => (Vec::new(), vec![server]),
+        (Some(typed), None) => {
             let target = target(runtime, typed)?;
             let shown = || target.mountpoint.display().to_string();
-            vec![target.ask(&Request::Status).with_context(shown)?]
+            (vec![target.ask(&Request::Status).with_context(shown)?], Vec::new())
         }
     };
-    print(&prometheus::text(&all))
+    print(&prometheus::text(&all, &servers))
 }
 
 /// The server of a volume that is asked for by its address.

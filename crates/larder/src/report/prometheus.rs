@@ -1,9 +1,9 @@
-//! The states of mounts and cached exports in the text format of Prometheus (0.0.4), for the
-//! textfile collector of node_exporter, or anything else that scrapes.
+//! The states of mounts, cached exports and volumes in the text format of Prometheus (0.0.4), for
+//! the textfile collector of node_exporter, or anything else that scrapes.
 
 use std::fmt::Write;
 
-use super::{State, Status};
+use super::{ServerStatus, State, Status, VolumeStatus};
 
 /// A gauge: its name after `larder_`, its description, and its value for a mount; `None`: unknown.
 type Gauge = (&'static str, &'static str, fn(&Status) -> Option<u64>);
@@ -32,8 +32,26 @@ const GAUGES: [Gauge; 7] = [
     }),
 ];
 
-/// All gauges of all mounts.
-pub(crate) fn text(all: &[Status]) -> String {
+/// The same for a volume.
+type VolumeGauge = (&'static str, &'static str, fn(&VolumeStatus) -> u64);
+
+const VOLUME_GAUGES: [VolumeGauge; 4] = [
+    ("volume_lost_files", "Files with bytes that are lost.", |status| status.lost.len() as u64),
+    ("volume_lost_bytes", "Bytes of files that are lost.", |status| {
+        status.lost.iter().map(|file| file.bytes).sum()
+    }),
+    ("volume_losses", "How often bytes were lost, since the volume was made.", |status| {
+        status.losses.last().map_or(0, |loss| loss.number)
+    }),
+    (
+        "volume_yielded_bytes",
+        "Bytes that left memory disks because their machines lacked memory.",
+        |status| status.yielded_bytes,
+    ),
+];
+
+/// All gauges of all mounts and volumes.
+pub(crate) fn text(all: &[Status], servers: &[ServerStatus]) -> String {
     let mut text = String::new();
     for (name, help, value) in GAUGES {
         let _ = writeln!(text, "# HELP larder_{name} {help}\n# TYPE larder_{name} gauge");
@@ -44,6 +62,14 @@ pub(crate) fn text(all: &[Status]) -> String {
             let (place, source) = (escaped(place), escaped(&status.source));
             let _ =
                 writeln!(text, "larder_{name}{{mount=\"{place}\",source=\"{source}\"}} {value}");
+        }
+    }
+    let volumes: Vec<&VolumeStatus> = servers.iter().filter_map(ServerStatus::volume).collect();
+    for (name, help, value) in VOLUME_GAUGES.iter().filter(|_| !volumes.is_empty()) {
+        let _ = writeln!(text, "# HELP larder_{name} {help}\n# TYPE larder_{name} gauge");
+        for status in &volumes {
+            let (server, value) = (escaped(&status.address), value(status));
+            let _ = writeln!(text, "larder_{name}{{server=\"{server}\"}} {value}");
         }
     }
     text
@@ -77,7 +103,7 @@ mod tests {
             ..Status::default()
         };
         let dead = Status { mountpoint: "/dead".into(), ..Status::default() };
-        let told = text(&[up, dead]);
+        let told = text(&[up, dead], &[]);
         let labels = r#"{mount="/a \"b\"\\\n",source="nfs://server/x"}"#;
         for line in [
             "# TYPE larder_oldest_unsaved_seconds gauge".to_owned(),

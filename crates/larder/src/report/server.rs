@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::disk;
-use crate::options::Bytes;
+use crate::options::{Bytes, Utc};
 
 /// How a server does that runs on this machine.
 #[derive(Debug, Serialize, Deserialize)]
@@ -23,6 +23,16 @@ pub(crate) enum ServerStatus {
     Standby(Standby),
     /// A disk.
     Disk(DiskServed),
+}
+
+impl ServerStatus {
+    /// The volume that it serves.
+    pub(crate) fn volume(&self) -> Option<&VolumeStatus> {
+        match self {
+            ServerStatus::Volume(status) => Some(status),
+            ServerStatus::Standby(_) | ServerStatus::Disk(_) => None,
+        }
+    }
 }
 
 /// How a volume does.
@@ -68,6 +78,9 @@ pub(crate) struct VolumeStatus {
     /// Files with bytes that were only on memory disks that were restarted.
     #[serde(default)]
     pub(crate) lost: Vec<LostFile>,
+    /// The last losses of this kind, 64 at most, the earliest first.
+    #[serde(default)]
+    pub(crate) losses: Vec<LossTold>,
     /// On how many disks each block is.
     pub(crate) copies: u32,
     /// How many disks must be added before those in incomplete sets can be used.
@@ -87,6 +100,28 @@ pub(crate) struct LostFile {
     /// One of its names, from the volume's root on; none if it has no name, and is open.
     pub(crate) path: Option<String>,
     pub(crate) bytes: u64,
+}
+
+/// A loss: a memory disk was started again, and no other disk had what was there. It is on record
+/// once, whatever was started again since.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct LossTold {
+    /// Losses of a volume are numbered from 1.
+    pub(crate) number: u64,
+    /// When the metadata server noticed it: seconds since 1970.
+    pub(crate) at_s: i64,
+    pub(crate) disk: u32,
+    /// Files that lost bytes which they had had until then.
+    pub(crate) files: u64,
+    pub(crate) bytes: u64,
+}
+
+impl fmt::Display for LossTold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let LossTold { number, at_s, disk, files, bytes } = self;
+        let (bytes, at) = (Bytes(*bytes), Utc(*at_s));
+        write!(f, "{number}, {at}: disk {disk} was started again: {bytes} of {files} files")
+    }
 }
 
 /// How one disk of it does.
@@ -382,6 +417,9 @@ impl VolumeStatus {
             let path = path.as_deref().unwrap_or("a file without a name");
             line("lost", &format!("{} of {path}", Bytes(*bytes)));
         }
+        for loss in &self.losses {
+            line("loss", &loss.to_string());
+        }
     }
 
     /// How requests to the disks are protected, as far as the disks report it.
@@ -449,6 +487,7 @@ mod tests {
             instead_bytes: 0,
             is_short_of_memory: false,
             lost: Vec::new(),
+            losses: Vec::new(),
             copies: 1,
             disks_missing: 0,
             sessions: 2,
@@ -491,12 +530,18 @@ mod tests {
         assert!(text.contains("\nlost      8.00 KiB of /a/b\n"), "{text}");
         let memory = "\nmemory    1.00 GiB, 512 MiB free; 3 files go to disks when they are due\n";
         assert!(text.contains(memory), "{text}");
-        let late = "\nlate      bytes are due on other disks, and those have no room for them\n";
-        assert!(text.contains(late), "{text}");
+        assert!(text.contains("\nlate      bytes are due on other disks, and"), "{text}");
         assert!(
             text.contains("\ndisk 1    192.0.2.4:2051: memory, up, 512 MiB free\n          setup"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn a_loss_reads_well() {
+        let loss = LossTold { number: 3, at_s: 1_795_733_000, disk: 2, files: 7, bytes: 8192 };
+        let said = "3, 2026-11-26 22:43:20 UTC: disk 2 was started again: 8.00 KiB of 7 files";
+        assert_eq!(loss.to_string(), said);
     }
 
     #[test]

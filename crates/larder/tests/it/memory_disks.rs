@@ -57,13 +57,14 @@ fn memory_disks_are_told_apart_and_stay_empty() {
 }
 
 /// Class `volatile`: in memory alone, and visible to other mounts at once. After the memory disk
-/// was restarted, a read reports that the bytes are lost, `volume status` lists the file once, and
-/// the file can be rewritten and removed; files of class `edited` are unaffected.
+/// was restarted, a read reports that the bytes are lost, `volume status` lists the file once and
+/// the loss once, also after a restart of the metadata server, and the file can be rewritten and
+/// removed; files of class `edited` are unaffected.
 #[test]
 fn a_volatile_file_is_in_memory_and_its_loss_is_told() {
     let mut volume = Volume::with_memory_disk();
     volume.disks.iter_mut().for_each(Disk::start);
-    let server = Server::meta(&["--engine", &volume.engine()]);
+    let mut server = Server::meta(&["--engine", &volume.engine()]);
     eventually("both disks are there", || status(&server)["disks"][1]["state"] == "up");
     let (one, two) = (Mount::new(&server, &["class=volatile"]), Mount::new(&server, &[]));
     let (small, large) = (pattern(1, 5000), pattern(2, 3 << 20));
@@ -93,11 +94,30 @@ fn a_volatile_file_is_in_memory_and_its_loss_is_told() {
         all.map(|one| one["path"].as_str().unwrap().to_owned()).collect()
     };
     assert_eq!(listed(&status(&server)), ["/small", "/large"]);
+    let told = status(&server)["losses"].clone();
+    let bytes = 2 * 4096 + (3 << 20) - 4096;
+    assert_eq!(told[0]["bytes"], bytes, "{told}: a block was written to the disk");
+    assert_eq!((&told[0]["number"], &told[0]["files"]), (&1.into(), &2.into()));
+    let mut gauges = server.larder_here();
+    gauges.args(["status", "--prometheus", &server.address().to_string()]);
+    let gauges = String::from_utf8(succeed(&mut gauges).stdout).unwrap();
+    let labels = format!("{{server=\"{}\"}}", server.address());
+    for (name, value) in [("losses", 1), ("lost_files", 2), ("lost_bytes", bytes)] {
+        let line = format!("larder_volume_{name}{labels} {value}\n");
+        assert!(gauges.contains(&line), "{line} in {gauges}");
+    }
+    let mut shown = server.larder_here();
+    shown.args(["volume", "status", &server.address().to_string()]);
+    let shown = String::from_utf8(succeed(&mut shown).stdout).unwrap();
+    assert!(shown.contains(": disk 2 was started again: 3.00 MiB of 2 files\n"), "{shown}");
 
     fs::write(one.path("large"), &small).unwrap();
     assert!(fs::read(third.path("large")).unwrap() == small);
     fs::remove_file(third.path("small")).unwrap();
     assert_eq!(listed(&status(&server)), [] as [&str; 0]);
+    server.kill();
+    server.restart();
+    eventually("the loss is told once", || status(&server)["losses"] == told);
 }
 
 /// A class that asks for two copies, on two memory disks beside each other, and a single memory

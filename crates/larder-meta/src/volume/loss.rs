@@ -1,0 +1,93 @@
+//! What memory disks have lost: the files, and the events.
+
+use std::collections::BTreeMap;
+
+use larder_wire::meta::Status;
+use larder_wire::meta::words::{DiskId, FileId};
+
+use super::{VolumeError, unreadable};
+use crate::data;
+use crate::engine::{Engine, Writes};
+use crate::store::records::{self, Entry};
+use crate::store::{Txn, key};
+
+/// A file with lost bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lost {
+    /// How many.
+    pub bytes: u64,
+    /// One of its names, from the root on; none if it has none and is open.
+    pub path: Option<Vec<u8>>,
+}
+
+/// Files with lost bytes, which were in memory alone: can also be called while a server runs, and
+/// is as of its last commit. If there are any, this scans all names.
+///
+/// # Errors
+/// [`VolumeError::Unreadable`], [`VolumeError::Engine`]
+pub fn lost(engine: &dyn Engine) -> Result<BTreeMap<FileId, Lost>, VolumeError> {
+    let view = engine.view()?;
+    let none = Writes::new();
+    let txn = Txn::new(&*view, &none);
+    let lost = data::memory::lost(&txn).map_err(unreadable)?;
+    let names = if lost.is_empty() { BTreeMap::new() } else { names(&txn).map_err(unreadable)? };
+    let lost = lost.into_iter();
+    Ok(lost.map(|(file, bytes)| (file, Lost { bytes, path: path_of(&names, file) })).collect())
+}
+
+/// A loss: a memory disk was started again, and no other disk had what was there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Loss {
+    /// Losses of a volume are numbered from 1. None is told twice.
+    pub number: u64,
+    /// When the metadata server noticed it: seconds since the epoch.
+    pub at_s: i64,
+    /// The memory disk.
+    pub disk: DiskId,
+    /// How many files lost bytes that they had had until then.
+    pub files: u64,
+    /// How many bytes.
+    pub bytes: u64,
+}
+
+/// The last losses, 64 at most, the earliest first: can also be called while a server runs, and is
+/// as of its last commit.
+///
+/// # Errors
+/// [`VolumeError::Unreadable`], [`VolumeError::Engine`]
+pub fn losses(engine: &dyn Engine) -> Result<Vec<Loss>, VolumeError> {
+    let view = engine.view()?;
+    let none = Writes::new();
+    let all = data::memory::losses(&Txn::new(&*view, &none)).map_err(unreadable)?;
+    let told = |(number, loss): (u64, records::Loss)| {
+        let records::Loss { at_s, disk, files, bytes } = loss;
+        Loss { number, at_s, disk, files, bytes }
+    };
+    Ok(all.into_iter().map(told).collect())
+}
+
+/// A name of each file, and the directory that it is in.
+type Names = BTreeMap<FileId, (FileId, Vec<u8>)>;
+
+fn names(txn: &Txn<'_>) -> Result<Names, Status> {
+    let entries = txn.scan_all::<Entry>(&key::entry(FileId(0), b"")[..1])?;
+    let place = |(key, entry): (Vec<u8>, Entry)| {
+        let (dir, name) = key[1..].split_first_chunk().ok_or(Status::Io)?;
+        Ok((entry.file, (FileId(u64::from_be_bytes(*dir)), name.to_vec())))
+    };
+    entries.into_iter().map(place).collect()
+}
+
+fn path_of(names: &Names, file: FileId) -> Option<Vec<u8>> {
+    let (mut path, mut at) = (Vec::new(), file);
+    // A path has no more steps than there are names, unless it is a cycle.
+    for _ in 0..=names.len() {
+        if at == FileId::ROOT {
+            return Some(path);
+        }
+        let (dir, name) = names.get(&at)?;
+        path = [b"/", &name[..], &path].concat();
+        at = *dir;
+    }
+    None
+}
