@@ -21,11 +21,11 @@ type Name = (SessionId, GroupId, CapabilityId);
 /// The keys.
 #[derive(Debug, Default)]
 pub(crate) struct Keys {
-    kept: Mutex<Kept>,
+    table: Mutex<Table>,
 }
 
 #[derive(Debug, Default)]
-struct Kept {
+struct Table {
     keys: HashMap<Name, (Capability, Arc<RequestKeys>)>,
     /// Oldest first.
     order: VecDeque<Name>,
@@ -43,8 +43,8 @@ impl Keys {
         session: SessionId,
         capability: &Capability,
     ) -> Option<Arc<RequestKeys>> {
-        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let (shown, keys) = kept.keys.get(&name(session, capability))?;
+        let table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
+        let (shown, keys) = table.keys.get(&name(session, capability))?;
         (shown == capability).then(|| Arc::clone(keys))
     }
 
@@ -55,17 +55,17 @@ impl Keys {
         capability: &Capability,
         keys: &Arc<RequestKeys>,
     ) {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
         let name = name(session, capability);
         let entry = (capability.clone(), Arc::clone(keys));
-        if kept.keys.insert(name, entry).is_some() {
+        if table.keys.insert(name, entry).is_some() {
             return;
         }
-        kept.order.push_back(name);
-        if kept.order.len() > KEYS_MAX
-            && let Some(oldest) = kept.order.pop_front()
+        table.order.push_back(name);
+        if table.order.len() > KEYS_MAX
+            && let Some(oldest) = table.order.pop_front()
         {
-            kept.keys.remove(&oldest);
+            table.keys.remove(&oldest);
         }
     }
 }

@@ -43,7 +43,6 @@ mod greeting;
 mod handle;
 mod kdc;
 mod keeping;
-mod kept;
 mod kerberos;
 mod kerberos_error;
 mod krb5_conf;
@@ -56,12 +55,13 @@ mod mount;
 mod mounting;
 mod moves;
 mod names;
+mod paths;
 mod pieces;
-mod places;
 mod set;
 mod share;
 mod snapshots;
 mod space;
+mod standing;
 mod status;
 mod tickets;
 mod version;
@@ -562,7 +562,7 @@ impl Share {
         }
         let found: larder_vfs::Result<bool> = async {
             call!(cred.deadline, self, [file], self.channel(file), |link, _again| self
-                .find_kept(&link, file))
+                .find_standing(&link, file))
         }
         .await;
         found.unwrap_or(false)

@@ -56,7 +56,7 @@ impl AsFd for OpenFile {
 type Key = (Handle, Purpose);
 
 #[derive(Debug)]
-struct Kept {
+struct Entry {
     file: Arc<OpenFile>,
     /// Whether it was requested again since it was opened, or since it was last checked by eviction
     /// or the sweeper.
@@ -71,7 +71,7 @@ pub(super) struct Descriptors {
 
 #[derive(Debug, Default)]
 struct Table {
-    kept: HashMap<Key, Kept>,
+    entries: HashMap<Key, Entry>,
     /// In the order of opening. Keys that are no longer kept are skipped.
     order: VecDeque<Key>,
 }
@@ -80,9 +80,9 @@ impl Descriptors {
     /// The descriptor of `handle` for `purpose`, if there is one.
     pub(super) fn get(&self, handle: &Handle, purpose: Purpose) -> Option<Arc<OpenFile>> {
         let table = self.lock();
-        let kept = table.kept.get(&(handle.clone(), purpose))?;
-        kept.used.store(true, Relaxed);
-        Some(Arc::clone(&kept.file))
+        let entry = table.entries.get(&(handle.clone(), purpose))?;
+        entry.used.store(true, Relaxed);
+        Some(Arc::clone(&entry.file))
     }
 
     /// Keeps a descriptor, or returns the one that another thread has kept in the meantime.
@@ -90,19 +90,19 @@ impl Descriptors {
         let key = (handle.clone(), purpose);
         let mut closed = Vec::new();
         let mut table = self.lock();
-        if let Some(kept) = table.kept.get(&key) {
-            return Arc::clone(&kept.file);
+        if let Some(entry) = table.entries.get(&key) {
+            return Arc::clone(&entry.file);
         }
-        while table.kept.len() >= DESCRIPTORS_MAX {
+        while table.entries.len() >= DESCRIPTORS_MAX {
             closed.extend(table.evict());
         }
         let file = Arc::new(file);
         table.order.push_back(key.clone());
         if table.order.len() > 2 * DESCRIPTORS_MAX {
             // Handles that are forgotten and kept again are in it several times.
-            table.order = table.kept.keys().cloned().chain([key.clone()]).collect();
+            table.order = table.entries.keys().cloned().chain([key.clone()]).collect();
         }
-        table.kept.insert(key, Kept { file: Arc::clone(&file), used: AtomicBool::new(false) });
+        table.entries.insert(key, Entry { file: Arc::clone(&file), used: AtomicBool::new(false) });
         drop(table);
         // Closed without the lock: the last descriptor of a removed file frees its space now.
         drop(closed);
@@ -112,23 +112,23 @@ impl Descriptors {
     /// Closes every descriptor of `handle` as soon as its present users have finished.
     pub(super) fn forget(&self, handle: &Handle) {
         let closed = [Purpose::Path, Purpose::Read, Purpose::Write]
-            .map(|purpose| self.lock().kept.remove(&(handle.clone(), purpose)));
+            .map(|purpose| self.lock().entries.remove(&(handle.clone(), purpose)));
         drop(closed);
     }
 
     /// Closes the descriptor of `handle` for `purpose` as soon as its present users have finished.
     pub(super) fn forget_one(&self, handle: &Handle, purpose: Purpose) {
-        let closed = self.lock().kept.remove(&(handle.clone(), purpose));
+        let closed = self.lock().entries.remove(&(handle.clone(), purpose));
         drop(closed);
     }
 
     /// Closes what was not used since the last sweep.
     pub(super) fn sweep(&self) {
         let mut table = self.lock();
-        let unused = table.kept.extract_if(|_, kept| !kept.used.swap(false, Relaxed));
-        let closed: Vec<(Key, Kept)> = unused.collect();
-        let Table { kept, order } = &mut *table;
-        order.retain(|key| kept.contains_key(key));
+        let unused = table.entries.extract_if(|_, entry| !entry.used.swap(false, Relaxed));
+        let closed: Vec<(Key, Entry)> = unused.collect();
+        let Table { entries, order } = &mut *table;
+        order.retain(|key| entries.contains_key(key));
         drop(table);
         drop(closed);
     }
@@ -140,15 +140,15 @@ impl Descriptors {
 
 impl Table {
     /// Removes the oldest descriptor that was not used since it was last checked.
-    fn evict(&mut self) -> Option<Kept> {
+    fn evict(&mut self) -> Option<Entry> {
         while let Some(key) = self.order.pop_front() {
-            match self.kept.get(&key) {
+            match self.entries.get(&key) {
                 None => {}
-                Some(kept) if kept.used.swap(false, Relaxed) => self.order.push_back(key),
-                Some(_) => return self.kept.remove(&key),
+                Some(entry) if entry.used.swap(false, Relaxed) => self.order.push_back(key),
+                Some(_) => return self.entries.remove(&key),
             }
         }
-        debug_assert!(self.kept.is_empty(), "what is kept is in order");
+        debug_assert!(self.entries.is_empty(), "each entry is in the order");
         None
     }
 }
@@ -173,7 +173,7 @@ mod tests {
         for number in 0..3 * DESCRIPTORS_MAX {
             descriptors.keep(&handle(number), Purpose::Path, file());
             assert!(descriptors.get(&handle(0), Purpose::Path).is_some(), "{number}");
-            assert!(descriptors.lock().kept.len() <= DESCRIPTORS_MAX);
+            assert!(descriptors.lock().entries.len() <= DESCRIPTORS_MAX);
             assert!(descriptors.lock().order.len() <= DESCRIPTORS_MAX);
         }
     }
@@ -187,13 +187,13 @@ mod tests {
             }
         }
         descriptors.forget(&handle(0));
-        assert_eq!(descriptors.lock().kept.len(), 4);
+        assert_eq!(descriptors.lock().entries.len(), 4);
         assert!(descriptors.get(&handle(1), Purpose::Read).is_some());
         descriptors.sweep();
-        assert_eq!(descriptors.lock().kept.len(), 1);
+        assert_eq!(descriptors.lock().entries.len(), 1);
         assert_eq!(descriptors.lock().order.len(), 1);
         descriptors.sweep();
-        assert_eq!(descriptors.lock().kept.len(), 0);
+        assert_eq!(descriptors.lock().entries.len(), 0);
     }
 
     #[test]

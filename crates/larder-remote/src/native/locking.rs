@@ -109,7 +109,7 @@ pub(super) fn is_free(session: &Arc<Session>, free: LockFree) {
 }
 
 /// Tells the server again what is held, where that is in doubt. Does not wait for it.
-pub(super) fn settle(session: &Arc<Session>) {
+pub(super) fn resolve_doubtful(session: &Arc<Session>) {
     for file in session.locks().doubtful() {
         let session = Arc::clone(session);
         tokio::spawn(async move {

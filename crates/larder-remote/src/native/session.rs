@@ -338,7 +338,7 @@ impl Session {
         *lock(&self.begun) = begun;
         self.locks.tell_all();
         if let Some(this) = self.this.upgrade() {
-            locking::settle(&this);
+            locking::resolve_doubtful(&this);
         }
         self.lives.send_modify(|lives| *lives += 1);
         Ok(())
@@ -447,7 +447,7 @@ async fn keep_alive(session: Weak<Session>, mut renewed_at: Instant) {
             Ok(Ok(renewed)) => {
                 renewed_at = sent;
                 alive.note_disks(&alive.now(), renewed.disks);
-                locking::settle(&alive);
+                locking::resolve_doubtful(&alive);
             }
             Ok(Err(Failed::Call(Error::Shutdown))) => return,
             // The next call that needs the session finds out.

@@ -13,10 +13,10 @@
 
 use super::attr::Info;
 use super::files::ServerOpen;
-use super::kept::Kept;
 use super::link::{Link, Op};
 use super::names;
 use super::share::{self, Opened, Seen, Share};
+use super::standing::StandingOpen;
 use super::status::Failure;
 use super::wire::{self, Opening, PREVIOUS};
 use larder_vfs::{
@@ -58,7 +58,7 @@ impl Share {
         if name == "." || name == ".." {
             let handle = match name == "." {
                 true => dir.clone(),
-                false => self.places().parent(dir)?,
+                false => self.paths().parent(dir)?,
             };
             let attr = self.directory(link, &handle).await?.attr(&self.shape);
             return Ok(LookedUp { found: Some(Found { handle, attr }), dir: None });
@@ -177,7 +177,7 @@ impl Share {
         }
         let deleted = self.delete(link, path, &seen.info).await;
         if deleted.is_ok() {
-            self.places().removed(dir, &component);
+            self.paths().removed(dir, &component);
         }
         if let Some(file) = self.handle(&seen.info) {
             // By another of its names, if it has one.
@@ -238,7 +238,7 @@ impl Share {
     ) -> Result<(), Failure> {
         self.shape.may_in_directory(cred, Access::DELETE | Access::EXTEND)?;
         let known = self.path_in(from.0, from.1).ok();
-        let known = known.and_then(|(_, component)| self.places().child(from.0, &component));
+        let known = known.and_then(|(_, component)| self.paths().child(from.0, &component));
         let (dirs, stay) = ([from.0, to.0], self.stay(&[from.0, to.0]).await);
         let names = (from, to);
         let (from, to) = tokio::join!(self.end(link, from), self.end(link, to));
@@ -253,7 +253,7 @@ impl Share {
         if from.path == to.path {
             return Ok(());
         }
-        if source.is_directory() && self.places().is_below(to.dir, &moved) {
+        if source.is_directory() && self.paths().is_below(to.dir, &moved) {
             return Err(Failure::Is(Error::InvalidArgument));
         }
         if !source.is_directory() {
@@ -292,7 +292,7 @@ impl Share {
             true => self.close_below(link, &moved).await,
             false => {
                 self.close_file(&moved).await;
-                (self.kept.all(|file| *file == moved), Vec::new())
+                (self.standing.all(|file| *file == moved), Vec::new())
             }
         };
         let options = wire::OPEN_REPARSE_POINT;
@@ -300,13 +300,13 @@ impl Share {
         let rename = wire::set(PREVIOUS, wire::RENAME_INFORMATION, wire::target(&to.path, true));
         let renamed = act(link, &opening, vec![rename]).await;
         if renamed.is_ok() {
-            let mut places = self.places();
-            places.removed(from.dir, &from.component);
-            places.learn(to.dir, &to.component, &moved);
+            let mut paths = self.paths();
+            paths.removed(from.dir, &from.component);
+            paths.learn(to.dir, &to.component, &moved);
         }
         self.renew_locks(link, locked).await;
-        for kept in closed {
-            self.try_renew(link, &kept).await;
+        for standing in closed {
+            self.try_renew(link, &standing).await;
         }
         if let Some(replaced) = to.seen.and_then(|target| self.handle(&target)) {
             self.keep_on(link, &replaced).await;
@@ -355,13 +355,13 @@ impl Share {
         } else if target.is_readonly() {
             self.clear_readonly(link, to.path.clone(), target).await?;
         }
-        self.places().removed(to.dir, &to.component);
+        self.paths().removed(to.dir, &to.component);
         Ok(())
     }
 
     /// Closes what we have open of a file.
     async fn close_known(&self, dir: &Handle, component: &str, info: &Info) {
-        let by_name = self.places().child(dir, component);
+        let by_name = self.paths().child(dir, component);
         for handle in self.handle(info).into_iter().chain(by_name) {
             self.close_file(&handle).await;
         }
@@ -408,17 +408,21 @@ impl Share {
         if let Some(entry) = self.files.leave(file) {
             entry.opens.lock().await.close().await;
         }
-        self.kept.close(file).await;
+        self.standing.close(file).await;
     }
 
     /// Closes what is open in and below a directory: servers rename no directory that contains open
     /// files. Returns what is to be kept open, for [`Share::try_renew`], and what is locked, for
     /// [`Share::renew_locks`].
-    async fn close_below(&self, link: &Link, dir: &Handle) -> (Vec<Arc<Kept>>, Vec<Handle>) {
-        let (below, kept, locked) = {
-            let places = self.places();
-            let is_below = |file: &Handle| places.is_below(file, dir);
-            (self.files.leave_all(is_below), self.kept.all(is_below), self.locks.all(is_below))
+    async fn close_below(
+        &self,
+        link: &Link,
+        dir: &Handle,
+    ) -> (Vec<Arc<StandingOpen>>, Vec<Handle>) {
+        let (below, standing, locked) = {
+            let paths = self.paths();
+            let is_below = |file: &Handle| paths.is_below(file, dir);
+            (self.files.leave_all(is_below), self.standing.all(is_below), self.locks.all(is_below))
         };
         for file in &locked {
             self.close_locked(file).await;
@@ -426,11 +430,11 @@ impl Share {
         for entry in below {
             entry.opens.lock().await.close().await;
         }
-        for kept in &kept {
-            kept.close().await;
+        for standing in &standing {
+            standing.close().await;
         }
         self.drain(link).await;
-        (kept, locked)
+        (standing, locked)
     }
 }
 

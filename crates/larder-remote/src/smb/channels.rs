@@ -55,7 +55,7 @@ impl Share {
     /// closes of the file are carried out before; else the directory's.
     pub(super) fn channel_at(&self, dir: &Handle, name: &OsStr) -> &Channel {
         let component = names::component(name, self.limits.name_max).ok();
-        let file = component.and_then(|component| self.places().child(dir, &component));
+        let file = component.and_then(|component| self.paths().child(dir, &component));
         self.channel(file.as_ref().unwrap_or(dir))
     }
 
@@ -122,9 +122,10 @@ async fn reconnect(share: Weak<Share>, at: usize, previous: SessionId) {
                 }
                 let locked = share.locks.all(|file| number(file, share.channels.len()) == at);
                 share.renew_locks(&link, locked).await;
-                for kept in share.kept.all(|file| number(file, share.channels.len()) == at) {
+                for standing in share.standing.all(|file| number(file, share.channels.len()) == at)
+                {
                     // If others have renamed or removed it meanwhile, it is lost.
-                    share.try_renew(&link, &kept).await;
+                    share.try_renew(&link, &standing).await;
                 }
                 return;
             }

@@ -50,7 +50,8 @@ pub(super) struct ServerOpen {
     /// Whether bytes can be read by it.
     pub(super) reads: bool,
     closed: AtomicBool,
-    /// Whether the file is kept open through it ([`super::kept`]), whatever happens to its lease.
+    /// Whether the file is kept open through it ([`super::standing`]), whatever happens to its
+    /// lease.
     keeps: AtomicBool,
     /// The file under whose lease key it was made.
     keyed: OnceLock<Weak<File>>,

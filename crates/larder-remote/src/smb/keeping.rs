@@ -15,10 +15,10 @@
 use super::attr::Named;
 use super::burst::Burst;
 use super::files::{Known, ServerOpen};
-use super::kept::Kept;
 use super::link::{Link, garbled};
 use super::names;
 use super::share::{self, Opened, Share};
+use super::standing::StandingOpen;
 use super::status::Failure;
 use super::wire::{self, Opening};
 use larder_vfs::{Access, Cred, Handle, Intent, Kind, RemoteOpened, Token};
@@ -27,14 +27,14 @@ use smb2::types::status::NtStatus;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What a token of this share stands for.
-struct Open(Mutex<Option<Arc<Kept>>>);
+struct Open(Mutex<Option<Arc<StandingOpen>>>);
 
 impl Open {
-    fn token(kept: Arc<Kept>) -> Token {
-        Token::new(Open(Mutex::new(Some(kept))))
+    fn token(standing: Arc<StandingOpen>) -> Token {
+        Token::new(Open(Mutex::new(Some(standing))))
     }
 
-    fn kept(&self) -> MutexGuard<'_, Option<Arc<Kept>>> {
+    fn standing(&self) -> MutexGuard<'_, Option<Arc<StandingOpen>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -42,7 +42,7 @@ impl Open {
 /// Closes what a token stands for; see [`larder_vfs::Remote::close`]. No caller waits for the
 /// server.
 pub(super) fn close(token: &Token) {
-    drop(token.get::<Open>().and_then(|open| open.kept().take()));
+    drop(token.get::<Open>().and_then(|open| open.standing().take()));
 }
 impl Share {
     /// Checks rights, describes and opens; see [`larder_vfs::Remote::open`].
@@ -55,13 +55,13 @@ impl Share {
     ) -> Result<RemoteOpened, Failure> {
         if intent.rights == Access::NONE {
             // Whatever it is opened for is opened when it is needed.
-            let token = self.kept.enter(file).map(Open::token);
+            let token = self.standing.enter(file).map(Open::token);
             return Ok(RemoteOpened { token, ..RemoteOpened::unknown() });
         }
         let wanted = intent.rights;
-        let kept = if intent.read || intent.write { self.kept.enter(file) } else { None };
-        let looked = match &kept {
-            Some(kept) if !self.leases => self.open_to_keep(link, kept).await?,
+        let standing = if intent.read || intent.write { self.standing.enter(file) } else { None };
+        let looked = match &standing {
+            Some(standing) if !self.leases => self.open_to_keep(link, standing).await?,
             _ => None,
         };
         let judged = match (looked, self.judge_now(cred, file, wanted)) {
@@ -70,30 +70,34 @@ impl Share {
             (None, None) => self.judge(link, cred, file, wanted).await?,
         };
         let is_file = judged.attr.as_ref().is_some_and(|attr| attr.kind == Kind::File);
-        let kept = kept.filter(|_| is_file);
-        if let Some(kept) = &kept {
-            self.renew(link, kept).await?;
+        let standing = standing.filter(|_| is_file);
+        if let Some(standing) = &standing {
+            self.renew(link, standing).await?;
         }
-        let token = kept.map(Open::token);
+        let token = standing.map(Open::token);
         Ok(RemoteOpened { granted: judged.granted, attr: judged.attr, lease: judged.lease, token })
     }
 
     /// Opens a file to keep it, and reads its attributes, in one message; of a directory only the
     /// attributes are read. `None`: it is open already, or may not be read.
-    async fn open_to_keep(&self, link: &Arc<Link>, kept: &Kept) -> Result<Option<Known>, Failure> {
-        let mut held = kept.open.lock().await;
+    async fn open_to_keep(
+        &self,
+        link: &Arc<Link>,
+        standing: &StandingOpen,
+    ) -> Result<Option<Known>, Failure> {
+        let mut held = standing.open.lock().await;
         if held.as_ref().is_some_and(|open| open.is_on(link)) {
             return Ok(None);
         }
-        let path = self.path(&kept.file)?;
+        let path = self.path(&standing.file)?;
         let opening = Opening { maximal: true, ..Opening::existing(path, wire::READ) };
         let opened = match share::open(link, opening).await {
             Err(Failure::Status(NtStatus::ACCESS_DENIED | NtStatus::SHARING_VIOLATION)) => {
                 return Ok(None);
             }
-            opened => opened.map_err(|failure| self.gone(&kept.file, failure))?,
+            opened => opened.map_err(|failure| self.gone(&standing.file, failure))?,
         };
-        self.verify(&kept.file, &opened.info)?;
+        self.verify(&standing.file, &opened.info)?;
         let Opened { open, info, maximal, .. } = opened;
         if !info.is_directory() {
             open.begin_keeping();
@@ -104,13 +108,13 @@ impl Share {
 
     /// The burst of the writes through a token of this file that are not committed.
     pub(super) fn burst_of(&self, file: &Handle, token: Option<&Token>) -> Option<Arc<Burst>> {
-        self.kept_by(file, token).map(|kept| Arc::clone(&kept.burst))
+        self.standing_by(file, token).map(|standing| Arc::clone(&standing.burst))
     }
 
     /// The open for which a token stands, if it belongs to this file and is not closed.
-    fn kept_by(&self, file: &Handle, token: Option<&Token>) -> Option<Arc<Kept>> {
-        let kept = token?.get::<Open>()?.kept().clone()?;
-        (kept.file == *file).then_some(kept)
+    fn standing_by(&self, file: &Handle, token: Option<&Token>) -> Option<Arc<StandingOpen>> {
+        let standing = token?.get::<Open>()?.standing().clone()?;
+        (standing.file == *file).then_some(standing)
     }
 
     /// The open for which a token of this file stands, if bytes can be read through it.
@@ -120,26 +124,26 @@ impl Share {
         file: &Handle,
         token: Option<&Token>,
     ) -> Option<Arc<ServerOpen>> {
-        self.kept_by(file, token)?.on(link).await.filter(|open| open.reads)
+        self.standing_by(file, token)?.on(link).await.filter(|open| open.reads)
     }
 
     /// Keeps a file open by this, unless it is already.
     pub(super) async fn keep_this(&self, file: &Handle, open: ServerOpen) -> Option<Token> {
-        let kept = self.kept.enter(file)?;
-        let mut held = kept.open.lock().await;
+        let standing = self.standing.enter(file)?;
+        let mut held = standing.open.lock().await;
         if !held.as_ref().is_some_and(|held| held.is_on(&open.link)) {
             open.begin_keeping();
             *held = Some(Arc::new(open));
         }
         drop(held);
-        Some(Open::token(kept))
+        Some(Open::token(standing))
     }
 
     /// From now on keeps a file by the open of its new lease, if it is kept by an earlier one. The
     /// server takes requests without the lease's key for another client's.
     pub(super) async fn keep_by_lease(&self, link: &Link, file: &Handle) {
-        let Some(kept) = self.kept.get(file) else { return };
-        let mut held = kept.open.lock().await;
+        let Some(standing) = self.standing.get(file) else { return };
+        let mut held = standing.open.lock().await;
         let Some(entry) = self.files.get(file) else { return };
         let opens = entry.opens.lock().await;
         let leased = opens.read.clone().filter(|open| open.is_on(link));
@@ -154,15 +158,15 @@ impl Share {
 
     /// Opens again what must be kept open, after a change of ours that had to close it.
     pub(super) async fn keep_on(&self, link: &Arc<Link>, file: &Handle) {
-        if let Some(kept) = self.kept.get(file) {
-            self.try_renew(link, &kept).await;
+        if let Some(standing) = self.standing.get(file) {
+            self.try_renew(link, &standing).await;
         }
     }
 
     /// Opens what must be kept open, unless it is open, or cannot be opened.
-    pub(super) async fn try_renew(&self, link: &Arc<Link>, kept: &Kept) {
-        if let Err(failure) = self.renew(link, kept).await {
-            let file = &kept.file;
+    pub(super) async fn try_renew(&self, link: &Arc<Link>, standing: &StandingOpen) {
+        if let Err(failure) = self.renew(link, standing).await {
+            let file = &standing.file;
             tracing::debug!(
                 ?file,
                 ?failure,
@@ -172,15 +176,15 @@ impl Share {
     }
 
     /// Opens what must be kept open, unless it is open.
-    async fn renew(&self, link: &Arc<Link>, kept: &Kept) -> Result<(), Failure> {
-        let mut held = kept.open.lock().await;
+    async fn renew(&self, link: &Arc<Link>, standing: &StandingOpen) -> Result<(), Failure> {
+        let mut held = standing.open.lock().await;
         if held.as_ref().is_some_and(|open| open.is_on(link)) {
             return Ok(());
         }
         if let Some(useless) = held.take() {
             useless.end_keeping();
         }
-        if let Some(entry) = self.files.get(&kept.file) {
+        if let Some(entry) = self.files.get(&standing.file) {
             let opens = entry.opens.lock().await;
             *held = opens.read.clone().filter(|open| open.is_on(link));
             if let Some(open) = &*held {
@@ -189,9 +193,9 @@ impl Share {
                 return Ok(());
             }
         }
-        let opened = match self.open_file(link, &kept.file, wire::READ, 0).await {
+        let opened = match self.open_file(link, &standing.file, wire::READ, 0).await {
             Err(Failure::Status(NtStatus::ACCESS_DENIED | NtStatus::SHARING_VIOLATION)) => {
-                self.open_file(link, &kept.file, wire::LOOK, 0).await?
+                self.open_file(link, &standing.file, wire::LOOK, 0).await?
             }
             opened => opened?,
         };
@@ -202,9 +206,13 @@ impl Share {
 
     /// Finds a file that is kept open, by the name that the server reports for it, and records
     /// that. Returns whether it did.
-    pub(super) async fn find_kept(&self, link: &Arc<Link>, file: &Handle) -> Result<bool, Failure> {
-        let Some(kept) = self.kept.get(file) else { return Ok(false) };
-        let Some(open) = kept.on(link).await else { return Ok(false) };
+    pub(super) async fn find_standing(
+        &self,
+        link: &Arc<Link>,
+        file: &Handle,
+    ) -> Result<bool, Failure> {
+        let Some(standing) = self.standing.get(file) else { return Ok(false) };
+        let Some(open) = standing.on(link).await else { return Ok(false) };
         let seen = link.ask(wire::query(open.id)).await?.read::<QueryInfoResponse>()?;
         let named = Named::parse(&seen.output_buffer).map_err(garbled)?;
         if named.is_going {

@@ -6,7 +6,7 @@ use super::connector::{self, Connector};
 use super::link::{Accounts, COMMANDS, Link, garbled};
 use super::mount::{CONNECT_MAX, MountError, MountOptions};
 use super::names;
-use super::places::Places;
+use super::paths::Paths;
 use super::share::{self, Root, Share};
 use super::status::{self, Failure};
 use super::wire::{self, Opening, PREVIOUS};
@@ -63,7 +63,7 @@ impl RootLook {
         let by_path = self.by_path || !options.server_ids;
         Root {
             handle: match by_path {
-                true => Places::handle_by_path(&path),
+                true => Paths::handle_by_path(&path),
                 false => self.info.identity().handle(self.volume),
             },
             path,

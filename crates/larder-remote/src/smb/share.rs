@@ -6,13 +6,13 @@ use super::channel::Channel;
 use super::connector::Connector;
 use super::files::{File, Files, Moment, ServerOpen};
 use super::frames::LeaseKey;
-use super::kept::KeptFiles;
 use super::link::{Link, garbled};
 use super::locked::LockedFiles;
 use super::mount::MountOptions;
 use super::moves::{Move, Moves, Stay};
-use super::places::Places;
+use super::paths::Paths;
 use super::snapshots::Snapshots;
+use super::standing::StandingOpens;
 use super::status::Failure;
 use super::wire::{self, Granted, LeaseRequest, Opening, PREVIOUS};
 use super::{handle, names};
@@ -71,7 +71,7 @@ pub(super) struct Share {
     pub(super) shape: Shape,
     pub(super) limits: RemoteLimits,
     pub(super) files: Files,
-    pub(super) kept: KeptFiles,
+    pub(super) standing: StandingOpens,
     pub(super) locks: LockedFiles,
     pub(super) snapshots: Mutex<Snapshots>,
     pub(super) watcher: OnceLock<Weak<dyn Watcher>>,
@@ -85,7 +85,7 @@ pub(super) struct Share {
     /// Whether the server has leases and they are wanted.
     pub(super) leases: bool,
     pub(super) accounts: Arc<Procedures>,
-    places: Mutex<Places>,
+    paths: Mutex<Paths>,
     moves: Moves,
     root: Handle,
     volume: u64,
@@ -114,7 +114,7 @@ impl Share {
             limits: root.limits,
             options: options.clone(),
             files: Files::new(Arc::clone(&options.clock)),
-            kept: KeptFiles::default(),
+            standing: StandingOpens::default(),
             locks: LockedFiles::default(),
             snapshots: Mutex::new(Snapshots::new(mount_id)),
             watcher: OnceLock::new(),
@@ -124,7 +124,7 @@ impl Share {
             hidden: AtomicU64::default(),
             leases: root.leases,
             accounts,
-            places: Mutex::new(Places::new(root.handle.clone(), root.path)),
+            paths: Mutex::new(Paths::new(root.handle.clone(), root.path)),
             moves: Moves::default(),
             root: root.handle,
             volume: root.volume,
@@ -137,24 +137,24 @@ impl Share {
         &self.root
     }
 
-    pub(super) fn places(&self) -> MutexGuard<'_, Places> {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn paths(&self) -> MutexGuard<'_, Paths> {
+        self.paths.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// While the result lives, no directory above one of `files` is renamed.
     pub(super) async fn stay(&self, files: &[&Handle]) -> Stay<'_> {
-        self.moves.stay(files, |file, dir| self.places().is_below(file, dir)).await
+        self.moves.stay(files, |file, dir| self.paths().is_below(file, dir)).await
     }
 
     /// While the result lives, no call is under way on what lies below `dir`, which is to be
     /// renamed from one of `ends` to the other.
     pub(super) async fn begin_move(&self, dir: &Handle, ends: [&Handle; 2]) -> Move<'_> {
-        self.moves.begin(dir, ends, |file, dir| self.places().is_below(file, dir)).await
+        self.moves.begin(dir, ends, |file, dir| self.paths().is_below(file, dir)).await
     }
 
     /// The path that leads to a file.
     pub(super) fn path(&self, file: &Handle) -> Result<String> {
-        self.places().path(file)
+        self.paths().path(file)
     }
 
     /// The path of a name in a directory, and the component to know it by.
@@ -170,12 +170,12 @@ impl Share {
 
     /// Records what a name stands for.
     pub(super) fn found(&self, dir: &Handle, component: &str, info: &Info) -> Found {
-        let mut places = self.places();
+        let mut paths = self.paths();
         let handle = self.handle(info).unwrap_or_else(|| {
-            let path = places.path(dir).map(|dir| names::join(&dir, component));
-            Places::handle_by_path(&path.unwrap_or_default())
+            let path = paths.path(dir).map(|dir| names::join(&dir, component));
+            Paths::handle_by_path(&path.unwrap_or_default())
         });
-        places.learn(dir, component, &handle);
+        paths.learn(dir, component, &handle);
         Found { handle, attr: info.attr(&self.shape) }
     }
 
@@ -197,7 +197,7 @@ impl Share {
     }
 
     fn lost_track(&self, file: &Handle) -> Failure {
-        self.places().mistaken(file);
+        self.paths().mistaken(file);
         if let Some(file) = self.files.leave(file) {
             let left = file.opens.try_lock().map(|mut opens| opens.take_to_give_back());
             match left {

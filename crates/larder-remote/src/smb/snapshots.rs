@@ -29,7 +29,7 @@ pub(super) struct Snapshot {
 
 /// The last snapshots, the newest at the back.
 pub(super) struct Snapshots {
-    kept: VecDeque<Arc<Snapshot>>,
+    all: VecDeque<Arc<Snapshot>>,
     made: u64,
 }
 
@@ -37,7 +37,7 @@ impl Snapshots {
     /// No snapshots. They are numbered from a random number on, since readers may continue with
     /// positions of an earlier process.
     pub(super) fn new(random: u64) -> Snapshots {
-        Snapshots { kept: VecDeque::new(), made: random % NUMBERS }
+        Snapshots { all: VecDeque::new(), made: random % NUMBERS }
     }
 
     pub(super) fn keep(
@@ -52,28 +52,28 @@ impl Snapshots {
             entry.position = number << INDEX_BITS | before;
         }
         let snapshot = Arc::new(Snapshot { dir, number, attr, entries });
-        self.kept.push_back(Arc::clone(&snapshot));
-        let total = |kept: &VecDeque<Arc<Snapshot>>| -> usize {
-            kept.iter().map(|one| one.entries.len()).sum()
+        self.all.push_back(Arc::clone(&snapshot));
+        let total = |all: &VecDeque<Arc<Snapshot>>| -> usize {
+            all.iter().map(|one| one.entries.len()).sum()
         };
-        while self.kept.len() > 1
-            && (self.kept.len() > SNAPSHOTS_MAX || total(&self.kept) > ENTRIES_MAX)
+        while self.all.len() > 1
+            && (self.all.len() > SNAPSHOTS_MAX || total(&self.all) > ENTRIES_MAX)
         {
-            self.kept.pop_front();
+            self.all.pop_front();
         }
         snapshot
     }
 
     /// Whether the directory was not read again since.
     pub(super) fn is_newest(&self, snapshot: &Arc<Snapshot>) -> bool {
-        let newest = self.kept.iter().rev().find(|one| one.dir == snapshot.dir);
+        let newest = self.all.iter().rev().find(|one| one.dir == snapshot.dir);
         newest.is_some_and(|newest| Arc::ptr_eq(newest, snapshot))
     }
 
     /// The one that a position is of.
     pub(super) fn get(&self, dir: &Handle, position: u64) -> Option<Arc<Snapshot>> {
         let number = position >> INDEX_BITS;
-        self.kept.iter().find(|one| one.number == number && one.dir == *dir).cloned()
+        self.all.iter().find(|one| one.number == number && one.dir == *dir).cloned()
     }
 }
 
@@ -169,7 +169,7 @@ mod tests {
         assert!(snapshots.get(&dir(1), first).is_some() && snapshots.get(&dir(2), first).is_none());
         for _ in 0..2 * SNAPSHOTS_MAX {
             snapshots.keep(dir(1), attr(), entries(1));
-            assert!(snapshots.kept.len() <= SNAPSHOTS_MAX);
+            assert!(snapshots.all.len() <= SNAPSHOTS_MAX);
         }
         assert!(snapshots.get(&dir(1), first).is_none());
     }
