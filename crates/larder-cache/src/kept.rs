@@ -45,10 +45,7 @@ impl CachedFile {
             (self.local(&state)?, record_of(&state)?, state.changes().count())
         };
         file.sync_data()?;
-        // Always: another thread that syncs these directories may not have finished.
-        for dir in [String::new(), "data".to_owned(), data_dir(self.number())] {
-            store.disk.sync_dir(&dir)?;
-        }
+        store.sync_name_in(data_dir(self.number()))?;
         {
             let mut state = self.state();
             if state.serial() != kept.local.serial || state.dirty().is_empty() {

@@ -84,6 +84,7 @@ pub(crate) fn open(
         unsaved: Mutex::default(),
         carried: Mutex::default(),
         new_names: Mutex::default(),
+        durable_dirs: Mutex::default(),
         assigning: Mutex::default(),
         filling: Turns::default(),
         checkpoint: Mutex::default(),

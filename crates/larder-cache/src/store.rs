@@ -110,6 +110,8 @@ pub(crate) struct Store {
     pub(crate) carried: Mutex<BTreeSet<FileNo>>,
     /// Directories with names that are not durable yet.
     pub(crate) new_names: Mutex<BTreeSet<String>>,
+    /// Data directories that a crash leaves where they are. They are never removed.
+    pub(crate) durable_dirs: Mutex<BTreeSet<String>>,
     /// Assignments of numbers to keys take turns.
     pub(crate) assigning: Mutex<()>,
     /// Held by fills of any file; a close has it exclusively.
@@ -128,6 +130,22 @@ pub(crate) struct Store {
 }
 
 impl Store {
+    /// Makes the name of a local file in this data directory durable. Always syncs: another thread
+    /// that does may not have finished.
+    ///
+    /// # Errors
+    /// Those of fsync(2).
+    pub(crate) fn sync_name_in(&self, data_dir: String) -> io::Result<()> {
+        let is_durable = lock(&self.durable_dirs).contains(&data_dir);
+        if !is_durable {
+            self.disk.sync_dir("")?;
+            self.disk.sync_dir("data")?;
+        }
+        self.disk.sync_dir(&data_dir)?;
+        lock(&self.durable_dirs).insert(data_dir);
+        Ok(())
+    }
+
     /// The disk of a local file.
     ///
     /// # Errors

@@ -6,6 +6,7 @@ use std::sync::Mutex;
 
 use larder_io::MemDisk;
 
+use super::killed::booted;
 use super::watched::{Watched, Watcher};
 use super::*;
 use crate::{Descriptors, lock};
@@ -61,6 +62,22 @@ fn a_short_new_file_costs_few_calls_of_the_disk() {
     file.try_end_bypass().unwrap().unwrap();
     assert_eq!(disk.take(), "data_ranges*1 read*1 stamp*2", "release");
     assert_eq!(read(&file, 0..5000), Some(bytes(1, 0..5000)));
+}
+
+/// What it costs to keep local changes on this disk: the directories above those of local files are
+/// synced once.
+#[test]
+fn keeping_a_change_syncs_the_file_its_directory_and_the_index() {
+    let disk = Watched { disk: Arc::new(SimDisk::new()), watcher: Arc::<Calls>::default() };
+    let cache = Cache::open(Arc::new(disk.clone()), Arc::new(SimClock::new()), booted(1)).unwrap();
+    let file = cache.file(cache.assign(b"new"));
+    file.reset(b"v0", 0);
+    for dirs in [3, 1, 1] {
+        file.write(0, &bytes(1, 0..5000)).unwrap();
+        disk.take();
+        file.keep().unwrap();
+        assert_eq!(disk.take(), format!("sync_data*1 sync_dir*{dirs}"));
+    }
 }
 
 /// Repeated collection of a file that the kernel may write checks its times, and reads it only if
