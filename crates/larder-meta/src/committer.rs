@@ -347,7 +347,7 @@ impl Committer {
             if let Some(status) = self.failed {
                 finished.spoil(status);
             }
-            self.settle(finished);
+            self.answer_or_revoke(finished);
         }
         if let Some(done) = group.end {
             // Before another server can begin.
@@ -508,7 +508,7 @@ impl Committer {
             Finished { sequence, reply: Some((waiter, reply)), ..Finished::nobody_asked(ended) };
         if depends_on_nothing {
             // There is no commit of other calls to wait for.
-            self.settle(finished);
+            self.answer_or_revoke(finished);
         } else {
             group.finished.push(finished);
         }

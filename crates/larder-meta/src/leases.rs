@@ -1,21 +1,21 @@
 //! Leases: which session has which lease on which file, and which calls wait for leases to end.
 //!
-//! A pure state machine ([`Leases::apply`]): events in, actions out. A call's *claims* say how much
-//! of a lease on a file other sessions may keep. A call whose claims conflict waits; the
+//! A pure state machine ([`Leases::apply`]): events in, actions out. A call's *demands* say how
+//! much of a lease on a file other sessions may keep. A call whose demands conflict waits; the
 //! conflicting leases are recalled, and it proceeds when they were returned or their sessions have
 //! ended.
 //!
 //! Invariants, each after any sequence of events:
-//! - a call proceeds only when no other session has more than its claims allow;
+//! - a call proceeds only when no other session has more than its demands allow;
 //! - every lease that a waiting call waits for is recalled, or belongs to a session from before a
 //!   restart;
 //! - no lease is granted that a waiting call of another session would have to wait for;
 //! - a write lease is the only lease on its file.
 //!
-//! Absent on purpose: calling clients, and carrying out calls, which the committer does; [`claims`]
-//! computes what calls claim.
+//! Absent on purpose: calling clients, and carrying out calls, which the committer does;
+//! [`demands`] computes what calls demand.
 
-pub(crate) mod claims;
+pub(crate) mod demands;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
@@ -25,14 +25,14 @@ use larder_wire::meta::words::{FileId, LeaseGiven, LeaseKind, LeaseNumber, Retur
 /// Most leases of one session. Beyond them it gets no more.
 const HELD_MAX: usize = 1 << 18;
 
-/// Identifies a call that claims something; later ones are greater.
+/// Identifies a call that demands something; later ones are greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct CallNumber(pub(crate) u64);
 
 /// The part of other sessions' leases on a file with which a call is compatible: they may keep this
 /// much.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Claim {
+pub(crate) struct Demand {
     pub(crate) file: FileId,
     pub(crate) keep: LeaseKind,
 }
@@ -43,7 +43,7 @@ pub(crate) enum Event {
     /// A session wants a lease of this kind at most.
     Asked { session: SessionId, file: FileId, kind: LeaseKind },
     /// A call begins, or checks again whether it may proceed.
-    Claimed { call: CallNumber, session: SessionId, claims: Vec<Claim>, now: Instant },
+    Demanded { call: CallNumber, session: SessionId, demands: Vec<Demand>, now: Instant },
     /// A session gives a lease back.
     Returned { session: SessionId, returned: Returned },
     /// A session can be called again after it could not.
@@ -85,7 +85,7 @@ struct Lease {
 #[derive(Clone, Debug)]
 struct Waiting {
     session: SessionId,
-    claims: Vec<Claim>,
+    demands: Vec<Demand>,
 }
 
 /// All leases.
@@ -134,8 +134,8 @@ impl Leases {
             Event::Asked { session, file, kind } => {
                 self.asked(session, file, kind).map(Action::Give).into_iter().collect()
             }
-            Event::Claimed { call, session, claims, now } => {
-                self.claimed(call, Waiting { session, claims }, now)
+            Event::Demanded { call, session, demands, now } => {
+                self.demanded(call, Waiting { session, demands }, now)
             }
             Event::Returned { session, returned } => {
                 self.returned(session, returned);
@@ -196,17 +196,17 @@ impl Leases {
         file: FileId,
     ) -> impl Iterator<Item = LeaseKind> + '_ {
         let others = self.waiting.values().filter(move |waiting| waiting.session != session);
-        let claims = others.flat_map(|waiting| &waiting.claims);
-        claims.filter(move |claim| claim.file == file).map(|claim| claim.keep)
+        let demands = others.flat_map(|waiting| &waiting.demands);
+        demands.filter(move |demand| demand.file == file).map(|demand| demand.keep)
     }
 
-    fn claimed(&mut self, call: CallNumber, waiting: Waiting, now: Instant) -> Vec<Action> {
+    fn demanded(&mut self, call: CallNumber, waiting: Waiting, now: Instant) -> Vec<Action> {
         self.waiting.remove(&call);
         if !self.conflicts(&waiting) {
             return vec![Action::Go(call)];
         }
         let mut actions = Vec::new();
-        for Claim { file, keep } in &waiting.claims {
+        for Demand { file, keep } in &waiting.demands {
             for lease in self.files.get_mut(file).into_iter().flatten() {
                 let is_told = lease.recalled.is_some_and(|(told, _)| told <= *keep);
                 if lease.session == waiting.session || lease.kind <= *keep || is_told {
@@ -225,13 +225,13 @@ impl Leases {
     /// Whether a call has to wait for a lease.
     fn conflicts(&self, call: &Waiting) -> bool {
         let others_from_before = self.from_before.iter().any(|one| *one != call.session);
-        call.claims.iter().any(|claim| {
+        call.demands.iter().any(|demand| {
             let in_the_way =
-                |lease: &Lease| lease.session != call.session && lease.kind > claim.keep;
+                |lease: &Lease| lease.session != call.session && lease.kind > demand.keep;
             // Sessions from before the restart may rely on anything except that no other session
             // reads.
-            (others_from_before && claim.keep == LeaseKind::None)
-                || self.files.get(&claim.file).is_some_and(|leases| leases.iter().any(in_the_way))
+            (others_from_before && demand.keep == LeaseKind::None)
+                || self.files.get(&demand.file).is_some_and(|leases| leases.iter().any(in_the_way))
         })
     }
 
@@ -304,7 +304,7 @@ impl Leases {
         }
         // Its own calls have nothing to wait for: they are refused.
         let own = self.waiting.values_mut().filter(|waiting| waiting.session == session);
-        own.for_each(|waiting| waiting.claims.clear());
+        own.for_each(|waiting| waiting.demands.clear());
         self.go_on()
     }
 

@@ -29,7 +29,7 @@ use crate::disks::Disks;
 use crate::in_place::{InPlace, Mark};
 use crate::inode::{self, Body};
 use crate::issued::{Table, Taken};
-use crate::leases::{Action, CallNumber, Claim, Event, Leases};
+use crate::leases::{Action, CallNumber, Demand, Event, Leases};
 use crate::leaving::Leaving;
 use crate::locks::Locks;
 use crate::names;
@@ -158,15 +158,15 @@ impl Live {
         self.actions.append(&mut self.leases.apply(event));
     }
 
-    /// A call makes its claims. Returns whether it may be carried out now.
-    pub(crate) fn claim(
+    /// A call makes its demands. Returns whether it may be carried out now.
+    pub(crate) fn demand(
         &mut self,
         call: CallNumber,
         session: SessionId,
-        claims: Vec<Claim>,
+        demands: Vec<Demand>,
         now: Instant,
     ) -> bool {
-        let actions = self.leases.apply(Event::Claimed { call, session, claims, now });
+        let actions = self.leases.apply(Event::Demanded { call, session, demands, now });
         let goes = actions.contains(&Action::Go(call));
         self.actions.extend(actions.into_iter().filter(|action| *action != Action::Go(call)));
         goes

@@ -69,7 +69,7 @@ struct Waiter {
     /// The changes for which it waits.
     changes: Vec<Change>,
     /// Since when they are reserved for it.
-    kept_since: Option<Instant>,
+    reserved_since: Option<Instant>,
 }
 
 impl Waiter {
@@ -78,8 +78,8 @@ impl Waiter {
     }
 
     /// The changes that are reserved for it.
-    fn kept(&self) -> impl Iterator<Item = (Range<u64>, LockMode)> + '_ {
-        let changes = self.kept_since.iter().flat_map(|_| &self.changes);
+    fn reserved(&self) -> impl Iterator<Item = (Range<u64>, LockMode)> + '_ {
+        let changes = self.reserved_since.iter().flat_map(|_| &self.changes);
         changes.filter_map(|change| Some((change.range.clone(), change.mode?)))
     }
 }
@@ -103,9 +103,10 @@ impl File {
         let others = self.holders.iter().filter(|(holder, _)| **holder != session);
         let held = others.flat_map(|(_, held)| held.overlapping(range));
         let waiters = self.waiters.iter().filter(|waiter| waiter.session != session);
-        let kept = waiters.flat_map(Waiter::kept);
-        let kept = kept.filter(|(kept, _)| kept.start < range.end && range.start < kept.end);
-        let in_the_way = held.chain(kept).filter(|(_, held)| !goes_with(*held, mode));
+        let reserved = waiters.flat_map(Waiter::reserved);
+        let reserved = reserved
+            .filter(|(reserved, _)| reserved.start < range.end && range.start < reserved.end);
+        let in_the_way = held.chain(reserved).filter(|(_, held)| !goes_with(*held, mode));
         in_the_way.max_by_key(|(_, held)| *held)
     }
 
@@ -124,9 +125,9 @@ impl File {
         let mut served = Vec::new();
         for at in 0..self.waiters.len() {
             let waiter = &self.waiters[at];
-            if waiter.kept_since.is_none() && self.allows(waiter.session, &waiter.changes) {
+            if waiter.reserved_since.is_none() && self.allows(waiter.session, &waiter.changes) {
                 served.push((waiter.session, waiter.number));
-                self.waiters[at].kept_since = Some(now);
+                self.waiters[at].reserved_since = Some(now);
             }
         }
         served
@@ -287,7 +288,7 @@ impl Locks {
         let own = self.sessions.entry(session).or_default();
         let there = self.files.entry(file).or_default();
         if let Some(waiter) = there.waiters.iter().find(|waiter| waiter.is(session, number)) {
-            return Ok(waiter.kept_since.is_some());
+            return Ok(waiter.reserved_since.is_some());
         }
         if own.waiters >= WAITERS_MAX {
             self.tidy(session, file);
@@ -295,7 +296,7 @@ impl Locks {
         }
         own.waiters += 1;
         own.files.insert(file);
-        there.waiters.push(Waiter { session, number, changes, kept_since: None });
+        there.waiters.push(Waiter { session, number, changes, reserved_since: None });
         self.serve(file, now);
         let told = self.free.len();
         self.free.retain(|free| (free.session, free.number) != (session, number));
@@ -320,8 +321,9 @@ impl Locks {
         let Some(own) = self.sessions.get(&session).filter(|own| own.waiters > 0) else { return };
         for file in &own.files {
             let waiters = self.files.get(file).into_iter().flat_map(|there| &there.waiters);
-            let kept = waiters.filter(|one| one.session == session && one.kept_since.is_some());
-            let told = kept.map(|one| LockFree { session, file: *file, number: one.number });
+            let reserved =
+                waiters.filter(|one| one.session == session && one.reserved_since.is_some());
+            let told = reserved.map(|one| LockFree { session, file: *file, number: one.number });
             self.free.extend(told);
         }
     }
@@ -332,13 +334,14 @@ impl Locks {
         for file in files {
             let Some(there) = self.files.get_mut(&file) else { continue };
             let is_late = |waiter: &Waiter| {
-                let kept = waiter.kept_since.map(|since| now.saturating_duration_since(since));
-                kept.is_some_and(|kept| kept >= self.patience)
+                let reserved =
+                    waiter.reserved_since.map(|since| now.saturating_duration_since(since));
+                reserved.is_some_and(|reserved| reserved >= self.patience)
             };
             let (late, in_time) = there.waiters.drain(..).partition(is_late);
             there.waiters = in_time;
             let late: Vec<Waiter> = late;
-            let again = late.into_iter().map(|waiter| Waiter { kept_since: None, ..waiter });
+            let again = late.into_iter().map(|waiter| Waiter { reserved_since: None, ..waiter });
             there.waiters.extend(again);
             self.serve(file, now);
         }

@@ -23,9 +23,9 @@ enum Holder {
     Pool(Pool),
 }
 
-/// Blocks of a disk, and a record's claim to own them.
+/// Blocks of a disk, and the record that says that it owns them.
 #[derive(Clone, Debug)]
-struct Claim {
+struct Owned {
     holder: Holder,
     bytes: Range<u64>,
 }
@@ -66,8 +66,8 @@ impl Check<'_> {
             self.mend_file(file, pieces)?;
         }
         self.mend_pools(&disks)?;
-        let claims = self.claims()?;
-        self.mend_blocks(&disks, claims)?;
+        let owned = self.owned()?;
+        self.mend_blocks(&disks, owned)?;
         self.mend_stale(&sets)?;
         self.mend_in_memory(&sets)?;
         self.find_lost_copies(&sets)?;
@@ -310,10 +310,10 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// All claims to blocks. The first claim wins: files, most recently changed first, but those
-    /// that this repair made last; sessions; blocks that were given up; free ones.
-    fn claims(&self) -> Result<BTreeMap<DiskId, Vec<Claim>>, Status> {
-        let mut claims: BTreeMap<DiskId, Vec<Claim>> = BTreeMap::new();
+    /// The blocks that records say they own. The first one gets them: files, most recently changed
+    /// first, but those that this repair made last; sessions; blocks that were given up; free ones.
+    fn owned(&self) -> Result<BTreeMap<DiskId, Vec<Owned>>, Status> {
+        let mut owned: BTreeMap<DiskId, Vec<Owned>> = BTreeMap::new();
         let mut files = self.all::<Extent>(b'x')?;
         let changed = |key: &[u8]| {
             let file = map(key).ok().map(Map::file).filter(|file| !self.made.contains(file));
@@ -324,29 +324,29 @@ impl Check<'_> {
         for (key, extent) in files.into_iter().chain(self.all(b'p')?).chain(self.all(b'g')?) {
             let piece = piece(&key, &extent).ok_or(Status::Io)?;
             let holder = Holder::Extent(map(&key)?, piece.offset);
-            claims.entry(piece.disk).or_default().push(Claim { holder, bytes: piece.bytes() });
+            owned.entry(piece.disk).or_default().push(Owned { holder, bytes: piece.bytes() });
         }
         for pool in [Pool::Draining, Pool::Free] {
             for (key, blocks) in self.all::<Blocks>(pool.tag())? {
                 let end = number(&key)?;
                 let bytes = end - blocks.length..end;
-                let claim = Claim { holder: Holder::Pool(pool), bytes };
-                claims.entry(disk(&key)?).or_default().push(claim);
+                let one = Owned { holder: Holder::Pool(pool), bytes };
+                owned.entry(disk(&key)?).or_default().push(one);
             }
         }
-        Ok(claims)
+        Ok(owned)
     }
 
     /// Ensures that each block of each disk is in one place.
     fn mend_blocks(
         &mut self,
         disks: &BTreeMap<DiskId, u64>,
-        mut claims: BTreeMap<DiskId, Vec<Claim>>,
+        mut owned: BTreeMap<DiskId, Vec<Owned>>,
     ) -> Result<(), Status> {
         for (disk, size) in disks {
             let mut taken = Taken::new();
-            for claim in claims.remove(disk).unwrap_or_default() {
-                self.settle(*disk, claim, &mut taken)?;
+            for one in owned.remove(disk).unwrap_or_default() {
+                self.assign(*disk, one, &mut taken)?;
             }
             let mut at = 0;
             for (start, end) in taken.iter().map(|(start, (end, _))| (*start, *end)) {
@@ -363,9 +363,9 @@ impl Check<'_> {
                 self.leave(FaultKind::Disk, what);
             }
         }
-        for (disk, claims) in claims {
+        for (disk, owned) in owned {
             let what =
-                format!("{} extents lie on disk {}, which is not there", claims.len(), disk.0);
+                format!("{} extents lie on disk {}, which is not there", owned.len(), disk.0);
             self.leave(FaultKind::Disk, what);
         }
         Ok(())
@@ -379,9 +379,9 @@ impl Check<'_> {
         self.txn.put(key::blocks(Pool::Draining, disk, bytes.end), &Blocks { length });
     }
 
-    /// Assigns blocks to the owner that claims them, except those that are taken.
-    fn settle(&mut self, disk: DiskId, claim: Claim, taken: &mut Taken) -> Result<(), Status> {
-        let Claim { holder, bytes } = claim;
+    /// Assigns blocks to the record that says so, except those that are taken.
+    fn assign(&mut self, disk: DiskId, one: Owned, taken: &mut Taken) -> Result<(), Status> {
+        let Owned { holder, bytes } = one;
         let before = taken.range(..bytes.end).rev();
         let others = before.map(|(start, (end, other))| (*start..*end, *other));
         let mut others: Vec<_> = others.take_while(|(of, _)| of.end > bytes.start).collect();

@@ -17,7 +17,7 @@ use crate::data::memory::Standing;
 use crate::engine::View;
 use crate::held::{Revoking, Ticket};
 use crate::in_place::Mark;
-use crate::leases::{CallNumber, Claim, claims};
+use crate::leases::{CallNumber, Demand, demands};
 use crate::store::Txn;
 
 /// A session that left something has no leases any more, or must ask again like the others.
@@ -102,8 +102,8 @@ impl Committer {
         let session = change.bearer().session();
         if let Some(session) = session.filter(|session| self.live.others_have_leases(*session)) {
             // A read error occurs again when the call is carried out.
-            let claims = claims::of(&Txn::new(view, &group.writes), change).unwrap_or_default();
-            let goes = self.live.claim(number, session, claims, self.clock.instant());
+            let demands = demands::of(&Txn::new(view, &group.writes), change).unwrap_or_default();
+            let goes = self.live.demand(number, session, demands, self.clock.instant());
             self.act();
             if !goes {
                 self.aside.insert(number, Aside::Call(Box::new(pending)));
@@ -176,8 +176,8 @@ impl Committer {
     pub(super) fn mend(&mut self, view: &dyn View, group: &mut Group, mark: Mark) {
         let number = self.next_number();
         if self.live.others_have_leases(NOBODY) {
-            let claims = vec![Claim { file: mark.0, keep: LeaseKind::None }];
-            let goes = self.live.claim(number, NOBODY, claims, self.clock.instant());
+            let demands = vec![Demand { file: mark.0, keep: LeaseKind::None }];
+            let goes = self.live.demand(number, NOBODY, demands, self.clock.instant());
             self.act();
             if !goes {
                 self.aside.insert(number, Aside::Mend(mark));
@@ -197,7 +197,7 @@ impl Committer {
     }
 
     /// Answers a call, or first has the disks revoke the capabilities that it ends.
-    pub(super) fn settle(&mut self, mut finished: Finished) {
+    pub(super) fn answer_or_revoke(&mut self, mut finished: Finished) {
         let capabilities = std::mem::take(&mut finished.ended.capabilities);
         if !capabilities.is_empty() {
             let on = capabilities.iter().map(|taken| taken.on).collect();

@@ -15,7 +15,7 @@ struct Known {
     leases: Leases,
     /// The leases that were granted, to which session, and what was recalled of them.
     given: BTreeMap<LeaseNumber, (SessionId, FileId, LeaseKind, Option<LeaseKind>)>,
-    waiting: BTreeMap<CallNumber, (SessionId, Vec<Claim>)>,
+    waiting: BTreeMap<CallNumber, (SessionId, Vec<Demand>)>,
     from_before: BTreeSet<SessionId>,
     calls: u64,
     highest: u64,
@@ -26,9 +26,9 @@ struct Known {
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Ask(u8, u64, LeaseKind),
-    Claim(u8, u64, LeaseKind),
-    /// A call that claims two files whole.
-    ClaimTwo(u8),
+    Demand(u8, u64, LeaseKind),
+    /// A call that demands two files whole.
+    DemandTwo(u8),
     Return(u8, u64, LeaseKind),
     Reach(u8),
     Gone(u64),
@@ -54,12 +54,12 @@ impl Known {
     fn step(&mut self, step: Step) {
         match step {
             Step::Ask(who, file, kind) => self.ask(session(who), FileId(file), kind),
-            Step::Claim(who, file, keep) => {
-                self.claim(session(who), vec![Claim { file: FileId(file), keep }]);
+            Step::Demand(who, file, keep) => {
+                self.demand(session(who), vec![Demand { file: FileId(file), keep }]);
             }
-            Step::ClaimTwo(who) => {
-                let claim = |file| Claim { file: FileId(file), keep: LeaseKind::None };
-                self.claim(session(who), vec![claim(1), claim(2)]);
+            Step::DemandTwo(who) => {
+                let demand = |file| Demand { file: FileId(file), keep: LeaseKind::None };
+                self.demand(session(who), vec![demand(1), demand(2)]);
             }
             Step::Return(who, file, keep) => self.give_back(session(who), FileId(file), keep),
             Step::Reach(who) => {
@@ -101,9 +101,9 @@ impl Known {
                 let over = session(who);
                 self.given.retain(|_, given| given.0 != over);
                 self.from_before.remove(&over);
-                for (of, claims) in self.waiting.values_mut() {
+                for (of, demands) in self.waiting.values_mut() {
                     if *of == over {
-                        claims.clear();
+                        demands.clear();
                     }
                 }
                 let actions = self.leases.apply(Event::Ended { session: over });
@@ -128,9 +128,9 @@ impl Known {
                     None => assert!(number.0 > self.highest && got <= kind),
                 }
                 self.highest = self.highest.max(number.0);
-                for (of, claims) in self.waiting.values().filter(|(of, _)| *of != session) {
-                    let stops = |claim: &Claim| claim.file == file && claim.keep < got;
-                    assert!(!claims.iter().any(stops), "{of:?} would wait for it");
+                for (of, demands) in self.waiting.values().filter(|(of, _)| *of != session) {
+                    let stops = |demand: &Demand| demand.file == file && demand.keep < got;
+                    assert!(!demands.iter().any(stops), "{of:?} would wait for it");
                 }
                 self.given.insert(number, (session, file, got, None));
             }
@@ -138,11 +138,11 @@ impl Known {
         }
     }
 
-    fn claim(&mut self, session: SessionId, claims: Vec<Claim>) {
+    fn demand(&mut self, session: SessionId, demands: Vec<Demand>) {
         self.calls += 1;
         let (call, now) = (CallNumber(self.calls), self.now);
-        self.waiting.insert(call, (session, claims.clone()));
-        let actions = self.leases.apply(Event::Claimed { call, session, claims, now });
+        self.waiting.insert(call, (session, demands.clone()));
+        let actions = self.leases.apply(Event::Demanded { call, session, demands, now });
         self.take(actions);
     }
 
@@ -176,8 +176,8 @@ impl Known {
         for action in actions {
             match action {
                 Action::Go(call) => {
-                    let (of, claims) = self.waiting.remove(&call).expect("a call that waits");
-                    assert!(!self.is_stopped(of, &claims), "{call:?} goes too early");
+                    let (of, demands) = self.waiting.remove(&call).expect("a call that waits");
+                    assert!(!self.is_stopped(of, &demands), "{call:?} goes too early");
                 }
                 Action::Recall { session, file, number, keep } => {
                     let given = self.given.get_mut(&number).expect("a lease that was given");
@@ -189,22 +189,22 @@ impl Known {
         }
     }
 
-    fn is_stopped(&self, of: SessionId, claims: &[Claim]) -> bool {
-        claims.iter().any(|claim| {
+    fn is_stopped(&self, of: SessionId, demands: &[Demand]) -> bool {
+        demands.iter().any(|demand| {
             let others = self.given.values().filter(|given| given.0 != of);
             let unknown = self.from_before.iter().any(|one| *one != of);
-            (unknown && claim.keep == LeaseKind::None)
-                || others.clone().any(|given| given.1 == claim.file && given.2 > claim.keep)
+            (unknown && demand.keep == LeaseKind::None)
+                || others.clone().any(|given| given.1 == demand.file && given.2 > demand.keep)
         })
     }
 
     fn check(&self) {
-        for (call, (of, claims)) in &self.waiting {
-            assert!(self.is_stopped(*of, claims), "{call:?} waits for nothing");
-            for claim in claims {
+        for (call, (of, demands)) in &self.waiting {
+            assert!(self.is_stopped(*of, demands), "{call:?} waits for nothing");
+            for demand in demands {
                 let others = self.given.values().filter(|given| given.0 != *of);
-                for given in others.filter(|one| one.1 == claim.file && one.2 > claim.keep) {
-                    assert!(given.3.is_some_and(|told| told <= claim.keep), "nobody was told");
+                for given in others.filter(|one| one.1 == demand.file && one.2 > demand.keep) {
+                    assert!(given.3.is_some_and(|told| told <= demand.keep), "nobody was told");
                 }
             }
         }
@@ -236,13 +236,13 @@ impl Known {
     }
 }
 
-/// Every step of two sessions with one file, and with a second one that is claimed together with
+/// Every step of two sessions with one file, and with a second one that is demanded together with
 /// it.
 fn all_steps() -> Vec<Step> {
-    let mut steps = vec![Step::Gone(1), Step::Tick(20), Step::ClaimTwo(1)];
+    let mut steps = vec![Step::Gone(1), Step::Tick(20), Step::DemandTwo(1)];
     for who in [1, 2] {
         steps.extend([LeaseKind::Read, LeaseKind::Write].map(|kind| Step::Ask(who, 1, kind)));
-        steps.extend([LeaseKind::None, LeaseKind::Read].map(|keep| Step::Claim(who, 1, keep)));
+        steps.extend([LeaseKind::None, LeaseKind::Read].map(|keep| Step::Demand(who, 1, keep)));
         steps.extend([LeaseKind::None, LeaseKind::Read].map(|keep| Step::Return(who, 1, keep)));
         steps.push(Step::End(who));
     }
@@ -288,8 +288,8 @@ fn leases_are_right_after_long_random_sequences() {
             let kind = KINDS[below(3) as usize];
             known.step(match below(40) {
                 0..=13 => Step::Ask(who, file, kind),
-                14..=22 => Step::Claim(who, file, kind.min(LeaseKind::Read)),
-                23..=25 => Step::ClaimTwo(who),
+                14..=22 => Step::Demand(who, file, kind.min(LeaseKind::Read)),
+                23..=25 => Step::DemandTwo(who),
                 26..=34 => Step::Return(who, file, kind.min(LeaseKind::Read)),
                 35 => Step::Gone(file),
                 36 => Step::FromBefore(who),
@@ -308,13 +308,13 @@ fn a_client_that_returns_nothing_is_condemned_in_time() {
     let mut leases = Leases::new(1, PATIENCE);
     let (one, two, file) = (session(1), session(2), FileId(1));
     leases.apply(Event::Asked { session: one, file, kind: LeaseKind::Read });
-    let claims = vec![Claim { file, keep: LeaseKind::None }];
+    let demands = vec![Demand { file, keep: LeaseKind::None }];
     let call = CallNumber(1);
-    leases.apply(Event::Claimed { call, session: two, claims: claims.clone(), now });
+    leases.apply(Event::Demanded { call, session: two, demands: demands.clone(), now });
     assert_eq!(leases.apply(Event::Ticked { now: now + PATIENCE / 2 }), []);
     // Another session wants it, too: that does not extend the time.
     let later = now + PATIENCE / 2;
-    leases.apply(Event::Claimed { call: CallNumber(2), session: two, claims, now: later });
+    leases.apply(Event::Demanded { call: CallNumber(2), session: two, demands, now: later });
     assert_eq!(leases.apply(Event::Ticked { now: now + PATIENCE }), [Action::Condemn(one)]);
     let gone = leases.apply(Event::Ended { session: one });
     assert_eq!(gone, [Action::Go(call), Action::Go(CallNumber(2))]);

@@ -198,8 +198,8 @@ mod waiting {
         }
         for waiter in &there.waiters {
             let mode = waiter.changes[0].mode.unwrap();
-            let is_kept = waiter.kept_since.is_some();
-            seen.line.push((usize::from(waiter.session.0[0]), mode, is_kept));
+            let is_reserved = waiter.reserved_since.is_some();
+            seen.line.push((usize::from(waiter.session.0[0]), mode, is_reserved));
         }
         seen
     }
@@ -208,16 +208,17 @@ mod waiting {
     /// reserved for the others in `line`.
     fn is_free(seen: &Seen, line: &[(usize, LockMode, bool)], who: usize, mode: LockMode) -> bool {
         let held = seen.held.iter().enumerate().filter_map(|(of, held)| Some((of, (*held)?)));
-        let kept = line.iter().filter(|(.., is_kept)| *is_kept).map(|(of, mode, _)| (*of, *mode));
+        let kept =
+            line.iter().filter(|(.., is_reserved)| *is_reserved).map(|(of, mode, _)| (*of, *mode));
         let mut others = held.chain(kept).filter(|(of, _)| *of != who);
         others.all(|(_, held)| goes_with(held, mode))
     }
 
     fn check(before: &Seen, event: Event, after: &Seen, told: &[usize]) {
         let what = format!("{event:?}: {before:?} -> {after:?}, told {told:?}");
-        for (at, (who, mode, is_kept)) in after.line.iter().enumerate() {
+        for (at, (who, mode, is_reserved)) in after.line.iter().enumerate() {
             let others = [&after.line[..at], &after.line[at + 1..]].concat();
-            assert_eq!(is_free(after, &others, *who, *mode), *is_kept, "{what}");
+            assert_eq!(is_free(after, &others, *who, *mode), *is_reserved, "{what}");
         }
         for (who, mode) in after.held.iter().enumerate() {
             assert!(mode.is_none_or(|mode| is_free(after, &[], who, mode)), "{what}");
@@ -260,15 +261,19 @@ mod waiting {
         let told = locks.take_free();
         let told: Vec<usize> = told.iter().map(|free| usize::from(free.session.0[0])).collect();
         check(&before, event, &after, &told);
-        for (who, _, is_kept) in &after.line {
+        for (who, _, is_reserved) in &after.line {
             let was_kept = before.line.iter().any(|one| one.0 == *who && one.2);
             let by_reply = matches!(event, Event::Wait(by, _) if by == *who);
             let is_told = told.contains(who);
             match event {
                 // A waiter that was late is notified again if the lock is reserved for it again.
-                Event::Late => assert_eq!(is_told, *is_kept),
+                Event::Late => assert_eq!(is_told, *is_reserved),
                 _ => {
-                    assert_eq!(is_told, *is_kept && !was_kept && !by_reply, "{event:?} {before:?}");
+                    assert_eq!(
+                        is_told,
+                        *is_reserved && !was_kept && !by_reply,
+                        "{event:?} {before:?}"
+                    );
                 }
             }
         }
@@ -296,7 +301,7 @@ mod waiting {
                 let at = if matches!(event, Event::Late) { now + PATIENCE } else { now };
                 carry_out(&mut locks, *event, at);
                 for waiter in locks.files.values_mut().flat_map(|there| &mut there.waiters) {
-                    waiter.kept_since = waiter.kept_since.map(|_| now);
+                    waiter.reserved_since = waiter.reserved_since.map(|_| now);
                 }
                 if known.insert(seen(&locks)) {
                     states.push(locks);

@@ -1,6 +1,6 @@
-//! The claims of calls on leases: a function of the call and of the store.
+//! The demands of calls on leases: a function of the call and of the store.
 //!
-//! A call that changes a file, or adds or removes a name of it, claims it whole; one that accesses
+//! A call that changes a file, or adds or removes a name of it, demands it whole; one that accesses
 //! its bytes leaves others their read leases. The caller's rights are not checked here: at worst a
 //! lease is recalled for nothing.
 
@@ -8,17 +8,17 @@ use larder_wire::meta::Status;
 use larder_wire::meta::calls::{LookAt, OpenWhat};
 use larder_wire::meta::words::{FileId, LeaseKind, Place};
 
-use super::Claim;
+use super::Demand;
 use crate::change::Change;
 use crate::store::records::Entry;
 use crate::store::{Txn, key};
 
-/// The claims of a call.
-pub(crate) fn of(txn: &Txn<'_>, change: &Change) -> Result<Vec<Claim>, Status> {
-    let whole = |file| Some(Claim { file, keep: LeaseKind::None });
-    let data = |file| Some(Claim { file, keep: LeaseKind::Read });
+/// The demands of a call.
+pub(crate) fn of(txn: &Txn<'_>, change: &Change) -> Result<Vec<Demand>, Status> {
+    let whole = |file| Some(Demand { file, keep: LeaseKind::None });
+    let data = |file| Some(Demand { file, keep: LeaseKind::Read });
     let named = |place: &Place| named(txn, place);
-    let claims = match change {
+    let demands = match change {
         Change::Session(_)
         | Change::EndSession(_)
         | Change::Close(_)
@@ -64,7 +64,7 @@ pub(crate) fn of(txn: &Txn<'_>, change: &Change) -> Result<Vec<Claim>, Status> {
             named(&call.to)?.and_then(whole),
         ],
     };
-    Ok(claims.into_iter().flatten().collect())
+    Ok(demands.into_iter().flatten().collect())
 }
 
 /// The file of a name.
