@@ -100,7 +100,7 @@ impl Cache {
 
     /// The key of a number.
     pub fn key_of(&self, no: FileNo) -> Option<Vec<u8>> {
-        self.store.index.get(&key(tag::KEY_OF_NUMBER, no, &[]))
+        self.store.key_of(no)
     }
 
     /// Gives a number another key: the server gave the same file a new handle. Records and data

@@ -18,6 +18,7 @@ use larder_io::FsKind;
 
 use crate::file::CachedFile;
 use crate::kept_record::{Keeping, KeptRecord, kept_key};
+use crate::lock;
 use crate::pool::data_dir;
 use crate::state::State;
 use crate::store::Store;
@@ -53,6 +54,7 @@ impl CachedFile {
             }
             let keeping = if kept.is_sent { Keeping::Sending } else { Keeping::Kept };
             state.set_keeping(keeping, Some(changes));
+            store.note_kept(self.number());
             index.put(kept_key(self.number()), Some(kept.encode()));
         }
         index.commit().map_err(|error| io::Error::other(error.to_string()))
@@ -66,6 +68,36 @@ impl CachedFile {
     /// Whether all local changes are kept, as far as they are known.
     pub fn is_all_kept(&self) -> bool {
         self.state().is_all_kept()
+    }
+
+    /// Whether a crash of the machine may bring back changes that were kept and are not unsent any
+    /// more: they would be sent again.
+    pub fn may_come_back(&self) -> bool {
+        let (index, no) = (&self.store.index, self.number());
+        let kept = lock(&self.store.kept);
+        // In an index that has failed no key is found any more, and gets another number.
+        let same = || {
+            let key = index.is_poisoned().then(|| self.store.key_of(no))??;
+            kept.values().find(|on_disk| on_disk.key.as_deref() == Some(&key))
+        };
+        let gone = kept.get(&no).or_else(same).map(|on_disk| on_disk.gone);
+        drop(kept);
+        match gone {
+            None => false,
+            Some(None) => self.keeping() == Keeping::Nothing,
+            Some(Some(commit)) => !index.has_committed(commit),
+        }
+    }
+
+    /// Nothing comes back, from now on ([`CachedFile::may_come_back`]). Waits for the disk.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub fn forget_kept(&self) -> io::Result<()> {
+        if !self.may_come_back() {
+            return Ok(());
+        }
+        self.store.index.commit().map_err(|error| io::Error::other(error.to_string()))
     }
 
     /// Kept changes will be sent from now on, in one request or, if that `is_durable`, several:

@@ -31,6 +31,15 @@ pub enum Keeping {
     Sending,
 }
 
+/// What is known of a record of kept changes, also when the index has failed.
+#[derive(Debug)]
+pub(crate) struct KeptOnDisk {
+    /// Of the file.
+    pub(crate) key: Option<Vec<u8>>,
+    /// The commit that makes its removal durable, if it was removed.
+    pub(crate) gone: Option<u64>,
+}
+
 impl KeptRecord {
     const FORMAT: u8 = 1;
 

@@ -123,9 +123,11 @@ impl CachedFile {
         }
         let notes = state.take_notes();
         let mut puts = Vec::with_capacity(1 + notes.ranges.len());
+        let mut unkept = false;
         if let Some(record) = notes.record {
             if record.is_none() && state.set_keeping(Keeping::Nothing, None) != Keeping::Nothing {
                 puts.push((kept_key(self.number()), None));
+                unkept = true;
             }
             let value = record.as_ref().map(LocalRecord::encode);
             puts.push((key(tag::LOCAL, self.number(), &[]), value));
@@ -135,6 +137,9 @@ impl CachedFile {
             puts.push((range_key(self.number(), start), end));
         }
         index.put_all(puts);
+        if unkept {
+            self.store.note_unkept(self.number());
+        }
     }
 
     /// The local file with its changes was synced: the next commit makes them survive the boot.
@@ -154,9 +159,11 @@ impl CachedFile {
         let keys = ranges.into_iter().map(|(key, _)| key);
         let keys = keys.chain([key(tag::LOCAL, self.number(), &[])]);
         let kept = state.set_keeping(Keeping::Nothing, None) != Keeping::Nothing;
-        let kept = kept.then(|| kept_key(self.number()));
-        let keys = keys.chain(kept);
+        let keys = keys.chain(kept.then(|| kept_key(self.number())));
         index.put_all(keys.map(|key| (key, None)).collect());
+        if kept {
+            self.store.note_unkept(self.number());
+        }
     }
 
     /// Restores the local changes of an earlier run, if there are any, after the rest was loaded.

@@ -15,6 +15,7 @@ use crate::codec::{Reader, Writer};
 use crate::config::{CacheError, Config, OpenError};
 use crate::gauge::Gauge;
 use crate::index::{INDEX_FILE, Index, SUSPECT_FILE};
+use crate::kept_record;
 use crate::label::{self, Found};
 use crate::local::{BootEnded, keep_synced, with_local_changes};
 use crate::maintain::DATA_DIRS;
@@ -83,6 +84,7 @@ pub(crate) fn open(
         files: Mutex::default(),
         unsaved: Mutex::default(),
         carried: Mutex::default(),
+        kept: Mutex::default(),
         new_names: Mutex::default(),
         durable_dirs: Mutex::default(),
         assigning: Mutex::default(),
@@ -95,6 +97,7 @@ pub(crate) fn open(
         lock_file: Mutex::new(Some(lock_file)),
     });
     lock(&store.carried).extend(with_local_changes(&store.index));
+    kept_record::all(&store.index).into_iter().for_each(|(no, _)| store.note_kept(no));
     store.sweep_memory();
     if store.gauge.wants_cull(&*store.disk, &*store.clock) {
         // Others may have filled the disk meanwhile.

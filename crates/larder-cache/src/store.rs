@@ -15,10 +15,11 @@ use larder_io::{Clock, Disk, DiskFile, Monotonic};
 use crate::file::CachedFile;
 use crate::gauge::{Gauge, Reserved};
 use crate::index::Index;
+use crate::kept_record::KeptOnDisk;
 use crate::memory::{Memory, is_in_memory};
 use crate::pool::Pool;
 use crate::recent::Recent;
-use crate::records::FileRecord;
+use crate::records::{FileRecord, key, tag};
 use crate::slots::Slots;
 use crate::turns::Turns;
 use crate::unwritten::Unwritten;
@@ -77,6 +78,9 @@ impl Bell {
     }
 }
 
+/// From so many records on, those whose removal is durable are forgotten.
+const KEPT_MAX: usize = 1024;
+
 /// The shared part of a cache.
 #[derive(Debug)]
 pub(crate) struct Store {
@@ -108,6 +112,8 @@ pub(crate) struct Store {
     pub(crate) unsaved: Mutex<BTreeMap<FileNo, Arc<CachedFile>>>,
     /// Files with local changes of an earlier run, until they are loaded.
     pub(crate) carried: Mutex<BTreeSet<FileNo>>,
+    /// Files of which the disk may have a record of kept changes.
+    pub(crate) kept: Mutex<BTreeMap<FileNo, KeptOnDisk>>,
     /// Directories with names that are not durable yet.
     pub(crate) new_names: Mutex<BTreeSet<String>>,
     /// Data directories that a crash leaves where they are. They are never removed.
@@ -130,6 +136,30 @@ pub(crate) struct Store {
 }
 
 impl Store {
+    /// A file's kept changes are on record.
+    pub(crate) fn note_kept(&self, no: FileNo) {
+        let key = self.key_of(no);
+        lock(&self.kept).insert(no, KeptOnDisk { key, gone: None });
+    }
+
+    /// The record of a file's kept changes was removed: the next commit makes that durable.
+    pub(crate) fn note_unkept(&self, no: FileNo) {
+        let mut kept = lock(&self.kept);
+        if kept.len() >= KEPT_MAX {
+            kept.retain(|_, on_disk| {
+                on_disk.gone.is_none_or(|commit| !self.index.has_committed(commit))
+            });
+        }
+        if let Some(on_disk) = kept.get_mut(&no) {
+            on_disk.gone = Some(self.index.next_commit());
+        }
+    }
+
+    /// The key of a number.
+    pub(crate) fn key_of(&self, no: FileNo) -> Option<Vec<u8>> {
+        self.index.get(&key(tag::KEY_OF_NUMBER, no, &[]))
+    }
+
     /// Makes the name of a local file in this data directory durable. Always syncs: another thread
     /// that does may not have finished.
     ///

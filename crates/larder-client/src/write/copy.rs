@@ -107,6 +107,7 @@ impl Core {
         if unsent.is_bound || unsent.bytes > 0 {
             self.upload_locked(node, &transfer, copy.cred.deadline).await?;
         }
+        self.forget_kept(node).await?;
         // A server that grants leases does not report the attributes from before a copy.
         self.lease_before_change(node, &copy.cred).await;
         copy.cred = copy.cred.until(transfer.extend(copy.cred.deadline));

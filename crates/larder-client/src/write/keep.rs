@@ -115,6 +115,23 @@ impl Core {
         })
     }
 
+    /// What was kept of the file, and is at the server by now, is not sent again after a crash of
+    /// the machine: other bytes come next, or are acknowledged.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if this machine's disk does not record that.
+    pub(crate) async fn forget_kept(&self, node: &Node) -> Result<()> {
+        let file = self.file(node);
+        if !file.may_come_back() {
+            return Ok(());
+        }
+        let forgotten = blocking(move || file.forget_kept()).await?;
+        forgotten.map_err(|error| {
+            tracing::error!(ino = node.ino.0, %error, "the cache's disk does not forget what it kept");
+            Error::Io
+        })
+    }
+
     /// Whether the server's file has our bytes in every unsent range, and ends where ours does.
     async fn is_sent_already(&self, node: &Arc<Node>, cred: &Cred, size: u64) -> Result<bool> {
         let file = self.file(node);

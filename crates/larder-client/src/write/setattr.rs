@@ -63,6 +63,9 @@ impl Core {
         if self.has_unsent(node) {
             self.upload_locked(node, transfer, cred.deadline).await?;
         }
+        if set.size.is_some() {
+            self.forget_kept(node).await?;
+        }
         let cred = &cred.until(transfer.extend(cred.deadline));
         self.begin_change(node);
         let answer = on_handle!(self, cred, node, handle =>

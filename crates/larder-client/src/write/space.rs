@@ -26,6 +26,7 @@ impl Core {
         let transfer = node.transfer.begin(deadline).await?;
         // This includes what the kernel wrote itself.
         self.upload_locked(&node, &transfer, deadline).await?;
+        self.forget_kept(&node).await?;
         let cred = &opened.cred.until(transfer.extend(deadline));
         self.begin_change(&node);
         let token = self.open_files.token(ino, true);

@@ -185,6 +185,7 @@ impl Core {
         if node.state().opens().bypassing() {
             return Err(Error::NoSpace);
         }
+        self.forget_kept(node).await?;
         let len = u32::try_from(data.len()).expect("a write request is short");
         let cred = &cred.until(transfer.extend(cred.deadline));
         self.begin_change(node);

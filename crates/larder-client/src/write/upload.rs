@@ -98,6 +98,7 @@ impl Core {
             Keeping::Nothing => node.state().unsent().given_time(),
             Keeping::Kept | Keeping::Sending => Some(node.state().attr().mtime),
         };
+        let is_all_kept = file.is_all_kept();
         self.begin_sending_kept(node, &cred).await?;
         self.lease_before_many_are_lost(node, &file, &cred, &dirty).await;
         let _shown = TimeOnWay::show(node, written_at);
@@ -107,6 +108,9 @@ impl Core {
         self.end_upload(node, &file, &dirty, held, sent)?;
         if let Some(mtime) = written_at.filter(|_| !self.has_unsent(node)) {
             self.set_time_of_writing(node, &cred, mtime).await;
+        }
+        if !is_all_kept {
+            self.forget_kept(node).await?;
         }
         Ok(())
     }

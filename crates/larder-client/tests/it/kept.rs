@@ -6,7 +6,7 @@ use std::time::Duration;
 use larder_class::{Classes, Level, Sources, load};
 use larder_client::{Here, Options, offer};
 use larder_io::Image;
-use larder_vfs::{Error, FileSystem, Remote};
+use larder_vfs::{Error, FileSystem, Remote, Stability};
 
 use crate::rig::{Rig, WRITE, pass, pattern, root};
 
@@ -151,6 +151,35 @@ async fn whenever_the_machine_crashes_what_was_closed_gets_to_the_server() {
     }
     println!("{images} crashes");
     assert!(images > 4);
+}
+
+/// Bytes that were kept, and sent, stay on record until the next commit. If newer ones were
+/// acknowledged at the server meanwhile, a crash does not send the older ones again.
+#[tokio::test]
+async fn what_was_kept_does_not_come_back_over_what_was_acknowledged_later() {
+    // In several requests, and in one.
+    let (long, short) = (pattern(1, 3 << 20), b"older".to_vec());
+    for (file, older, cuts) in
+        [("long", &long, false), ("long", &long, true), ("short", &short, false)]
+    {
+        let rig = Rig::new(generated()).await;
+        rig.put(file, older).await;
+        rig.client.sync(&|_| true).await.unwrap();
+        let open = rig.open(&root(), file, WRITE).await.unwrap();
+        let newer = if cuts {
+            open.truncate(3).await.unwrap();
+            older[..3].to_vec()
+        } else {
+            let (id, at_once) = (Some(open.id), Stability::FileSync);
+            let write = rig.client.write(&root(), open.ino, id, 0, b"newer", at_once);
+            assert_eq!(write.wait().await.unwrap().stability, at_once);
+            [b"newer", &older[5..]].concat()
+        };
+        let next = rig.boot(rig.disk.crash(Image::Synced), rig.server.another_client()).await;
+        next.client.sync(&|_| true).await.unwrap();
+        assert!(at_server(&next, file).await == newer, "{file} {cuts}");
+        assert!(next.set_aside().is_empty(), "{file} {cuts}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -18,6 +18,7 @@ mod faults;
 mod fill;
 mod foreign;
 mod identity;
+mod journal_disk;
 mod kept;
 mod killed;
 mod leases;

@@ -91,16 +91,21 @@ impl Rig {
 
     /// The same, of a mount that is the only writer of names.
     pub(crate) async fn exclusive(options: Options) -> Rig {
-        Rig::licensed(SOLE, options).await
+        Rig::licensed(SOLE, Arc::new(SimClock::new()), options).await
+    }
+
+    /// The same, for calls that overlap.
+    pub(crate) async fn exclusive_ticking(options: Options) -> Rig {
+        Rig::licensed(SOLE, Arc::new(SimClock::ticking()), options).await
     }
 
     /// The same, of a mount that works without its server.
     pub(crate) async fn offline(options: Options) -> Rig {
-        Rig::licensed(OFFLINE, options).await
+        Rig::licensed(OFFLINE, Arc::new(SimClock::new()), options).await
     }
 
-    async fn licensed(licence: Licence, options: Options) -> Rig {
-        let (server, clock) = (Arc::new(MemRemote::new()), Arc::new(SimClock::new()));
+    async fn licensed(licence: Licence, clock: Arc<SimClock>, options: Options) -> Rig {
+        let server = Arc::new(MemRemote::new());
         clock.advance(Duration::from_secs(1000));
         let disk = Arc::new(SimDisk::recording());
         let cache = open_cache(&clock, disk.clone());
