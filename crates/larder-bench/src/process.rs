@@ -10,7 +10,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 /// Longest wait for a command that does its work and ends.
 pub(crate) const COMMAND_MAX: Duration = Duration::from_secs(30);
@@ -165,6 +165,22 @@ pub(crate) fn cpu_of_group_s(leader: u32) -> f64 {
         .filter(|(group, _)| *group == leader)
         .map(|(_, s)| s)
         .sum()
+}
+
+/// Kills the processes of a group that run this program. Returns whether there was one.
+pub(crate) fn kill_of_group(leader: u32, program: &str) -> bool {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let mut found = false;
+    for entry in entries {
+        let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+        let is_it = stat.contains(&format!(" ({program}) "));
+        if is_it && cpu_of(&stat).is_some_and(|(group, _)| group == leader) {
+            let number = entry.file_name().to_str().and_then(|name| name.parse().ok());
+            let Some(process) = number.and_then(Pid::from_raw) else { continue };
+            found |= kill_process(process, Signal::KILL).is_ok();
+        }
+    }
+    found
 }
 
 /// CPU time of one process, in seconds; zero if it is gone.

@@ -30,7 +30,7 @@ pub use beside::{Local, locals};
 pub use confined::Confinement;
 use confined::{Disk, Group};
 pub use contestant::{Contestant, LARDER, PLAIN, Server, contestants};
-use ganesha::Ganesha;
+use ganesha::{Ganesha, Renewal};
 pub use served::Protocol;
 use served::{Export, How, Names, spawn_at};
 pub use volume::Parts;
@@ -79,7 +79,7 @@ pub struct Stand {
     mounts: Vec<Arc<Mount>>,
     export: Export,
     asynchronous: Option<Export>,
-    ganesha: Option<Ganesha>,
+    ganeshas: Vec<(&'static str, Ganesha)>,
     volumes: Vec<(&'static str, Volume)>,
     groups: Vec<Group>,
     way: Way,
@@ -117,7 +117,7 @@ impl Stand {
         let top = tempfile::Builder::new().prefix("larder-bench-").tempdir_in("/var/tmp")?;
         let confined = confinement.map(|confinement| {
             let disk = Disk::create(top.path(), confinement)?;
-            Ok::<_, anyhow::Error>((disk.group(0)?, disk))
+            Ok::<_, anyhow::Error>((disk.group()?, disk))
         });
         let (groups, disk, unconfined) = match confined {
             Some(Ok((group, disk))) => (vec![group], Some(disk), None),
@@ -165,7 +165,7 @@ impl Stand {
             mounts: Vec::new(),
             export,
             asynchronous: None,
-            ganesha: None,
+            ganeshas: Vec::new(),
             volumes: Vec::new(),
             groups,
             way,
@@ -184,20 +184,24 @@ impl Stand {
         self.unconfined.as_deref()
     }
 
-    /// nfs-ganesha, which is started when it is first requested. It is reached over a link of its
-    /// own, without a limit.
-    fn ganesha(&mut self) -> Result<&Ganesha> {
-        if self.ganesha.is_none() {
+    /// The nfs-ganesha of a contestant, which is started when it is first requested. It is reached
+    /// over a link of its own, without a limit.
+    fn ganesha(&mut self, name: &'static str) -> Result<&Ganesha> {
+        if self.ganesha_of(name).is_none() {
             ganesha::is_installed()?;
-            let group = |disk: &Disk| disk.group(ganesha::OWN_BYTES);
+            let group = |disk: &Disk| disk.growing_group(ganesha::OWN);
             let group = self.disk.as_ref().map(group).transpose()?;
             let at = self.disk.as_ref().map_or(self.top.path(), Disk::mountpoint);
-            let state = self.top.path().join("ganesha");
-            let server = Ganesha::start(&state, &at.join("ganesha"), group.as_ref());
+            let (state, dir) = (self.top.path().join("servers").join(name), at.join(name));
+            let server = Ganesha::start(&state, &dir, group.as_ref());
             self.groups.extend(group);
-            self.ganesha = Some(server?);
+            self.ganeshas.push((name, server?));
         }
-        Ok(self.ganesha.as_ref().expect("just started"))
+        Ok(self.ganesha_of(name).expect("just started"))
+    }
+
+    fn ganesha_of(&self, name: &str) -> Option<&Ganesha> {
+        self.ganeshas.iter().find(|(of, _)| *of == name).map(|(_, ganesha)| ganesha)
     }
 
     /// Our server of a directory of its own, with names that may not be on the disk yet when it
@@ -329,8 +333,11 @@ impl Stand {
             }
             costs.into_iter().map(|(name, cost)| (name.to_owned(), cost)).collect()
         }));
-        target.restart =
-            Some(Arc::new(move |empty| mounts.iter().try_for_each(|mount| mount.restart(empty))));
+        let renewal = served.renewal;
+        target.restart = Some(Arc::new(move |empty| {
+            renewal.as_ref().map_or(Ok(()), Renewal::renew)?;
+            mounts.iter().try_for_each(|mount| mount.restart(empty))
+        }));
         Ok(target)
     }
 
@@ -358,7 +365,7 @@ impl Stand {
             options.push("plain".to_owned());
         }
         let server = match contestant.server {
-            Server::Ganesha => self.ganesha.as_ref().map(|ganesha| &ganesha.netns),
+            Server::Ganesha => self.ganesha_of(contestant.name).map(|ganesha| &ganesha.netns),
             Server::Own | Server::Asynchronous | Server::Volume(_) => self.netns(),
         };
         let netns = match server.filter(|_| self.own_namespaces) {
@@ -391,6 +398,7 @@ impl Stand {
                 options: self.protocol.options().iter().map(ToString::to_string).collect(),
                 exported: Some(self.export.dir.clone()),
                 disks: None,
+                renewal: None,
                 processes: vec![("server_cpu_s", self.export.pid())],
             }),
             Server::Asynchronous => {
@@ -401,12 +409,15 @@ impl Stand {
                     options: protocol.options().iter().map(ToString::to_string).collect(),
                     exported: Some(export.dir.clone()),
                     disks: None,
+                    renewal: None,
                     processes: vec![("server_cpu_s", export.pid())],
                 })
             }
             Server::Ganesha => {
-                let ganesha = self.ganesha()?;
+                let is_small = self.disk.is_some();
+                let ganesha = self.ganesha(contestant.name)?;
                 Ok(Served {
+                    renewal: is_small.then(|| ganesha.renewal()),
                     source: ganesha.source(),
                     options: vec![Ganesha::option()],
                     exported: Some(ganesha.dir.clone()),
@@ -421,6 +432,7 @@ impl Stand {
                     options: volume.options(),
                     exported: None,
                     disks: Some(volume.dir.clone()),
+                    renewal: None,
                     processes: volume.processes(),
                 })
             }
@@ -462,6 +474,8 @@ struct Served {
     exported: Option<PathBuf>,
     /// Further directories with its bytes.
     disks: Option<PathBuf>,
+    /// Starts it again before each round.
+    renewal: Option<Renewal>,
     /// The label for its processes' time, and the leaders of their groups.
     processes: Vec<(&'static str, u32)>,
 }

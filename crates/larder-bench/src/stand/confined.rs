@@ -15,6 +15,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -22,6 +25,12 @@ use crate::process::succeed;
 
 /// Size of the disk, in bytes: a sparse file.
 const DISK_BYTES: u64 = 4 << 30;
+
+/// The file with the limit of a group's memory: in version 2 and 1.
+const MEMORY_LIMITS: [&str; 2] = ["memory.max", "memory.limit_in_bytes"];
+
+/// How often the memory of a growing group is adjusted.
+const GROWTH_LOOK: Duration = Duration::from_millis(20);
 
 /// Where control groups are.
 const CGROUPS: &str = "/sys/fs/cgroup";
@@ -67,20 +76,35 @@ impl Disk {
         &self.mountpoint
     }
 
-    /// A group for a server of its own, with the whole of the memory, and with `own_bytes` more for
-    /// what its processes need beside it.
+    /// A group for a server of its own, with the whole of the memory.
     ///
     /// # Errors
     /// If control groups cannot be made here.
-    pub(super) fn group(&self, own_bytes: u64) -> Result<Group> {
+    pub(super) fn group(&self) -> Result<Group> {
+        self.group_of(self.confinement.memory_bytes)
+    }
+
+    /// The same for a server whose processes have memory of their own beside it, which grows with
+    /// what they take.
+    ///
+    /// # Errors
+    /// If control groups cannot be made here.
+    pub(super) fn growing_group(&self, own: OwnMemory) -> Result<Group> {
+        let memory_bytes = self.confinement.memory_bytes;
+        let mut group = self.group_of(memory_bytes + own.beside(0))?;
+        group.growth = Some(Growth::start(group.dirs.clone(), memory_bytes, own));
+        Ok(group)
+    }
+
+    fn group_of(&self, memory_bytes: u64) -> Result<Group> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("larder-bench-{}-{}", std::process::id(), COUNT.fetch_add(1, Relaxed));
         let device = fs::metadata(&self.device)?.rdev();
         let device = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
-        let Confinement { memory_bytes, disk_bytes_per_s: rate } = self.confinement;
-        let mut group = Group { dirs: Vec::new() };
+        let rate = self.confinement.disk_bytes_per_s;
+        let mut group = Group { dirs: Vec::new(), growth: None };
         for Setting { dir, file, value } in
-            settings(Path::new(CGROUPS), &device, memory_bytes + own_bytes, rate)?
+            settings(Path::new(CGROUPS), &device, memory_bytes, rate)?
         {
             let dir = dir.join(&name);
             if !group.dirs.contains(&dir) {
@@ -113,6 +137,58 @@ impl Drop for Disk {
 #[derive(Debug)]
 pub(super) struct Group {
     dirs: Vec<PathBuf>,
+    growth: Option<Growth>,
+}
+
+/// What the processes of a group may take for themselves, beside the memory of the machine that
+/// they share with the page cache, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OwnMemory {
+    /// More than they have taken.
+    pub(super) ahead_bytes: u64,
+    /// In all: beyond that the kernel kills one.
+    pub(super) most_bytes: u64,
+}
+
+impl OwnMemory {
+    /// What they may take if they have taken this much.
+    fn beside(self, taken_bytes: u64) -> u64 {
+        (taken_bytes + self.ahead_bytes).min(self.most_bytes)
+    }
+}
+
+/// Has the memory of a group grow with what its processes take. Ends when it is dropped.
+#[derive(Debug)]
+struct Growth {
+    end: Option<mpsc::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Growth {
+    /// A thread that adjusts the limits until the sender is dropped.
+    fn start(dirs: Vec<PathBuf>, memory_bytes: u64, own: OwnMemory) -> Growth {
+        let (end, ended) = mpsc::channel::<()>();
+        let follow = move || {
+            while ended.recv_timeout(GROWTH_LOOK) == Err(RecvTimeoutError::Timeout) {
+                for dir in &dirs {
+                    // A group of another resource has neither file.
+                    let Ok(stat) = fs::read_to_string(dir.join("memory.stat")) else { continue };
+                    let limit = memory_bytes + own.beside(taken(&stat).unwrap_or(0));
+                    let file = MEMORY_LIMITS.map(|file| dir.join(file));
+                    let file = file.iter().find(|file| file.exists());
+                    // It is raised again at the next look if this fails.
+                    let _ = file.map(|file| fs::write(file, limit.to_string()));
+                }
+            }
+        };
+        Growth { end: Some(end), thread: Some(std::thread::spawn(follow)) }
+    }
+}
+
+/// What the processes of a group take, by its `memory.stat`, in bytes: in version 2 and 1.
+fn taken(stat: &str) -> Option<u64> {
+    let mut lines = stat.lines().filter_map(|line| line.split_once(' '));
+    lines.find(|(name, _)| ["anon", "rss"].contains(name))?.1.parse().ok()
 }
 
 /// A command that joins the group, if there is one, and then becomes the given command. Other
@@ -134,8 +210,16 @@ pub(super) fn confine(group: Option<&Group>, command: Command) -> Command {
     }
 }
 
+impl Drop for Growth {
+    fn drop(&mut self) {
+        drop(self.end.take());
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
 impl Drop for Group {
     fn drop(&mut self) {
+        drop(self.growth.take());
         for dir in &self.dirs {
             let gone =
                 crate::process::wait_for("the group's end", crate::process::START_MAX, || {
@@ -189,6 +273,29 @@ fn settings(top: &Path, device: &str, memory_bytes: u64, rate: u64) -> Result<Ve
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_memory_of_a_growing_group_follows_what_its_processes_take() {
+        const MIB: u64 = 1 << 20;
+        let own = OwnMemory { ahead_bytes: 32 * MIB, most_bytes: 1000 * MIB };
+        for (taken, beside) in [(0, 32), (88, 120), (500, 532), (968, 1000), (2000, 1000)] {
+            assert_eq!(own.beside(taken * MIB), beside * MIB, "{taken}");
+        }
+        assert_eq!(taken("cache 7\nrss 300\nrss_huge 5\n"), Some(300));
+        assert_eq!(taken("anon 300\nfile 7\n"), Some(300));
+        assert_eq!(taken("cache 7\n"), None);
+        let dir = tempfile::tempdir().unwrap();
+        let limit = dir.path().join("memory.max");
+        fs::write(&limit, "0").unwrap();
+        fs::write(dir.path().join("memory.stat"), format!("anon {}\n", 500 * MIB)).unwrap();
+        let growth = Growth::start(vec![dir.path().to_owned()], 60 * MIB, own);
+        let wanted = (592 * MIB).to_string();
+        crate::process::wait_for("the limit", crate::process::START_MAX, || {
+            Ok(fs::read_to_string(&limit).ok().filter(|limit| *limit == wanted))
+        })
+        .unwrap();
+        drop(growth);
+    }
 
     #[test]
     fn both_versions_of_control_groups_are_set_as_they_want_it() {

@@ -39,7 +39,7 @@ pub enum Server {
     Own,
     /// Ours, beside it, with names that may not be on the disk yet when it answers.
     Asynchronous,
-    /// nfs-ganesha's, beside it, of the same disk.
+    /// An nfs-ganesha's of its own, beside it, of the same disk.
     Ganesha,
     /// A volume of its own, of the same disk.
     Volume(Parts),
@@ -77,9 +77,9 @@ pub fn contestants(suite: &str, protocol: Protocol) -> Vec<Contestant> {
             Contestant { options: TCP, ..LARDER },
             plain("plain", TCP, Server::Own),
             plain("plain-udp", UDP, Server::Own),
-            // Not over UDP: behind a slow disk it keeps every repeated call, until the kernel kills
-            // it for its memory.
             plain("plain-ganesha", TCP, Server::Ganesha),
+            plain("plain-ganesha-udp", UDP, Server::Ganesha),
+            plain("plain-ganesha-udp", UDP, Server::Ganesha),
         ],
         "snapdragon" => vec![
             volume("secure", "secure"),
