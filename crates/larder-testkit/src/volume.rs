@@ -2,16 +2,16 @@
 //! behind its sockets, each on a runtime of its own, so that it can be ended as by a signal.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use larder_disk::{Config as DiskConfig, Device, DiskService, Identity, OpenError, Store};
-use larder_io::{Clock, Disk, Fault, Image, RealClock, RealDisk, SimDisk};
+use larder_io::{Clock, Disk, Fault, Headroom, Image, MemDisk, RealClock, RealDisk, SimDisk};
 use larder_meta::disks::{ControlledDisks, DiskAddress, Disks};
 use larder_meta::engine::embedded::{Embedded, Sizes};
 use larder_meta::engine::{Engine, EngineError};
-use larder_meta::volume::{self, NewDisk};
+use larder_meta::volume::{self, NewDisk, Place};
 use larder_meta::{Metadata, Options};
 use larder_rpc::server::{Config, Server, Service, SourcePorts};
 use larder_wire::capability::{DiskId, VolumeId};
@@ -28,6 +28,8 @@ const VOLUME: VolumeId = VolumeId([9; 16]);
 enum Medium {
     Real(Arc<TempDir>, String),
     Simulated(SimDisk),
+    /// Of a memory disk: with each start there is nothing in it.
+    Memory,
 }
 
 /// One of the servers of the volume.
@@ -36,6 +38,8 @@ struct Host {
     medium: Medium,
     /// The address on which it listens.
     at: SocketAddr,
+    /// The disk that it serves, if it is one and runs.
+    device: Arc<Mutex<Weak<Device>>>,
     /// Bound to the server's port, but not listening. While the server is dead, no program that
     /// asks for any port gets this one, and connections to it are refused.
     _reserved: TcpSocket,
@@ -58,8 +62,10 @@ pub struct Volume {
     disk_bytes: u64,
     clock: Arc<dyn Clock>,
     meta: Host,
-    /// One disk for each copy that the volume keeps.
+    /// One disk for each copy that the volume keeps, then memory disks.
     disks: Vec<Host>,
+    /// The store of the metadata, while that is served.
+    engine: Arc<Mutex<Weak<dyn Engine>>>,
     /// The address of the first disk that clients are given, if it is not the real one (a relay).
     disk_shown: Option<SocketAddr>,
 }
@@ -79,6 +85,7 @@ impl Medium {
                 Arc::new(RealDisk::open(&path).expect("it is there"))
             }
             Medium::Simulated(disk) => Arc::new(disk.clone()),
+            Medium::Memory => Arc::new(MemDisk::new()),
         }
     }
 }
@@ -90,7 +97,8 @@ impl Host {
         reserved.set_reuseaddr(true).expect("an option of sockets");
         reserved.bind(SocketAddr::from(([127, 0, 0, 1], 0))).expect("a free port");
         let at = reserved.local_addr().expect("it is bound");
-        Host { medium, at, _reserved: reserved, running: None }
+        let device = Arc::new(Mutex::new(Weak::new()));
+        Host { medium, at, device, _reserved: reserved, running: None }
     }
 
     fn kill(&mut self, image: Image) {
@@ -182,10 +190,49 @@ impl Volume {
         }
         drop(engine);
         let (meta, disks) = (Host::new(meta), disks.into_iter().map(Host::new).collect());
+        let engine: Weak<Embedded> = Weak::new();
+        let engine: Weak<dyn Engine> = engine;
+        let engine = Arc::new(Mutex::new(engine));
         let mut volume =
-            Volume { setup, options, disk_bytes, clock, meta, disks, disk_shown: None };
+            Volume { setup, options, disk_bytes, clock, meta, disks, engine, disk_shown: None };
         volume.start();
         volume
+    }
+
+    /// Adds memory disks beside each other, as large as the others. The metadata server is killed
+    /// for that, and started again.
+    pub fn add_memory(&mut self, count: usize) {
+        self.kill_meta(Image::Written);
+        let engine = engine(&self.meta.medium.open());
+        let new = NewDisk {
+            id: [2; 16],
+            address: "memory".into(),
+            bytes: self.disk_bytes,
+            is_memory: true,
+        };
+        let first = volume::add_disk(&*engine, &new).expect("a new disk");
+        for _ in 1..count {
+            volume::enrol(&*engine, &new, Place::Beside(first)).expect("a new disk");
+        }
+        drop(engine);
+        self.disks.extend((0..count).map(|_| Host::new(Medium::Memory)));
+        self.start();
+    }
+
+    /// What the machine of a disk, counted from 0, has left of memory for it.
+    ///
+    /// # Panics
+    /// If the disk does not run.
+    pub fn note_headroom(&self, at: usize, headroom: Headroom) {
+        let device = self.disks[at].device.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
+        device.expect("it runs").note_headroom(headroom);
+    }
+
+    /// What is asked of the store of the metadata, as of its last commit. `None` while it is not
+    /// served.
+    pub fn ask<T>(&self, ask: impl FnOnce(&dyn Engine) -> T) -> Option<T> {
+        let engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
+        engine.map(|engine| ask(&*engine))
     }
 
     /// The address of the metadata server.
@@ -226,7 +273,7 @@ impl Volume {
 
     fn start_disk(&mut self, at: usize, master: MasterKey) {
         let (setup, bytes, medium) = (self.setup, self.disk_bytes, self.disks[at].medium.open());
-        let clock = Arc::clone(&self.clock);
+        let (clock, served) = (Arc::clone(&self.clock), Arc::clone(&self.disks[at].device));
         self.disks[at].run(async move {
             // Disks are numbered from 1.
             let disk = DiskId(u32::try_from(at).expect("a few") + 1);
@@ -235,8 +282,9 @@ impl Volume {
                 Err(OpenError::InUse) => None,
                 opened => Some(opened.expect("the disk's own store")),
             });
-            let device = Device::start(DiskConfig::new(identity, master, clock), store);
-            DiskService::new(Arc::new(device))
+            let device = Arc::new(Device::start(DiskConfig::new(identity, master, clock), store));
+            *served.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(&device);
+            DiskService::new(device)
         });
     }
 
@@ -246,8 +294,10 @@ impl Volume {
         let mut shown = addresses.clone();
         shown[0] = self.disk_shown.unwrap_or(shown[0]);
         let clock = Arc::clone(&self.clock);
+        let served = Arc::clone(&self.engine);
         self.meta.run(async move {
             let engine = engine(&medium);
+            *served.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(&engine);
             let disks = volume::disks(&*engine).expect("a volume").into_iter().zip(addresses);
             let owned = volume::take(&*engine).expect("a volume");
             let disks = disks.zip(shown).map(|(((disk, about), address), shown)| {
@@ -275,7 +325,7 @@ impl Volume {
     /// Kills all servers in the middle of their work. What they have written stays.
     pub fn kill(&mut self) {
         self.kill_meta(Image::Written);
-        self.kill_disks(Image::Written);
+        self.disks.iter_mut().for_each(|disk| disk.kill(Image::Written));
     }
 
     /// Kills the metadata server. Of a simulated disk, `image` is what stays.
@@ -283,9 +333,10 @@ impl Volume {
         self.meta.kill(image);
     }
 
-    /// Kills all disks; see [`kill_meta`](Self::kill_meta).
+    /// Kills all disks except memory disks; see [`kill_meta`](Self::kill_meta).
     pub fn kill_disks(&mut self, image: Image) {
-        self.disks.iter_mut().for_each(|disk| disk.kill(image));
+        let lasting = self.disks();
+        self.disks[..lasting].iter_mut().for_each(|disk| disk.kill(image));
     }
 
     /// Kills one disk, counted from 0; see [`kill_meta`](Self::kill_meta).
@@ -293,9 +344,14 @@ impl Volume {
         self.disks[at].kill(image);
     }
 
-    /// How many disks there are.
+    /// How many disks there are. Memory disks come after them.
     pub fn disks(&self) -> usize {
-        self.disks.len()
+        self.disks.len() - self.memory_disks()
+    }
+
+    /// How many memory disks there are.
+    pub fn memory_disks(&self) -> usize {
+        self.disks.iter().filter(|disk| matches!(disk.medium, Medium::Memory)).count()
     }
 }
 

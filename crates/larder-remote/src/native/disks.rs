@@ -28,9 +28,9 @@ use super::session::Session;
 const PATIENCE: Duration = Duration::from_secs(3);
 /// For how long a disk that was waited for in vain is asked last.
 const SILENCE: Duration = Duration::from_secs(10);
-/// For how long nothing new is written to memory disks after one had no memory for it. Until then
-/// the metadata server has learned of it.
-const MEMORY_LACKS: Duration = Duration::from_secs(5);
+/// For how long nothing new is written to memory disks after one of them did not take it. By then
+/// the metadata server knows why.
+const MEMORY_AVOIDED: Duration = Duration::from_secs(5);
 /// This many bytes are read from one disk of a set before the next disk's turn.
 const SHARE_BYTES: u64 = 1 << 20;
 
@@ -101,7 +101,7 @@ pub(super) struct Disks {
     /// Disks that did not answer in time, and until when they are asked last.
     silent: Mutex<HashMap<DiskId, Instant>>,
     /// Until when memory disks get nothing new.
-    lacks_memory: Mutex<Option<Instant>>,
+    avoids_memory: Mutex<Option<Instant>>,
     /// Held while one is connected to.
     connecting: tokio::sync::Mutex<()>,
 }
@@ -120,7 +120,7 @@ impl Disks {
             session,
             connected: Mutex::default(),
             silent: Mutex::default(),
-            lacks_memory: Mutex::default(),
+            avoids_memory: Mutex::default(),
             connecting: tokio::sync::Mutex::default(),
         }
     }
@@ -184,7 +184,8 @@ impl Disks {
     /// return. Returns which have it. A disk that is far behind another one has missed it.
     ///
     /// # Errors
-    /// [`NotDone`], if a disk refuses the capability, or none has it
+    /// [`NotDone`], if a disk refuses the capability, or none has it; of memory disks, if one lacks
+    /// it
     pub(super) async fn write(
         self: &Arc<Disks>,
         grants: &Grants,
@@ -194,6 +195,11 @@ impl Disks {
     ) -> Result<Vec<Unflushed>, NotDone> {
         let mut copies = grants.covering(place, data.len() as u64, true);
         let is_silent = |one: &Arc<Granted>| self.is_silent(one.capability.disk);
+        let is_in_memory = copies.len() > 1 && self.is_memory(place.disk);
+        if let Some(silent) = copies.iter().find(|one| is_in_memory && is_silent(one)) {
+            self.note_not_taken(silent.capability.disk);
+            return Err(Error::NoSpace.into());
+        }
         if !copies.iter().all(is_silent) {
             copies.retain(|one| !is_silent(one));
         }
@@ -223,15 +229,22 @@ impl Disks {
                         written.push(one);
                     }
                     Err(NotDone::Refused) => return Err(NotDone::Refused),
-                    Err(failed) if self.lacks_memory() => return Err(failed),
+                    Err(failed) if self.avoids_memory() => return Err(failed),
                     Err(failed) => outcome = Some(failed),
                 },
                 None if written.is_empty() => return Err(outcome.unwrap_or(NotDone::Refused)),
                 // A request to the others may still arrive: they count as having missed it all the
                 // same.
                 None => {
-                    missing.into_iter().for_each(|disk| self.note_silent(disk));
-                    return Ok(written);
+                    for disk in &missing {
+                        self.note_silent(*disk);
+                        self.note_not_taken(*disk);
+                    }
+                    return match missing.is_empty() || !is_in_memory {
+                        true => Ok(written),
+                        // Another disk is better than fewer memories than are wanted.
+                        false => Err(Error::NoSpace.into()),
+                    };
                 }
             }
         }
@@ -263,7 +276,7 @@ impl Disks {
         let written = disk.client.write(granted, position, data, is_stable, options);
         let boot = written.await.map_err(|cause| {
             if matches!(cause, DiskError::Refused(Refusal::NoSpace)) {
-                self.note_full(granted.capability.disk);
+                self.note_not_taken(granted.capability.disk);
             }
             disk.not_done(cause)
         })?;
@@ -289,21 +302,27 @@ impl Disks {
         self.silent().insert(disk, now + SILENCE);
     }
 
-    /// Whether memory disks are to get nothing new: one of them had no memory for it lately.
-    pub(super) fn lacks_memory(&self) -> bool {
+    /// Whether memory disks are to get nothing new: one of them had no memory for it lately, or did
+    /// not answer.
+    pub(super) fn avoids_memory(&self) -> bool {
         let now = self.session.rpc().config().clock.instant();
-        let until = self.lacks_memory.lock().unwrap_or_else(PoisonError::into_inner);
+        let until = self.avoids_memory.lock().unwrap_or_else(PoisonError::into_inner);
         until.is_some_and(|until| now < until)
     }
 
-    /// A disk had no room for what was to be written.
-    fn note_full(&self, disk: DiskId) {
+    /// A disk did not take what was to be written.
+    fn note_not_taken(&self, disk: DiskId) {
         if self.is_memory(disk) {
-            tracing::debug!(disk = disk.0, "a memory disk's machine lacks memory");
-            let now = self.session.rpc().config().clock.instant();
-            let mut until = self.lacks_memory.lock().unwrap_or_else(PoisonError::into_inner);
-            *until = Some(now + MEMORY_LACKS);
+            tracing::debug!(disk = disk.0, "memory disks get nothing new for now");
+            self.avoid_memory();
         }
+    }
+
+    /// From now on memory disks get nothing new, for some time.
+    pub(super) fn avoid_memory(&self) {
+        let now = self.session.rpc().config().clock.instant();
+        let mut until = self.avoids_memory.lock().unwrap_or_else(PoisonError::into_inner);
+        *until = Some(now + MEMORY_AVOIDED);
     }
 
     fn silent(&self) -> std::sync::MutexGuard<'_, HashMap<DiskId, Instant>> {

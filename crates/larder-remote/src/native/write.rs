@@ -107,10 +107,10 @@ impl Native {
 
     /// Whether what is to be on memory disks must go to others now.
     pub(super) fn is_out_of_memory(&self, how: How) -> bool {
-        how.medium != Medium::Disk && self.disks.lacks_memory()
+        how.medium != Medium::Disk && self.disks.avoids_memory()
     }
 
-    /// How bytes are written now: to other disks while memory disks have no memory for them.
+    /// How bytes are written now: to other disks while memory disks do not take them.
     async fn how_now(&self, file: FileId, how: How) -> Result<How> {
         if !self.is_out_of_memory(how) {
             return Ok(how);

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use larder_testkit::history::names::{self, Node};
 use larder_testkit::history::{Span, Timed, data, locks};
 use larder_vfs::{
-    Answer, Cred, FileSystem, Ino, Lookup, New, OpenFlags, OpenId, SetAttr, Stability,
+    Answer, Cred, Error, FileSystem, Ino, Lookup, New, OpenFlags, OpenId, SetAttr, Stability,
 };
 
 use crate::world::{Life, Lives, Outcome, Ticks};
@@ -27,7 +27,8 @@ const DIRS: [&str; 2] = ["p", "q"];
 pub(crate) const FILE: u64 = 1;
 pub(crate) const PLACES: [u64; 5] = [0, 100, 5000, 20_000, 70_000];
 const FILE_BYTES: u64 = 80_000;
-const FILE_NAME: &str = "data";
+/// Its name, on a volume without memory disks and with them.
+const FILE_NAMES: [&str; 2] = ["data", "data.v"];
 
 /// What the callers saw.
 #[derive(Debug, Default)]
@@ -42,12 +43,16 @@ pub(crate) struct Record {
     pub(crate) odd: Vec<String>,
     /// Calls whose outcome no process learned.
     pub(crate) unknown: u64,
+    /// Calls that were told that bytes are lost.
+    pub(crate) lost: u64,
 }
 
 /// What the processes of a history share.
 #[derive(Debug)]
 pub(crate) struct History {
     pub(crate) dir: String,
+    /// The file that is written.
+    file_name: &'static str,
     /// The number of the history's directory.
     pub(crate) root: Node,
     /// The processes call as clients of an export do: several at the same time in one directory.
@@ -125,8 +130,15 @@ async fn must<T: Send + 'static>(
 }
 
 impl History {
-    /// Makes the history's directory and the file in it, and makes both durable.
-    pub(crate) async fn begin(number: u64, ticks: Ticks, life: &Life) -> Arc<History> {
+    /// Makes the history's directory and the file in it, and makes both durable, or puts the file
+    /// into memory.
+    pub(crate) async fn begin(
+        number: u64,
+        is_volatile: bool,
+        ticks: Ticks,
+        life: &Life,
+    ) -> Arc<History> {
+        let file_name = FILE_NAMES[usize::from(is_volatile)];
         let dir = format!("history{number}");
         let name = dir.clone();
         let made = must(life, move |client| {
@@ -135,7 +147,7 @@ impl History {
         let made = made.await;
         let (entry, opened) = must(life, move |client| {
             let flags = OpenFlags { exclusive: true, ..OpenFlags::READ_WRITE };
-            client.create(&root(), made.ino, FILE_NAME.as_ref(), mode(0o644), flags)
+            client.create(&root(), made.ino, file_name.as_ref(), mode(0o644), flags)
         })
         .await;
         let (ino, id) = (entry.ino, opened.id);
@@ -147,12 +159,23 @@ impl History {
         must(life, move |client| client.release(ino, id)).await;
         Arc::new(History {
             dir,
+            file_name,
             root: made.fresh.attr.fileid,
             is_of_export: number % 2 == 1,
             record: Mutex::default(),
             ticks,
             values: AtomicU64::new(1),
         })
+    }
+
+    /// Whether the file may be lost.
+    pub(crate) fn is_volatile(&self) -> bool {
+        self.file_name == FILE_NAMES[1]
+    }
+
+    /// The path of the file.
+    pub(crate) fn file(&self) -> String {
+        format!("/{}/{}", self.dir, self.file_name)
     }
 
     fn tick(&self) -> u64 {
@@ -263,7 +286,11 @@ impl Player {
         let made = self.history.tick();
         let outcome = life.call(make).await;
         let is_known = !matches!(outcome, Outcome::Unknown);
-        self.history.note(|record| record.unknown += u64::from(!is_known));
+        let is_lost = matches!(outcome, Outcome::Refused(Error::Lost));
+        self.history.note(|record| {
+            record.unknown += u64::from(!is_known);
+            record.lost += u64::from(is_lost);
+        });
         (Span { made, answered: is_known.then(|| self.history.tick()) }, outcome)
     }
 }

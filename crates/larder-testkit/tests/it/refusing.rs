@@ -1,8 +1,9 @@
-//! A disk that refuses what the metadata server grants, for longer than a client tries.
+//! A disk that refuses what the metadata server grants: for longer than a client tries, or since
+//! its machine lacks memory.
 
 use std::ffi::OsStr;
 
-use larder_io::Image;
+use larder_io::{Headroom, Image};
 use larder_vfs::{Cred, Entry, Error, FileSystem, Ino, Lookup, OpenFlags, SetAttr, Stability};
 use tokio::runtime::Builder;
 
@@ -51,4 +52,45 @@ fn what_a_disk_refuses_for_long_is_kept_and_tried_again() {
         assert!(seen == bytes);
         reader.release(there, opened).wait().await.unwrap();
     });
+}
+
+/// A memory disk's machine lacks memory all of a sudden: before the metadata server knows that, and
+/// after, the client writes to the other disk, and no caller learns of it. Each round is another
+/// chance to be faster than the metadata server.
+#[test]
+fn what_a_memory_disk_refuses_goes_to_another_disk() {
+    for disks in [1, 2] {
+        let world = World::with_memory(1, disks);
+        let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let client = world.lives(0).borrow().clone().unwrap().client;
+        let (root, set) = (Cred::root(), SetAttr { mode: Some(0o644), ..SetAttr::default() });
+        let memory = world.volume.disks();
+        let much = Headroom { bytes: 1 << 40, is_stalled: false };
+        let mut files = Vec::new();
+        for round in 0..10_u8 {
+            let (bytes, name) = (vec![round + 1; 300_000], format!("f{round}.v"));
+            let made = client.create(&root, Ino::ROOT, OsStr::new(&name), set, FLAGS).wait();
+            let (entry, opened) = runtime.block_on(made).unwrap();
+            let none = Headroom { bytes: -(1 << 40), is_stalled: false };
+            let now = if round % 2 == 0 { none } else { much };
+            world.volume.note_headroom(memory, now);
+            runtime.block_on(async {
+                let (ino, open) = (entry.ino, opened.id);
+                let write = client.write(&root, ino, Some(open), 0, &bytes, Stability::Unstable);
+                write.wait().await.unwrap();
+                client.flush(&root, ino, open, None).wait().await.unwrap();
+                client.release(ino, open).wait().await.unwrap();
+            });
+            files.push((entry.ino, bytes));
+        }
+        for (ino, bytes) in files {
+            let read = runtime.block_on(async {
+                let opened = client.open(&root, ino, OpenFlags::READ).wait().await.unwrap().id;
+                let read = client.read(&root, ino, Some(opened), 0, 300_000).wait().await.unwrap();
+                client.release(ino, opened).wait().await.unwrap();
+                read
+            });
+            assert!(!read.is_empty() && read[..] == bytes[..read.len()]);
+        }
+    }
 }

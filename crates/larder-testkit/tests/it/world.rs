@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use larder_cache::{Cache, Config};
+use larder_class::{Classes, RuleFile, Sources};
 use larder_client::{Client, Options, Start};
 use larder_io::{BootId, Clock, Fault, Image, RealClock, SimClock, SimDisk};
 use larder_remote::native::{MountOptions, Native};
@@ -39,6 +40,7 @@ pub(crate) struct World {
     seats: Vec<Seat>,
     clock: Arc<SimClock>,
     ends: Arc<AtomicBool>,
+    classes: Arc<Classes>,
     lives: u64,
     pub(crate) ticks: Ticks,
 }
@@ -150,6 +152,27 @@ impl World {
         World::with_copies(clients, 1)
     }
 
+    /// On a volume with this many memory disks beside each other. Files whose names end in `.v` are
+    /// of a class that asks for so many copies there, and all others are `edited`.
+    pub(crate) fn with_memory(clients: usize, disks: usize) -> World {
+        let mut world = World::with_copies(0, 1);
+        world.volume.add_memory(disks);
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("rules.toml");
+        let rules = format!(
+            "[class.kept]\nlike = 'volatile'\nshared = {{ copies = {disks} }}\n\
+             [[rule]]\nglob = '*.v'\nclass = 'kept'\n"
+        );
+        std::fs::write(&file, rules).unwrap();
+        let sources = Sources { rules: Some(RuleFile::File(file)), ..Sources::default() };
+        let classes = larder_class::load(&sources, &larder_client::shared_offer("a volume"));
+        world.classes = Arc::new(classes.unwrap());
+        for _ in 0..clients {
+            world.add();
+        }
+        world
+    }
+
     /// Like [`new`](Self::new), on a volume with this many copies of each block.
     pub(crate) fn with_copies(clients: usize, copies: u32) -> World {
         let clock = Arc::new(SimClock::ticking());
@@ -166,7 +189,8 @@ impl World {
         });
         let volume = Volume::simulated(Setup::Secure, (copies, 256 << 20), Arc::clone(&clock) as _);
         let ticks = Ticks(Arc::new(watch::Sender::new(0)));
-        let mut world = World { volume, seats: Vec::new(), clock, ends, lives: 0, ticks };
+        let classes = Options::default().classes;
+        let mut world = World { volume, seats: Vec::new(), clock, ends, classes, lives: 0, ticks };
         for _ in 0..clients {
             world.add();
         }
@@ -241,7 +265,8 @@ impl World {
             recovery: Recovery::Hard,
             ..MountOptions::new("127.0.0.1")
         };
-        let options = Options { pass_locks: true, ..Options::default() };
+        let classes = Arc::clone(&self.classes);
+        let options = Options { pass_locks: true, classes, ..Options::default() };
         let begun = runtime.spawn(async move {
             let native = Arc::new(Native::mount(&mount).await.unwrap());
             let (remote, clock) = (Arc::clone(&native) as Arc<dyn Remote>, clock as Arc<dyn Clock>);

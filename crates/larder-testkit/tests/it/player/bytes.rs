@@ -8,7 +8,7 @@ use larder_vfs::{
     Error, FileSystem, Lock, LockKind, LockMode, LockOwner, Lookup, OpenFlags, Stability,
 };
 
-use super::{FILE, FILE_NAME, Open, PLACES, Player, root};
+use super::{FILE, Open, PLACES, Player, root};
 use crate::world::{Life, Outcome};
 
 impl Player {
@@ -40,8 +40,8 @@ impl Player {
     }
 
     pub(super) async fn open(&mut self, life: &Life, writes: bool) {
-        let dir = self.root.unwrap().0;
-        let found = life.call(move |client| client.lookup(&root(), dir, FILE_NAME.as_ref())).await;
+        let (dir, name) = (self.root.unwrap().0, self.history.file_name);
+        let found = life.call(move |client| client.lookup(&root(), dir, name.as_ref())).await;
         let entry = match found {
             Outcome::Done(Lookup::Found(entry)) => entry,
             Outcome::Unknown => return,
