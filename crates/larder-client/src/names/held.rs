@@ -20,6 +20,12 @@ impl Core {
     /// listing that brings nothing new would cost as much as the first one.
     pub(crate) fn put_name(&self, dir: &Node, name: &OsStr, child: Option<Ino>) {
         let epoch = dir.state().known().epoch;
+        self.put_name_of(dir, name, child, epoch);
+    }
+
+    /// Records what a name stood for in an epoch of its directory. If that has ended meanwhile, no
+    /// lookup is answered from it.
+    pub(crate) fn put_name_of(&self, dir: &Node, name: &OsStr, child: Option<Ino>, epoch: u64) {
         let record = Name { epoch, child }.encode();
         if self.cache.name(dir.no(), name_bytes(name)).as_ref() != Some(&record) {
             self.cache.put_name(dir.no(), name_bytes(name), &record);

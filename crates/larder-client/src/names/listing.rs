@@ -1,9 +1,11 @@
 //! Directory listings: read in pages, one reply of the server each, and cached as such.
 //!
-//! A cached listing is trusted while its directory is in the epoch in which it was read and no
+//! A cached listing is trusted while its directory is in the epoch in which it was requested and no
 //! change of our own has touched the directory since. A listing that was requested while such a
 //! change was in flight is not cached, and a reader that begins while one is asks the server: the
-//! cached listing may already be wrong about the name. Positions are the server's cookies, so a
+//! cached listing may already be wrong about the name. So does a reader that begins without a lease
+//! where the server grants them, whether it opened the directory or not (a client of an export does
+//! not). Positions are the server's cookies, so a
 //! reader continues where it was, whether its next entries come from a cached page or from the
 //! server.
 
@@ -58,7 +60,10 @@ impl Core {
         plus: bool,
     ) -> Result<Vec<DirEntry>> {
         let dir = self.node(ino)?;
-        if offset == 0 && !self.is_fresh(&dir) {
+        if offset == 0 && self.wants_lease(&dir) {
+            // Without a lease, we would not be notified when the listing is no longer true.
+            self.ask_rights(&dir, cred).await?;
+        } else if offset == 0 && !self.is_fresh(&dir) {
             self.revalidate(&dir, cred).await?;
         }
         let is_changing = offset == 0 && dir.state().changing() && self.remote.reachable();
@@ -133,43 +138,48 @@ impl Core {
         let cookie = Cookie { position: start, verifier };
         let bytes = self.remote.limits().readdir_preferred.clamp(32 << 10, REPLY_BYTES_MAX);
         let lease = dir.state().early_lease().cloned();
-        let asked = self.now();
+        let (asked, epoch) = (self.now(), dir.state().known().epoch);
         let listing: Listing = on_handle!(self, cred, dir, handle =>
             self.remote.readdir(cred, &handle, cookie, bytes))?;
-        if let Some(attr) = listing.dir {
-            self.observe(dir, attr, asked);
-        }
-        let page = Arc::new(self.take_in(dir, start, listing, asked));
+        let epoch = self.observe_names(dir, listing.dir, (asked, epoch));
+        let page = Arc::new(self.take_in(dir, start, listing, (asked, epoch)));
         let is_late = dir.state().changed_since(asked) || self.outdates_listings();
         if let Some(lease) = lease {
             self.learn_names(dir, &page, &lease, asked);
         }
         self.know_verifier(dir, page.verifier);
-        match is_late {
-            true => dir.state().listed_mut().lend(page.clone()),
-            false => self.keep_page(dir, &page),
+        match epoch.filter(|_| !is_late) {
+            None => dir.state().listed_mut().lend(page.clone()),
+            Some(epoch) => self.keep_page(dir, &page, epoch),
         }
         Ok(page)
     }
 
-    /// Takes in an entry that a listing described.
+    /// Takes in an entry that a listing described, which is of this epoch of the directory, if it
+    /// is of any that we know.
     pub(crate) fn learn_listed(
         &self,
         dir: &Node,
         name: &OsStr,
         found: &Found,
-        asked: Monotonic,
+        (asked, epoch): (Monotonic, Option<u64>),
     ) -> Arc<Node> {
         let child = self.learn(found, asked, Some((dir.ino, name.to_owned())));
         // For names that we changed in the meantime, this listing is less reliable than what we
         // know.
-        if !dir.state().changed_since(asked) {
-            self.put_name(dir, name, Some(child.ino));
+        if let Some(epoch) = epoch.filter(|_| !dir.state().changed_since(asked)) {
+            self.put_name_of(dir, name, Some(child.ino), epoch);
         }
         child
     }
 
-    fn take_in(&self, dir: &Node, start: u64, listing: Listing, asked: Monotonic) -> Page {
+    fn take_in(
+        &self,
+        dir: &Node,
+        start: u64,
+        listing: Listing,
+        asked: (Monotonic, Option<u64>),
+    ) -> Page {
         let entries = listing.entries.into_iter().map(|listed| {
             let child = listed.handle.zip(listed.attr).map(|(handle, mut attr)| {
                 if !listed.tells_links {
@@ -218,9 +228,11 @@ impl Core {
     }
 
     /// Keeps a page if it follows the cached ones directly.
-    fn keep_page(&self, dir: &Node, page: &Arc<Page>) {
+    fn keep_page(&self, dir: &Node, page: &Arc<Page>, epoch: u64) {
         let mut state = dir.state();
-        let epoch = state.known().epoch;
+        if state.known().epoch != epoch {
+            return state.listed_mut().lend(page.clone());
+        }
         let head = state.known().listing.filter(|head| head.epoch == epoch);
         let number = match (head, state.listed().last_page()) {
             _ if page.start == 0 => 0,

@@ -123,7 +123,7 @@ impl Core {
         if let Some(answer) = self.lookup_leased(dir, cred, name).await? {
             return answer;
         }
-        let asked = self.now();
+        let (asked, epoch) = (self.now(), dir.state().known().epoch);
         let answer = on_handle!(self, cred, dir, handle => self.remote.lookup(cred, &handle, name));
         let LookedUp { found, dir: dir_attr } = match answer {
             Err(Error::TimedOut) => {
@@ -132,23 +132,21 @@ impl Core {
             }
             answer => answer?,
         };
-        if let Some(attr) = dir_attr {
-            self.observe(dir, attr, asked);
-        }
+        let epoch = self.observe_names(dir, dir_attr, (asked, epoch));
         dir.state().set_searched(cred, asked);
-        // If we changed the directory in the meantime, what we know is more reliable than this
-        // answer.
-        let current = !dir.state().changed_since(asked);
+        // If the directory was changed in the meantime, by us or by others, what we know is more
+        // reliable than this answer.
+        let epoch = epoch.filter(|_| !dir.state().changed_since(asked));
         let Some(found) = found else {
-            if current {
-                self.put_name(dir, name, None);
+            if let Some(epoch) = epoch {
+                self.put_name_of(dir, name, None, epoch);
             }
-            let ttl = if current { self.name_ttl(dir, false) } else { Duration::ZERO };
+            let ttl = epoch.map_or(Duration::ZERO, |_| self.name_ttl(dir, false));
             return Ok(Lookup::Absent { ttl });
         };
         let child = self.learn(&found, asked, Some((dir.ino, name.to_owned())));
-        if current {
-            self.put_name(dir, name, Some(child.ino));
+        if let Some(epoch) = epoch {
+            self.put_name_of(dir, name, Some(child.ino), epoch);
         }
         child.state().looked_up(cred.pid, self.now());
         Ok(Lookup::Found(self.entry(dir, &child)))

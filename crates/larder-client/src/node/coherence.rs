@@ -75,11 +75,40 @@ impl Core {
         }
     }
 
+    /// The same for the reply to a question about names in a directory, asked in `epoch`. Returns
+    /// the epoch to which the names in it belong, unless that question's epoch has ended: another
+    /// client may have changed the directory after the server made the reply, and a later reply
+    /// have told us that already.
+    pub(crate) fn observe_names(
+        &self,
+        dir: &Node,
+        attr: Option<Attr>,
+        (asked, epoch): (Monotonic, u64),
+    ) -> Option<u64> {
+        attr.iter().for_each(|attr| self.times.see(attr, self.now()));
+        let mut state = dir.state();
+        let is_of_epoch = state.known().epoch == epoch;
+        if let Some(attr) = attr {
+            self.observe_in(dir, &mut state, attr, asked, false);
+        }
+        is_of_epoch.then(|| state.known().epoch)
+    }
+
     /// The same for a file that was perhaps found under another name.
     fn observe_at(&self, node: &Node, attr: Attr, asked: Monotonic, is_moved: bool) -> Seen {
-        let mut state = node.state();
+        self.observe_in(node, &mut node.state(), attr, asked, is_moved)
+    }
+
+    fn observe_in(
+        &self,
+        node: &Node,
+        state: &mut State,
+        attr: Attr,
+        asked: Monotonic,
+        is_moved: bool,
+    ) -> Seen {
         if state.is_newest(asked, self.session) {
-            self.see_next(&state, &attr);
+            self.see_next(state, &attr);
         }
         let age = self.age(&attr, asked);
         let ttl = self.ttl_range(state.known().attr.kind);
@@ -93,19 +122,19 @@ impl Core {
             state.confirm();
         }
         if !is_same && (seen != Seen::Older || is_moved) {
-            self.table.persist(node.ino, &mut state);
+            self.table.persist(node.ino, state);
         }
         if let Seen::Moved { from } | Seen::SameData { from } = seen {
-            self.carry(node, &mut state, from);
+            self.carry(node, state, from);
         }
         if matches!(seen, Seen::SameData { .. }) && is_shown {
-            self.outdate_attributes(node.ino, &mut state);
+            self.outdate_attributes(node.ino, state);
         }
         if seen == Seen::Changed {
             tracing::debug!(ino = node.ino.0, "changed on the server");
         }
         if seen == Seen::Changed && is_shown {
-            self.outdate(node.ino, &mut state);
+            self.outdate(node.ino, state);
         }
         seen
     }

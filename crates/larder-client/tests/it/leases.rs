@@ -1,6 +1,7 @@
 //! Leases: which requests they save, and that nothing old is trusted when they end.
 
 use std::ffi::OsStr;
+use std::time::Duration;
 
 use larder_client::{LookupCache, Options};
 use larder_vfs::{Error, FileSystem, Ino, MemRemote, New, Remote, RemoteLimits, SetAttr, Trouble};
@@ -127,6 +128,61 @@ async fn a_lost_connection_ends_leases() {
     assert_eq!(rig.cat("file").await, b"one", "the server is out of reach");
     rig.server.reconnect();
     assert_eq!(rig.cat("file").await, b"three");
+}
+
+/// The client of an export lists without opening the directory first.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_lease_a_listing_asks_even_if_nobody_opened_the_directory() {
+    let (rig, other) = leased().await;
+    other.put("one", b"x").await;
+    assert_eq!(listed(&rig).await, ["one"]);
+    rig.server.cut_off();
+    other.put("two", b"x").await;
+    rig.server.reconnect();
+    assert_eq!(listed(&rig).await, ["one", "two"]);
+    rig.server.reset_calls();
+    assert_eq!(listed(&rig).await, ["one", "two"]);
+    assert_eq!(rig.server.calls_total(), 0, "there is a lease again");
+}
+
+async fn listed(rig: &Rig) -> Vec<String> {
+    let page = rig.client.readdir(&root(), Ino::ROOT, 0, 1 << 16, false).wait().await.unwrap();
+    page.into_iter().map(|entry| entry.name.into_string().unwrap()).collect()
+}
+
+/// An answer about names comes after another client's change, and after a later answer that shows
+/// it and brought a new lease: it is given to its caller, and not kept.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_from_before_the_end_of_a_lease_are_not_kept_under_the_next() {
+    for (method, later) in [("readdir", "lookup"), ("lookup", "readdir")] {
+        let (rig, other) = leased().await;
+        other.put("one", b"x").await;
+        // The directory, and nothing in it.
+        assert!(rig.find("absent").await.is_none());
+        rig.server.reset_calls();
+        rig.server.hold_answers(Some(method));
+        let early = async {
+            match method {
+                "readdir" => assert_eq!(listed(&rig).await, ["one"]),
+                _ => assert!(rig.find("two").await.is_none()),
+            }
+        };
+        let change = async {
+            while rig.server.calls(method) == 0 {
+                tokio::task::yield_now().await;
+            }
+            rig.clock.advance(Duration::from_millis(1));
+            other.put("two", b"x").await;
+            match later {
+                "readdir" => assert_eq!(listed(&rig).await, ["one", "two"]),
+                _ => assert!(rig.find("two").await.is_some()),
+            }
+            rig.server.hold_answers(None);
+        };
+        tokio::join!(early, change);
+        assert!(rig.find("two").await.is_some(), "{method}");
+        assert_eq!(listed(&rig).await, ["one", "two"], "{method}");
+    }
 }
 
 /// `lookupcache=none` and `noac` keep their meaning under leases.

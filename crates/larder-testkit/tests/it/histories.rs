@@ -134,14 +134,12 @@ fn tell(record: &Record, verdict: &Verdict) -> String {
     lines.collect()
 }
 
-/// The faults of a history. Names are left out with memory disks, which do not concern them, unless
-/// `LARDER_NAMES` is set: docs/STATUS.md has a known gap about listings.
-fn faults(on: On, history: &History, last: &[data::Read]) -> Vec<String> {
+/// The faults of a history.
+fn faults(history: &History, last: &[data::Read]) -> Vec<String> {
     let record = history.record.lock().unwrap();
     let mut faults = record.odd.clone();
     let names = names::Names { root: history.root }.explain(&record.names, STATES_MAX);
-    let are_names_meant = matches!(on, On::Disks(_)) || number("LARDER_NAMES").is_some();
-    if names != Verdict::Explained && are_names_meant {
+    if names != Verdict::Explained {
         faults.push(format!("names: {}", tell(&record, &names)));
     }
     let locks = locks::explain(&record.locks, STATES_MAX);
@@ -305,7 +303,7 @@ fn game(on: On, seed: u64, count: u64) -> (Counts, Vec<String>) {
         let record = history.record.lock().unwrap();
         counts.add_record(&record);
         drop(record);
-        let faults = faults(on, history, &last);
+        let faults = faults(history, &last);
         wrong.extend(faults.iter().map(|fault| format!("seed {seed}, {}: {fault}", history.dir)));
     }
     let faults = wrong_losses(&world, on, &histories, &counts);
