@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use larder_vfs::{Cred, Entry, Error, Ino, Kind, New, Removal, RenameFlags, Result, SetAttr};
 
+use super::hidden::Hiding;
 use super::hiding::Ending;
 use super::recover::on_handle;
 use crate::core::Core;
@@ -43,7 +44,7 @@ impl Core {
         let child = self.child_to_go(cred, &dir, name, what == Removal::Directory).await;
         if let Some(child) = &child
             && what == Removal::File
-            && self.hide_if_open(cred, &dir, name, child).await?
+            && self.hide_if_open(cred, (&dir, name), child, Hiding::ToRemove).await?
         {
             return Ok(());
         }
@@ -96,15 +97,18 @@ impl Core {
         if let Some(replaced) = &replaced
             && replaced.state().known().attr.kind != Kind::Directory
         {
-            hidden = self.hide_if_open(cred, &to_dir, to.1, replaced).await?;
+            let at = (&to_dir, to.1);
+            hidden = self.hide_if_open(cred, at, replaced, Hiding::ToReplace).await?;
         } else if let Some(replaced) = &replaced {
             self.await_hidden_names(replaced).await;
         }
         let doubtful = [self.doubtful(&from_dir, from.1), self.doubtful(&to_dir, to.1)];
         let renamed = self.rename_entry(cred, (&from_dir, from.1), (&to_dir, to.1)).await;
         let is_refused = Ending::of(&renamed) == Ending::Refused;
-        if let Some(hidden) = replaced.as_ref().filter(|_| hidden && is_refused) {
-            self.show_again(cred, (&to_dir, to.1), hidden).await;
+        match replaced.as_ref().filter(|_| hidden) {
+            Some(hidden) if is_refused => self.show_again(cred, (&to_dir, to.1), hidden).await,
+            Some(hidden) => self.was_replaced(cred, hidden).await,
+            None => {}
         }
         renamed?;
         self.doubt(doubtful);

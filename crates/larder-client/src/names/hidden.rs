@@ -24,6 +24,15 @@ use crate::open::OpenFile;
 /// begun.
 const HIDDEN_WAIT_MAX: Duration = Duration::from_secs(2);
 
+/// What follows when a file is hidden.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hiding {
+    /// Nothing: its name was to be removed.
+    ToRemove,
+    /// Another file gets its name, unless the server refuses that.
+    ToReplace,
+}
+
 impl Core {
     /// The same as [`Core::child`] for a name that is about to be removed or replaced. A change of
     /// the directory by other clients makes its names unknown. Then the server is asked if a file
@@ -59,13 +68,15 @@ impl Core {
     }
 
     /// If the file is open and this is its last name, or the last one that is sure to lead to it,
-    /// renames it to a hidden one, to be removed at its last release. Returns whether it did.
+    /// renames it to a hidden one, to be removed at its last release. Returns whether it did. If
+    /// the file is to be replaced, its last release leaves the name until the caller has ended that
+    /// ([`Core::show_again`], [`Core::was_replaced`]).
     pub(crate) async fn hide_if_open(
         &self,
         cred: &Cred,
-        dir: &Arc<Node>,
-        name: &OsStr,
+        (dir, name): (&Arc<Node>, &OsStr),
         child: &Arc<Node>,
+        for_what: Hiding,
     ) -> Result<bool> {
         let begun = cred.retried && {
             let state = child.state();
@@ -79,6 +90,9 @@ impl Core {
                 return Ok(false);
             }
             self.put_name(dir, name, None);
+            if for_what == Hiding::ToReplace {
+                child.state().hidden_mut().keep();
+            }
             return Ok(true);
         }
         let hide = || {
@@ -111,8 +125,11 @@ impl Core {
         let released = {
             let mut state = child.state();
             state.hidden_mut().end(ending);
+            if for_what == Hiding::ToReplace {
+                state.hidden_mut().keep();
+            }
             self.note_unfinished(child.ino, &mut state);
-            state.opens().is_empty()
+            state.opens().is_empty() && state.hidden().is_left_to_release()
         };
         if released && ending != Ending::Refused {
             // The last release came while the file was being hidden, and found nothing to remove.
@@ -134,10 +151,23 @@ impl Core {
         child: &Arc<Node>,
     ) {
         if let Err(error) = self.link(cred, child.ino, dir.ino, name).await {
-            return tracing::warn!(ino = child.ino.0, %error, "a file that was not replaced stays hidden");
+            tracing::warn!(ino = child.ino.0, %error, "a file that was not replaced stays hidden");
+            return self.was_replaced(cred, child).await;
         }
         child.state().seen_at((dir.ino, name.to_owned()));
         if let Err(error) = self.remove_hidden(child, cred).await {
+            tracing::warn!(ino = child.ino.0, %error, "the hidden name of a file stays");
+        }
+    }
+
+    /// A file was hidden to be replaced, and was, or perhaps was.
+    pub(crate) async fn was_replaced(&self, cred: &Cred, child: &Arc<Node>) {
+        let released = {
+            let mut state = child.state();
+            state.hidden_mut().leave_to_release();
+            state.opens().is_empty()
+        };
+        if released && let Err(error) = self.remove_hidden(child, cred).await {
             tracing::warn!(ino = child.ino.0, %error, "the hidden name of a file stays");
         }
     }

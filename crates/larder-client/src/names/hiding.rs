@@ -26,6 +26,9 @@ enum HiddenName {
     Asked(Dentry),
     /// It was asked, and did not answer: it may have given the file this name, or be about to.
     Unanswered(Dentry),
+    /// This one, and a call that is to replace the file has not ended: if that is refused, the file
+    /// gets its name back.
+    Kept(Dentry),
     /// This one.
     Given(Dentry),
 }
@@ -61,7 +64,7 @@ impl Hidden {
     /// The name that stands for the file.
     pub(crate) fn name(&self) -> Option<&Dentry> {
         match &self.name {
-            HiddenName::Given(dentry) => Some(dentry),
+            HiddenName::Kept(dentry) | HiddenName::Given(dentry) => Some(dentry),
             HiddenName::None | HiddenName::Asked(_) | HiddenName::Unanswered(_) => None,
         }
     }
@@ -71,13 +74,14 @@ impl Hidden {
         match &self.name {
             HiddenName::Asked(dentry)
             | HiddenName::Unanswered(dentry)
+            | HiddenName::Kept(dentry)
             | HiddenName::Given(dentry) => Some(dentry),
             HiddenName::None => None,
         }
     }
 
-    /// The name that the last release is to remove: a call that is just asking for a hidden name
-    /// removes that itself.
+    /// The name that the last release is to remove: a call that is just asking for a hidden name,
+    /// or is about to replace the file, removes that itself.
     pub(crate) fn is_left_to_release(&self) -> bool {
         matches!(self.name, HiddenName::Unanswered(_) | HiddenName::Given(_))
     }
@@ -106,6 +110,22 @@ impl Hidden {
         };
     }
 
+    /// The last release leaves the name that was given for now.
+    pub(crate) fn keep(&mut self) {
+        self.name = match std::mem::take(&mut self.name) {
+            HiddenName::Given(dentry) => HiddenName::Kept(dentry),
+            other => other,
+        };
+    }
+
+    /// The last release is to remove the name that was kept.
+    pub(crate) fn leave_to_release(&mut self) {
+        self.name = match std::mem::take(&mut self.name) {
+            HiddenName::Kept(dentry) => HiddenName::Given(dentry),
+            other => other,
+        };
+    }
+
     /// The file has this name: an earlier process gave it, or it could not be removed.
     pub(crate) fn set(&mut self, dentry: Option<Dentry>) {
         self.name = dentry.map_or(HiddenName::None, HiddenName::Given);
@@ -114,7 +134,9 @@ impl Hidden {
     /// The name that stands for the file is to be removed, or is gone.
     pub(crate) fn take(&mut self) -> Option<Dentry> {
         match std::mem::take(&mut self.name) {
-            HiddenName::Unanswered(dentry) | HiddenName::Given(dentry) => Some(dentry),
+            HiddenName::Unanswered(dentry)
+            | HiddenName::Kept(dentry)
+            | HiddenName::Given(dentry) => Some(dentry),
             other => {
                 self.name = other;
                 None
@@ -146,16 +168,20 @@ mod tests {
     enum Step {
         Begin(u64),
         End(Ending),
+        Keep,
+        Leave,
         Set(u64),
         Take,
     }
 
-    const STEPS: [Step; 7] = [
+    const STEPS: [Step; 9] = [
         Step::Begin(1),
         Step::Begin(2),
         Step::End(Ending::Done),
         Step::End(Ending::Refused),
         Step::End(Ending::Unanswered),
+        Step::Keep,
+        Step::Leave,
         Step::Set(3),
         Step::Take,
     ];
@@ -170,13 +196,15 @@ mod tests {
 
     /// Over all sequences of six steps: a name stands for the file from when the server has given
     /// it until it is taken away. A name that is only being asked for is not taken; a name for
-    /// which there was no answer is taken, and asked for again.
+    /// which there was no answer is taken, and asked for again. One that is kept is not left to the
+    /// last release.
     #[test]
     fn a_name_stands_for_a_file_once_the_server_has_given_it() {
         const LENGTH: u32 = 6;
         for sequence in 0..STEPS.len().pow(LENGTH) {
             let mut hidden = Hidden::default();
             let (mut asked, mut unanswered, mut given) = (None, None, None);
+            let mut is_kept = false;
             for step in 0..LENGTH {
                 let step = STEPS[sequence / STEPS.len().pow(step) % STEPS.len()];
                 match step {
@@ -185,7 +213,7 @@ mod tests {
                         let is_new = wanted == dentry(number);
                         let begun = hidden.begin(Ino(1), || name(number));
                         assert!(begun.0 == wanted.1 && (!begun.1 || is_new), "{sequence}");
-                        (asked, given) = (Some(wanted), None);
+                        (asked, given, is_kept) = (Some(wanted), None, false);
                     }
                     Step::End(ending) => {
                         hidden.end(ending);
@@ -195,16 +223,27 @@ mod tests {
                             _ => {}
                         }
                     }
+                    Step::Keep => {
+                        hidden.keep();
+                        is_kept = given.is_some();
+                    }
+                    Step::Leave => {
+                        hidden.leave_to_release();
+                        is_kept = false;
+                    }
                     Step::Set(number) => {
                         hidden.set(Some(dentry(number)));
                         (asked, unanswered, given) = (None, None, Some(dentry(number)));
+                        is_kept = false;
                     }
                     Step::Take => {
                         let left = given.take().or(unanswered.take());
-                        assert_eq!(hidden.is_left_to_release(), left.is_some());
                         assert_eq!(hidden.take(), left, "{sequence}");
+                        is_kept = false;
                     }
                 }
+                let is_left = (given.is_some() || unanswered.is_some()) && !is_kept;
+                assert_eq!(hidden.is_left_to_release(), is_left, "{sequence} {step:?}");
                 assert_eq!(hidden.name(), given.as_ref(), "{sequence} {step:?}");
                 let all = asked.as_ref().or(given.as_ref()).or(unanswered.as_ref());
                 assert_eq!(hidden.name_to_remove(), all);

@@ -25,7 +25,8 @@ impl Core {
         (asked, moment): (Monotonic, Moment),
         hint: (Ino, OsString),
     ) -> Arc<Node> {
-        let earlier = self.table.known_before(&made.found.handle, moment, &hint);
+        let given_again = self.remote.limits().by_name;
+        let earlier = self.table.known_before(&made.found.handle, moment, (&hint, given_again));
         if let Some(earlier) = earlier.filter(|_| made.created) {
             self.gone(&earlier);
         }

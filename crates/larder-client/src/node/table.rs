@@ -263,12 +263,14 @@ impl Table {
     }
 
     /// The node that has `handle`, if it was known before `moment`. A node that came into memory
-    /// since may have been known before or not; it counts as known since if it has that name.
+    /// since may have been known before or not. It counts as known since if it has that name; with
+    /// another name it does unless handles are given again so soon: then a caller has met what was
+    /// made here and moved it, before the answer to its making.
     pub(crate) fn known_before(
         &self,
         handle: &Handle,
         moment: Moment,
-        dentry: &Dentry,
+        (dentry, given_again): (&Dentry, bool),
     ) -> Option<Arc<Node>> {
         let ino = Ino(self.cache.number_of(handle.as_bytes())?.0);
         let in_memory = self.lock().by_ino.get(&ino).cloned();
@@ -276,7 +278,7 @@ impl Table {
             Some(node) if node.since < moment => Some(node),
             Some(node) => {
                 let is_there = node.state().known().hint.as_ref() == Some(dentry);
-                Some(node).filter(|_| !is_there)
+                Some(node).filter(|_| given_again && !is_there)
             }
             None => self.get(ino),
         }

@@ -87,6 +87,24 @@ async fn answers_in_the_other_order_leave_no_removed_name() {
     assert!(!is_listed(&rig).await);
 }
 
+/// A caller finds the new directory and moves it before the answer to its making is here: it is one
+/// directory, and goes on to be used.
+#[tokio::test]
+async fn what_is_moved_before_the_answer_to_its_making_is_still_there() {
+    let rig = rig().await;
+    rig.server.hold_answers(Some("make"));
+    let moving = async {
+        until(&rig, true).await;
+        rig.rename(NAME, "moved").await.unwrap();
+        let moved = rig.find("moved").await.unwrap();
+        rig.server.hold_answers(None);
+        moved
+    };
+    let ((), moved) = tokio::join!(make(&rig), moving);
+    rig.create_in(moved, "file").await.close().await.unwrap();
+    assert!(rig.find("moved/file").await.is_some());
+}
+
 /// A listing from before a removal is answered after it, and its caller reads it to its end. The
 /// file has another name still.
 #[tokio::test]

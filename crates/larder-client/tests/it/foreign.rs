@@ -57,6 +57,38 @@ async fn a_rename_that_fails_leaves_the_open_file_that_it_was_to_replace() {
     assert_eq!(other.names().await, [""; 0]);
 }
 
+/// The same if it is closed for good while it is hidden: it is not removed as one that was
+/// replaced.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rename_that_fails_leaves_the_file_that_was_closed_meanwhile() {
+    let rig = Rig::new(Options::default()).await;
+    let other = rig.foreigner().await;
+    for is_refused in [true, false] {
+        rig.put("source", b"new").await;
+        rig.put("target", b"old").await;
+        let open = rig.open(&root(), "target", WRITE).await.unwrap();
+        if is_refused {
+            other.remove("source").await.unwrap();
+        }
+        rig.server.reset_calls();
+        rig.server.hold_answers(Some("rename"));
+        let closing = async {
+            while rig.server.calls("rename") == 0 {
+                tokio::task::yield_now().await;
+            }
+            open.close().await.unwrap();
+            rig.server.hold_answers(None);
+        };
+        let (renamed, ()) = tokio::join!(rig.rename("source", "target"), closing);
+        assert_eq!(renamed.err(), is_refused.then_some(Error::NotFound));
+        other.advance(60);
+        assert_eq!(other.names().await, ["target"]);
+        let left: &[u8] = if is_refused { b"old" } else { b"new" };
+        assert_eq!((&*other.cat("target").await, &*rig.cat("target").await), (left, left));
+        rig.remove("target").await.unwrap();
+    }
+}
+
 /// The names of a file are known even after other clients have changed the directory: as long as it
 /// is open here, its last one is replaced by a hidden one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
