@@ -128,9 +128,11 @@ impl Core {
         if handle == *stale {
             return Ok(handle);
         }
-        tracing::info!(ino = node.ino.0, "stale handle: found the file again by its path");
+        let mut state = node.state();
+        state.found_again(handle.clone())?;
         self.cache.rekey(node.no(), handle.as_bytes());
-        node.state().found_again(handle.clone());
+        drop(state);
+        tracing::info!(ino = node.ino.0, "stale handle: found the file again by its path");
         Ok(handle)
     }
 }

@@ -142,8 +142,13 @@ impl State {
     }
 
     /// The server knows the file by this handle from now on.
-    pub(crate) fn found_again(&mut self, handle: Handle) {
+    ///
+    /// # Errors
+    /// [`Error::Stale`] if it was removed for good: then what was found is another file.
+    pub(crate) fn found_again(&mut self, handle: Handle) -> Result<()> {
+        self.handle()?;
         self.identity = Identity::Server(handle);
+        Ok(())
     }
 
     pub(crate) fn opens(&self) -> &Opens {

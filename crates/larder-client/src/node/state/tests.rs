@@ -37,6 +37,17 @@ fn attributes_are_fresh_for_their_timeout_in_this_session_only() {
     assert_eq!(state.fresh_for(SESSION + 1, at(12)), Duration::ZERO);
 }
 
+/// A search for a file that began before it was removed may end after that, and find another file.
+#[test]
+fn a_file_that_was_removed_for_good_is_not_found_again() {
+    let (mut state, found) = (state(), Handle::new(b"found"));
+    state.found_again(found.clone()).unwrap();
+    assert_eq!(state.handle(), Ok(found));
+    state.go();
+    assert_eq!(state.found_again(Handle::new(b"another")), Err(Error::Stale));
+    assert!(state.is_gone());
+}
+
 #[test]
 fn timeout_doubles_while_nothing_changes() {
     let mut state = state();
