@@ -8,7 +8,9 @@
 use std::ffi::OsStr;
 use std::sync::Arc;
 
-use larder_vfs::{Cred, Entry, Error, Ino, Kind, New, Removal, RenameFlags, Result, SetAttr};
+use larder_vfs::{
+    Cred, Entry, Error, Ino, Kind, Lookup, New, Removal, RenameFlags, Result, SetAttr,
+};
 
 use super::hidden::Hiding;
 use super::hiding::Ending;
@@ -97,6 +99,13 @@ impl Core {
         if let Some(replaced) = &replaced
             && replaced.state().known().attr.kind != Kind::Directory
         {
+            if source.is_none() && !cred.retried && !replaced.state().opens().is_empty() {
+                // While a file is hidden, nobody finds its name. Not for a rename that will fail.
+                let found = self.lookup_remote(&from_dir, cred, from.1).await;
+                if matches!(found, Ok(Lookup::Absent { .. })) {
+                    return Err(Error::NotFound);
+                }
+            }
             let at = (&to_dir, to.1);
             hidden = self.hide_if_open(cred, at, replaced, Hiding::ToReplace).await?;
         } else if let Some(replaced) = &replaced {

@@ -10,7 +10,7 @@ use crate::journal::Page;
 pub(crate) struct Listed {
     /// With its number.
     last_page: Option<(u32, Arc<Page>)>,
-    /// A page that is not believed, for the reader that was given its begin.
+    /// The page of which a reader was given the begin last, believed or not.
     lent: Option<Arc<Page>>,
     walks: Walks,
 }
@@ -31,12 +31,12 @@ impl Listed {
         self.last_page = None;
     }
 
-    /// The page that is not trusted, for the reader that continues in it.
+    /// The page for the reader that continues in it, trusted or not.
     pub(crate) fn lent(&self) -> Option<&Arc<Page>> {
         self.lent.as_ref()
     }
 
-    /// This page was given to one reader, and must not be used for others.
+    /// This page was given to a reader, and must not be used for others that begin.
     pub(crate) fn lend(&mut self, page: Arc<Page>) {
         self.lent = Some(page);
     }

@@ -84,6 +84,10 @@ impl Core {
                 Err(error) => return Err(error),
             },
         };
+        if offset == 0 {
+            // An earlier page must not be what this reader continues in.
+            dir.state().listed_mut().lend(page.clone());
+        }
         let first = page.position_of(offset).unwrap_or(0);
         let entries = self.entries(&dir, &page.entries[first..], bytes_max, plus);
         let next = entries.last().map(|entry| entry.offset);
@@ -148,9 +152,9 @@ impl Core {
             self.learn_names(dir, &page, &lease, asked);
         }
         self.know_verifier(dir, page.verifier);
-        match epoch.filter(|_| !is_late) {
-            None => dir.state().listed_mut().lend(page.clone()),
-            Some(epoch) => self.keep_page(dir, &page, epoch),
+        dir.state().listed_mut().lend(page.clone());
+        if let Some(epoch) = epoch.filter(|_| !is_late) {
+            self.keep_page(dir, &page, epoch);
         }
         Ok(page)
     }
@@ -231,7 +235,7 @@ impl Core {
     fn keep_page(&self, dir: &Node, page: &Arc<Page>, epoch: u64) {
         let mut state = dir.state();
         if state.known().epoch != epoch {
-            return state.listed_mut().lend(page.clone());
+            return;
         }
         let head = state.known().listing.filter(|head| head.epoch == epoch);
         let number = match (head, state.listed().last_page()) {

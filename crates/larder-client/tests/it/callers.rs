@@ -105,6 +105,37 @@ async fn what_is_moved_before_the_answer_to_its_making_is_still_there() {
     assert!(rig.find("moved/file").await.is_some());
 }
 
+/// A listing is answered late, and is not believed. The next reader gets a newer one, which ends
+/// with the lease before that reader has read it all: it goes on in the newer one.
+#[tokio::test]
+async fn a_reader_does_not_go_on_in_a_listing_from_before_its_own() {
+    let rig = rig().await;
+    let other = rig.foreigner().await;
+    for name in ["a", "b", NAME] {
+        other.put(name, b"x").await;
+    }
+    let asked = rig.server.calls("readdir");
+    rig.server.hold_answers(Some("readdir"));
+    let removing = async {
+        while rig.server.calls("readdir") == asked {
+            tokio::task::yield_now().await;
+        }
+        rig.clock.advance(Duration::from_millis(1));
+        rig.remove(NAME).await.unwrap();
+        rig.clock.advance(Duration::from_millis(1));
+        rig.server.hold_answers(None);
+    };
+    tokio::join!(rig.names(), removing);
+    let list = async |offset: u64, bytes_max: u32| {
+        rig.client.readdir(&root(), Ino::ROOT, offset, bytes_max, false).wait().await.unwrap()
+    };
+    let first = list(0, 40).await;
+    assert_eq!(first.len(), 1);
+    other.put("c", b"x").await;
+    let rest = list(first[0].offset, 1 << 16).await;
+    assert!(rest.iter().all(|entry| entry.name != NAME), "{rest:?}");
+}
+
 /// A listing from before a removal is answered after it, and its caller reads it to its end. The
 /// file has another name still.
 #[tokio::test]

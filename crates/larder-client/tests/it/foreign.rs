@@ -57,8 +57,20 @@ async fn a_rename_that_fails_leaves_the_open_file_that_it_was_to_replace() {
     assert_eq!(other.names().await, [""; 0]);
 }
 
-/// The same if it is closed for good while it is hidden: it is not removed as one that was
-/// replaced.
+/// A file that is open is not hidden, not even for a moment, for a rename of what is not there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rename_of_nothing_hides_no_open_file() {
+    let rig = Rig::new(Options::default()).await;
+    rig.put("target", b"old").await;
+    let open = rig.open(&root(), "target", WRITE).await.unwrap();
+    rig.server.reset_calls();
+    assert_eq!(rig.rename("none", "target").await, Err(Error::NotFound));
+    assert_eq!(rig.server.calls("rename"), 0);
+    open.close().await.unwrap();
+}
+
+/// If it is closed for good while it is hidden for a rename that fails, it is not removed as one
+/// that was replaced.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_rename_that_fails_leaves_the_file_that_was_closed_meanwhile() {
     let rig = Rig::new(Options::default()).await;
