@@ -32,15 +32,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use larder_vfs::{
-    Error, GivenUp, Handle, Ino, LOCK_END, Lock, LockChange, LockOwner, OpenId, ReservedLock,
-    Result,
+    Attr, Cred, Error, GivenUp, Handle, Ino, LOCK_END, Lock, LockChange, LockOwner, OpenId,
+    ReservedLock, Result,
 };
 use tokio::sync::Notify;
 
 use crate::core::Core;
 use crate::journal::LockRecord;
 use crate::names::on_handle;
-use crate::node::Node;
+use crate::node::{Node, Seen};
 use crate::open::OpenFile;
 pub(crate) use table::{Holder, Table};
 use waiting::Waiting;
@@ -54,6 +54,11 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// descriptor: the kernel sends the release only after close(2) has returned. If it was not the
 /// last descriptor, refusing the lock takes this long.
 const RELEASE_WAIT_MAX: Duration = Duration::from_millis(100);
+
+/// Longest wait of a lock for the answers to changes of ours that were in flight when it was
+/// granted, and how often it asks what the file has become if new ones begin meanwhile.
+const CHANGE_WAIT_MAX: Duration = Duration::from_secs(10);
+const TRIES_MAX: usize = 3;
 
 /// For how long the locks of a process that died are requested again: the server may learn of its
 /// death later than we do.
@@ -303,7 +308,7 @@ impl Core {
         &self,
         opened: &OpenFile,
         changes: &[LockChange],
-    ) -> Result<larder_vfs::Attr, Refused> {
+    ) -> Result<Attr, Refused> {
         let (node, cred) = (&*opened.node, &self.caller(&opened.cred));
         let answer =
             on_handle!(self, cred, node, handle => self.remote.lock(cred, &handle, changes));
@@ -317,12 +322,13 @@ impl Core {
     async fn see_locked(
         self: &Arc<Self>,
         opened: &OpenFile,
-        attr: larder_vfs::Attr,
+        attr: Attr,
         asked: larder_io::Monotonic,
     ) {
         let node = &opened.node;
         let before = node.state().version();
         self.see_changes(node, attr, asked);
+        self.see_after_own_changes(node, &self.caller(&opened.cred), attr).await;
         if !node.state().version().same(&before) {
             // Also drops pages that were read since an earlier change, through files that are open.
             self.drop_pages(node.ino, &mut node.state());
@@ -334,13 +340,36 @@ impl Core {
         self.told(node).await;
     }
 
+    /// What the server reported with a lock does not count if a change of ours was in flight then,
+    /// and the answer to that says nothing of another client's change after it. So the server is
+    /// asked again when our changes have ended.
+    async fn see_after_own_changes(&self, node: &Arc<Node>, cred: &Cred, told: Attr) {
+        let is_seen = || node.state().version().validator.same(&told.validator());
+        for _ in 0..TRIES_MAX {
+            if is_seen() {
+                return;
+            }
+            let ended = node.until(|state| !state.changing());
+            // Without an answer from the server the reader does not get one either.
+            let _ = self.clock.timeout(CHANGE_WAIT_MAX, ended).await;
+            let asked = self.now();
+            let (core, of) = (self, &**node);
+            let attr = on_handle!(core, cred, of, handle => core.remote.getattr(cred, &handle));
+            let Ok(attr) = attr else { return };
+            if self.see_changes(node, attr, asked) != Seen::Older {
+                return;
+            }
+        }
+    }
+
     /// Processes what the server reported of a file when it was locked or unlocked. If the version
     /// is so young that a later change could have the same validator, what is cached of the file is
     /// doubtful.
-    fn see_changes(&self, node: &Node, attr: larder_vfs::Attr, asked: larder_io::Monotonic) {
-        self.observe(node, attr, asked);
+    fn see_changes(&self, node: &Node, attr: Attr, asked: larder_io::Monotonic) -> Seen {
+        let seen = self.observe(node, attr, asked);
         let version = node.state().version();
         self.observe_bytes(node, &version, attr, asked);
+        seen
     }
 
     /// Unlocks a range; see [`larder_vfs::FileSystem::unlock`].
@@ -400,13 +429,13 @@ impl Core {
         }
         let opens = before.holders().iter().flat_map(|holder| &holder.opens);
         let opened = opens.filter_map(|open| self.open_file(*open).ok()).next();
-        let cred = opened.map_or_else(larder_vfs::Cred::root, |open| open.cred.clone());
+        let cred = opened.map_or_else(Cred::root, |open| open.cred.clone());
         let (cred, asked) = (&self.caller(&cred), self.now());
         let node = &**node;
         let unlocked =
             on_handle!(self, cred, node, handle => self.remote.lock(cred, &handle, changes));
         match unlocked {
-            Ok(attr) => self.see_changes(node, attr, asked),
+            Ok(attr) => drop(self.see_changes(node, attr, asked)),
             Err(error) => tracing::debug!(ino, %error, "the server was not told of an unlock"),
         }
         match sent {
@@ -512,7 +541,7 @@ impl Core {
         let mut pause = PAUSE_MIN;
         loop {
             let Ok(node) = self.node(ino) else { return };
-            let (cred, asked) = (&self.caller(&larder_vfs::Cred::root()), self.now());
+            let (cred, asked) = (&self.caller(&Cred::root()), self.now());
             let (core, held) = (self, &*node);
             let answer =
                 on_handle!(core, cred, held, handle => core.remote.lock(cred, &handle, &changes));

@@ -175,7 +175,9 @@ impl Core {
     pub(crate) fn end_change(&self, node: &Node, replies: impl IntoIterator<Item = Change>) {
         let replies: Vec<Change> = replies.into_iter().collect();
         let mut state = node.state();
-        let Some(ended) = self.end_change_of(&mut state, replies) else {
+        let ended = self.end_change_of(&mut state, replies);
+        node.released.notify_waiters();
+        let Some(ended) = ended else {
             return;
         };
         self.table.persist(node.ino, &mut state);

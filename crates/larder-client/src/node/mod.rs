@@ -28,7 +28,7 @@ mod valid_verdicts;
 pub(crate) mod verdicts;
 mod xattrs;
 
-pub(crate) use changes::{have_same_bytes, replacing, unchanged};
+pub(crate) use changes::{Seen, have_same_bytes, replacing, unchanged};
 #[cfg(test)]
 pub(crate) use server_times::Age;
 pub(crate) use server_times::ServerTimes;

@@ -228,6 +228,7 @@ impl Core {
             state.wrote(last.end);
         }
         let ended = self.end_change_of(&mut state, changes);
+        node.released.notify_waiters();
         let ours = ended.is_some_and(|ended| ended.ours);
         if ours {
             state.carry_shown(held);

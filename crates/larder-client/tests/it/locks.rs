@@ -1,11 +1,12 @@
 //! Locks that are passed on: this client and another one are two holders at a server.
 
 use std::ops::Range;
+use std::time::Duration;
 
 use larder_client::{Options, Start};
 use larder_vfs::LockMode::{Exclusive, Shared};
 use larder_vfs::{
-    Error, FileSystem, GivenUp, LOCK_END, Lock, LockKind, LockMode, LockOwner, Result,
+    Error, FileSystem, GivenUp, LOCK_END, Lock, LockKind, LockMode, LockOwner, Result, SetAttr,
 };
 
 use crate::rig::{Open, READ, Rig, WRITE, root};
@@ -111,6 +112,46 @@ async fn what_was_written_under_a_lock_is_at_the_server_before_anybody_else_gets
         assert_eq!(read, [b'a' + round; 3]);
         theirs.write(3, &[b'4' + round]).await.unwrap();
         unlock(&there, &theirs, process(1), 0..3).await;
+    }
+}
+
+/// A change of ours is in flight when a lock is granted, or was answered since the lock was asked
+/// for: its answer tells nothing of what another client has written after it.
+#[tokio::test]
+async fn a_holder_sees_what_was_written_elsewhere_after_a_change_of_ours() {
+    for is_answered_first in [true, false] {
+        let (here, there) = two().await;
+        let mine = here.open(&root(), "file", READ).await.unwrap();
+        assert_eq!(mine.read(0, 99).await.unwrap(), b"0123456789");
+        here.server.reset_calls();
+        here.server.hold_answers(Some("setattr"));
+        here.server.hold(is_answered_first.then_some("lock"));
+        let set = here.set("file", SetAttr { mode: Some(0o600), ..SetAttr::default() });
+        let writing = async {
+            while here.server.calls("setattr") == 0 {
+                tokio::task::yield_now().await;
+            }
+            there.put("file", b"0123theirs").await;
+            here.clock.advance(Duration::from_millis(1));
+            try_lock(&here, &mine, lock(process(1), 4..10, Shared)).await.unwrap();
+            assert_eq!(mine.read(4, 6).await.unwrap(), b"theirs", "{is_answered_first}");
+        };
+        let answering = async {
+            while here.server.calls("lock") == 0 {
+                tokio::task::yield_now().await;
+            }
+            // A reader that does not wait for it is done by then.
+            for _ in 0..1000 {
+                tokio::task::yield_now().await;
+            }
+            here.clock.advance(Duration::from_millis(1));
+            here.server.hold_answers(None);
+            for _ in 0..1000 {
+                tokio::task::yield_now().await;
+            }
+            here.server.hold(None);
+        };
+        tokio::join!(set, writing, answering);
     }
 }
 
