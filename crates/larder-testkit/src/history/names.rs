@@ -234,6 +234,30 @@ impl Model for Names {
     }
 }
 
+/// The calls without those that found no file of a name while a rename to it was in progress: an
+/// open file that is replaced is hidden first, so for a moment the name has no file.
+pub fn without_hidden(calls: &[Timed<Call>]) -> Vec<Timed<Call>> {
+    let is_during = |one: &Timed<Call>, other: &Timed<Call>| {
+        let begins_before_end = |a: &Timed<Call>, b: &Timed<Call>| {
+            b.span.answered.is_none_or(|answered| a.span.made < answered)
+        };
+        begins_before_end(one, other) && begins_before_end(other, one)
+    };
+    let is_hidden = |call: &Timed<Call>| {
+        let (Call::Look { at, answer: Ok(None) }
+        | Call::Remove { at, answer: Err(Refusal::Absent), .. }) = &call.call
+        else {
+            return false;
+        };
+        calls.iter().any(|other| {
+            let replaces =
+                matches!(&other.call, Call::Rename { from, to, .. } if to == at && from != to);
+            replaces && is_during(call, other)
+        })
+    };
+    calls.iter().filter(|call| !is_hidden(call)).cloned().collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::Span;
@@ -357,5 +381,22 @@ mod tests {
         assert!(!is_explained(&[lost.clone(), (2, 3, look(A, Some(7))), other]));
         let once = [lost.clone(), (2, 3, remove(A, Ok(()))), (4, 5, look(A, Some(7)))];
         assert!(!is_explained(&once), "it is not made twice");
+    }
+
+    #[test]
+    fn a_name_may_be_hidden_while_a_rename_replaces_its_file_and_at_no_other_time() {
+        let timed =
+            |made, answered, call| Timed { span: Span { made, answered: Some(answered) }, call };
+        let history = |look_from, look_until, name: Dentry| {
+            vec![
+                timed(1, 2, make(A, Ok(7))),
+                timed(3, 4, make(B, Ok(8))),
+                timed(10, 20, rename(A, B)),
+                timed(look_from, look_until, look(name, None)),
+            ]
+        };
+        let is_left = |from, until, name| without_hidden(&history(from, until, name)).len() == 4;
+        assert!(!is_left(12, 14, B) && !is_left(5, 11, B) && !is_left(19, 30, B));
+        assert!(is_left(12, 14, A) && is_left(5, 9, B) && is_left(21, 22, B));
     }
 }
