@@ -83,6 +83,9 @@ impl Shared {
             is_attempted: false,
             body,
         };
+        if waiting.body == Body::File && self.may_be_done(cred) {
+            state.expect_unseen(cred, &dentry, now, self.clock.instant());
+        }
         let no = state.journal_mut().make(dentry.clone(), waiting);
         state.set_due(no, self.clock.instant(), None);
         let dir = state.touch(&dentry.dir, before, now);
@@ -217,6 +220,7 @@ impl Shared {
         }
         let dropped = target.and_then(|target| state.drop_there(cred, &to, &target));
         let moved = state.move_there(cred, (&from, &to), &source);
+        state.is_asked(moved.filter(|_| self.may_be_done(cred)), (&source, &to));
         self.is_due(state, [dropped, moved]);
         let now = state.time(&*self.clock);
         if let There::Waiting(no) = source {
@@ -226,6 +230,11 @@ impl Shared {
         let to_change =
             if to.dir == from.dir { from_change } else { state.touch(&to.dir, to_before, now) };
         Some(self.record_for_caller(state).map(|()| (from_change, to_change)))
+    }
+
+    /// Whether an earlier attempt of the call may have reached the server, which does not say.
+    fn may_be_done(&self, cred: &Cred) -> bool {
+        cred.retried && self.is_away()
     }
 
     /// Whether the table has room for one more removed name of the server, if there is one.

@@ -43,6 +43,7 @@
 
 mod altered;
 mod answers;
+mod asked;
 mod deferred;
 mod giving_way;
 mod journal;

@@ -151,7 +151,8 @@ pub(crate) struct Taken {
     pub(crate) origin: Dentry,
     /// The name here; `None`: it is removed.
     pub(crate) dentry: Option<Dentry>,
-    /// The server's handle and inode number of the object, and its kind.
+    /// The server's handle and inode number of the object, and its kind. Of an *unseen* file, the
+    /// handle is empty: the server was asked to make it and did not answer.
     pub(crate) handle: Handle,
     pub(crate) fileid: u64,
     pub(crate) kind: Kind,
@@ -163,12 +164,37 @@ pub(crate) struct Taken {
     pub(crate) taker: Maker,
     /// The server may have been asked, and may have done so.
     pub(crate) is_attempted: bool,
+    /// The server was asked to rename it to this, and did not answer: it has one name or the other.
+    pub(crate) asked: Option<Dentry>,
     /// Another client had changed the object: the change no longer waits, and is only reported. The
     /// name that the object was to have; or its own, if it was to be removed.
     pub(crate) wanted: Option<OsString>,
 }
 
 impl Taken {
+    /// A file that the server was asked to make for a user, without an answer: if it is there, it
+    /// is to go, and what is made here takes its place.
+    pub(crate) fn unseen(origin: Dentry, cred: &Cred, now: Time) -> Taken {
+        Taken {
+            origin,
+            dentry: None,
+            handle: Handle::new(&[]),
+            fileid: 0,
+            kind: Kind::File,
+            is_last: true,
+            version: Validator { change: None, data_change: None, size: 0, mtime: now, ctime: now },
+            taker: Maker::of(cred),
+            is_attempted: false,
+            asked: None,
+            wanted: None,
+        }
+    }
+
+    /// Whether nobody here has seen the object.
+    pub(crate) fn is_unseen(&self) -> bool {
+        self.handle.as_bytes().is_empty()
+    }
+
     /// Whether the server is still to be asked.
     pub(crate) fn waits(&self) -> bool {
         self.wanted.is_none()

@@ -1,6 +1,8 @@
 //! What a name stands for here, and what happens to the object when the name is removed or moved:
 //! changes of the journal, without the server.
 
+use std::time::Instant;
+
 use larder_vfs::{Attr, Change, Cred, Found, Handle, Kind, Time, Validator};
 
 use crate::object::{Dentry, Dir, Maker, ObjectNo, Taken, Waiting, after, as_before};
@@ -100,6 +102,7 @@ impl State {
             version,
             taker: Maker::of(cred),
             is_attempted: false,
+            asked: None,
             wanted: None,
         })
     }
@@ -150,8 +153,8 @@ impl State {
             There::Moved(no) => {
                 let taken = self.journal().taken().get(*no)?.clone();
                 // Where the server has it under that name, nothing is left to do.
-                let left =
-                    (taken.origin != *to).then(|| Taken { dentry: Some(to.clone()), ..taken });
+                let is_there = taken.origin == *to && taken.asked.is_none();
+                let left = (!is_there).then(|| Taken { dentry: Some(to.clone()), ..taken });
                 if left.is_none() {
                     self.waits_no_more(*no);
                 }
@@ -161,6 +164,28 @@ impl State {
             }
             There::Server(found) => Some(self.take(cred, from.clone(), found, Some(to.clone()))),
         }
+    }
+
+    /// The server was asked to make a file at this place, and may have.
+    pub(crate) fn expect_unseen(
+        &mut self,
+        cred: &Cred,
+        dentry: &Dentry,
+        now: Time,
+        instant: Instant,
+    ) {
+        if self.journal().taken().from(&dentry.dir, &dentry.name).is_none() {
+            let unseen = self.journal_mut().take(Taken::unseen(dentry.clone(), cred, now));
+            self.set_due(unseen, instant, None);
+        }
+    }
+
+    /// The server was asked to move something of its own there, and may have.
+    pub(crate) fn is_asked(&mut self, moved: Option<ObjectNo>, (what, to): (&There, &Dentry)) {
+        let Some(no) = moved.filter(|_| matches!(what, There::Server(_))) else { return };
+        let Some(taken) = self.journal().taken().get(no).cloned() else { return };
+        let taken = Taken { asked: Some(to.clone()), ..taken };
+        self.journal_mut().put_taken(no, Some(taken));
     }
 
     /// Whether a directory, waiting or of the server, contains something that was made or moved

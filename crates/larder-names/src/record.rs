@@ -17,8 +17,9 @@ const OBJECT_FORMAT: u8 = 2;
 /// The format before, without modification times set over bytes.
 const OBJECT_FORMAT_UNGIVEN: u8 = 1;
 
-/// Of a name that was taken away.
+/// Of a name that was taken away; and of one that the server may have changed.
 const TAKEN_FORMAT: u8 = 16;
+const TAKEN_FORMAT_ASKED: u8 = 18;
 
 /// Of attributes that were set.
 const ALTERED_FORMAT: u8 = 17;
@@ -110,7 +111,7 @@ impl Object {
 impl Taken {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Writer::with_capacity(160);
-        out.u8(TAKEN_FORMAT);
+        out.u8(if self.asked.is_some() { TAKEN_FORMAT_ASKED } else { TAKEN_FORMAT });
         put_dentry(&mut out, &self.origin);
         out.option(self.dentry.as_ref(), put_dentry);
         out.bytes(self.handle.as_bytes());
@@ -121,19 +122,24 @@ impl Taken {
         put_maker(&mut out, &self.taker);
         out.flag(self.is_attempted);
         out.option(self.wanted.as_deref(), put_text);
+        if let Some(asked) = &self.asked {
+            put_dentry(&mut out, asked);
+        }
         out.into_bytes()
     }
 
     /// Whether a record is one of these.
     pub(crate) fn is_one(bytes: &[u8]) -> bool {
-        bytes.first() == Some(&TAKEN_FORMAT)
+        matches!(bytes.first(), Some(&(TAKEN_FORMAT | TAKEN_FORMAT_ASKED)))
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Option<Taken> {
         let mut input = Reader::new(bytes);
-        if input.u8()? != TAKEN_FORMAT {
-            return None;
-        }
+        let was_asked = match input.u8()? {
+            TAKEN_FORMAT => false,
+            TAKEN_FORMAT_ASKED => true,
+            _ => return None,
+        };
         let origin = dentry(&mut input)?;
         let to = if input.flag()? { Some(dentry(&mut input)?) } else { None };
         let (handle, fileid) = (handle(&mut input)?, input.u64()?);
@@ -143,6 +149,7 @@ impl Taken {
         let (version, taker) = (version(&mut input)?, maker(&mut input)?);
         let is_attempted = input.flag()?;
         let wanted = if input.flag()? { Some(text(&mut input)?) } else { None };
+        let asked = if was_asked { Some(dentry(&mut input)?) } else { None };
         let taken = Taken {
             origin,
             dentry: to,
@@ -153,6 +160,7 @@ impl Taken {
             version,
             taker,
             is_attempted,
+            asked,
             wanted,
         };
         input.end(taken)
@@ -451,11 +459,13 @@ mod tests {
             },
             taker: waiting.maker,
             is_attempted: false,
+            asked: None,
             wanted: None,
         };
         let told = Taken { wanted: Some("b".into()), is_attempted: true, ..moved.clone() };
         let kinds = KINDS.map(|kind| Taken { kind, dentry: None, is_last: false, ..moved.clone() });
-        [moved, told].into_iter().chain(kinds).collect()
+        let asked = Taken { asked: Some(dentry("c")), ..moved.clone() };
+        [moved, told, asked].into_iter().chain(kinds).collect()
     }
 
     fn altered() -> Vec<Altered> {

@@ -64,6 +64,7 @@ impl Shared {
     pub(crate) async fn replay_one(&self, no: ObjectNo, deadline: Option<Deadline>) -> Result<()> {
         self.reach(deadline).await?;
         let Some(_turn) = self.turn_for(no, deadline).await? else { return Ok(()) };
+        self.settle_asked(deadline).await?;
         self.replay_change(no, deadline, &mut Vec::new()).await?;
         self.keep().await
     }
@@ -77,6 +78,7 @@ impl Shared {
     async fn make_one(&self, no: ObjectNo, deadline: Option<Deadline>) -> Result<()> {
         self.reach(deadline).await?;
         let Some(_turn) = self.turn_for(no, deadline).await? else { return Ok(()) };
+        self.settle_asked(deadline).await?;
         self.make_after_above(no, deadline, &mut Vec::new()).await?;
         self.keep().await
     }
@@ -128,6 +130,7 @@ impl Shared {
     pub(crate) async fn replay_all(self: &Arc<Self>, until: Option<Instant>) -> Result<()> {
         self.reach(None).await?;
         let _turn = self.turn.lock().await;
+        self.settle_asked(None).await?;
         let mut refused = BTreeMap::new();
         // First the changes that block others, then new objects, then the changes that block
         // nothing.
@@ -386,12 +389,7 @@ impl Shared {
             return Ok(There::Nothing);
         };
         let attr = &found.attr;
-        let is_known = {
-            let state = self.state();
-            state.journal().of_server(&found.handle).is_some()
-                || state.journal().taken().of(&found.handle).next().is_some()
-        };
-        let is_ours = !is_known
+        let is_ours = !self.is_known(&found.handle)
             && attr.kind == waiting.body.kind()
             && match &waiting.body {
                 Body::File => attr.size == 0 && self.is_time(attr.mtime, waiting.mtime),
@@ -402,6 +400,13 @@ impl Shared {
                 Body::Node(_, device) => attr.device == *device,
             };
         Ok(if is_ours { There::Ours(found) } else { There::Another })
+    }
+
+    /// Whether the journal knows what the server has under this handle.
+    pub(crate) fn is_known(&self, handle: &Handle) -> bool {
+        let state = self.state();
+        state.journal().of_server(handle).is_some()
+            || state.journal().taken().of(handle).next().is_some()
     }
 
     /// Whether a time that the server keeps is one that it was given.

@@ -24,6 +24,9 @@ impl Shared {
             });
         }
         if let Some(taken) = state.journal().taken().get(no) {
+            if taken.is_unseen() {
+                return None;
+            }
             let made = state.journal().of_server(&taken.handle);
             let dentry = taken.dentry.as_ref().unwrap_or(&taken.origin);
             return Some(Deferred {

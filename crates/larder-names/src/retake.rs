@@ -219,28 +219,6 @@ impl Shared {
         self.remote.rename(&cred, (&from_dir, &from.name), (&to_dir, &to.name)).await
     }
 
-    fn server_dir(&self, dir: &Dir) -> Result<Handle> {
-        match dir {
-            Dir::Server(handle) => Ok(handle.clone()),
-            Dir::Made(no) => {
-                let state = self.state();
-                Ok(state.journal().named(*no).ok_or(Error::Stale)?.handle.clone())
-            }
-        }
-    }
-
-    /// The object that the server has under a name.
-    pub(crate) async fn at_dentry(&self, cred: &Cred, dentry: &Dentry) -> Result<Option<Found>> {
-        let dir = self.server_dir(&dentry.dir)?;
-        match self.remote.lookup(cred, &dir, &dentry.name).await {
-            Ok(answer) => Ok(answer.found),
-            Err(Error::NotFound) => Ok(None),
-            // The directory is gone, and with it the name.
-            Err(Error::Stale | Error::NotDirectory) => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-
     async fn move_at_server(
         &self,
         no: ObjectNo,
@@ -302,6 +280,11 @@ impl Shared {
 
     /// Whether the server still has the object whose name was taken, with the same bytes.
     fn is_as_taken(&self, found: &Found, taken: &Taken) -> bool {
+        if taken.is_unseen() {
+            let attr = &found.attr;
+            let is_empty = attr.kind == Kind::File && attr.size == 0;
+            return is_empty && attr.uid == taken.taker.uid && !self.is_known(&found.handle);
+        }
         if found.handle != taken.handle {
             return false;
         }
@@ -402,19 +385,23 @@ impl Shared {
         Ok(())
     }
 
-    /// Another client has changed an object that was to be removed.
+    /// Another client has changed an object that was to be removed. What nobody here has seen was
+    /// never there, and is not reported.
     async fn leave(&self, no: ObjectNo, taken: &Taken) -> Result<()> {
-        tracing::error!(name = ?taken.origin.name,
-            "somebody else has changed what was removed here: it stays");
+        let is_told = !taken.is_unseen();
+        if is_told {
+            tracing::error!(name = ?taken.origin.name,
+                "somebody else has changed what was removed here: it stays");
+        }
         {
             let mut state = self.state();
-            let told = Taken {
+            let told = is_told.then(|| Taken {
                 dentry: Some(taken.origin.clone()),
                 wanted: Some(taken.origin.name.clone()),
                 is_attempted: false,
                 ..taken.clone()
-            };
-            state.journal_mut().put_taken(no, Some(told));
+            });
+            state.journal_mut().put_taken(no, told);
             state.waits_no_more(no);
             self.record(&mut state);
         }

@@ -18,6 +18,8 @@ pub(crate) struct TakenNames {
     handles: HashMap<Handle, BTreeSet<ObjectNo>>,
     /// Changes that no longer wait and only report something.
     reported: BTreeSet<ObjectNo>,
+    /// Changes that the server was asked for and may have made.
+    asked: BTreeSet<ObjectNo>,
 }
 
 type Names = HashMap<Dir, BTreeMap<OsString, ObjectNo>>;
@@ -50,6 +52,7 @@ impl TakenNames {
                 before.dentry.iter().for_each(|dentry| drop_from(&mut self.dentries, dentry));
             }
             self.reported.remove(&no);
+            self.asked.remove(&no);
         }
         let Some(taken) = taken else { return };
         if taken.waits() {
@@ -58,6 +61,9 @@ impl TakenNames {
             taken.dentry.iter().for_each(|dentry| add(&mut self.dentries, dentry, no));
         } else {
             self.reported.insert(no);
+        }
+        if taken.asked.is_some() {
+            self.asked.insert(no);
         }
         self.all.insert(no, taken);
     }
@@ -90,6 +96,12 @@ impl TakenNames {
     /// Waiting changes, in the order in which they were made.
     pub(crate) fn waiting(&self) -> impl Iterator<Item = (ObjectNo, &Taken)> {
         self.all.iter().filter(|(_, taken)| taken.waits()).map(|(no, taken)| (*no, taken))
+    }
+
+    /// A change that the server was asked for and may have made.
+    pub(crate) fn first_asked(&self) -> Option<(ObjectNo, &Taken)> {
+        let no = *self.asked.first()?;
+        Some((no, &self.all[&no]))
     }
 
     /// Changes that only report something.

@@ -1,5 +1,6 @@
 //! Tests of the whole crate over the model of a server.
 
+mod asked;
 mod away;
 mod conformance;
 mod crash;

@@ -9,6 +9,7 @@ use larder_cache::Keeping;
 use larder_class::{Class, Level};
 use larder_vfs::{Cred, Deferring, Ino, Remote, Result};
 
+use super::hiding::Ending;
 use crate::core::Core;
 use crate::node::Node;
 
@@ -19,6 +20,19 @@ impl Core {
             Some(here) if self.may_defer_names(cred, names) => here.names(),
             _ => &*self.remote,
         }
+    }
+
+    /// The caller for a second attempt of a change of these names that the server did not answer,
+    /// if this machine may answer for the server by now. The server may have made the change.
+    pub(super) fn again_here<T>(
+        &self,
+        cred: &Cred,
+        names: &[(&Node, &OsStr)],
+        answer: &Result<T>,
+    ) -> Option<Cred> {
+        let is_unanswered = Ending::of(answer) == Ending::Unanswered;
+        let is_here = is_unanswered && self.is_away() && self.may_defer_names(cred, names);
+        is_here.then(|| Cred { retried: true, ..cred.clone() })
     }
 
     /// Whoever may answer here for a change of a file's attributes.

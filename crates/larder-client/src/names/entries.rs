@@ -37,9 +37,17 @@ impl Core {
         let (asked, moment) = (self.now(), self.table.moment());
         self.begin_change(dir);
         let mut changing = self.begin_name_change(dir, name);
-        let answer = on_handle!(self, cred, dir, handle =>
-            self.server_of_names(cred, &[(&**dir, name)])
-                .make(cred, &handle, name, new.clone(), set));
+        let names = [(&**dir, name)];
+        let ask = async |cred: &Cred| {
+            on_handle!(self, cred, dir, handle =>
+                self.server_of_names(cred, &names).make(cred, &handle, name, new.clone(), set))
+        };
+        let mut answer = ask(cred).await;
+        let again = self.again_here(cred, &names, &answer);
+        let cred = again.as_ref().unwrap_or(cred);
+        if again.is_some() {
+            answer = ask(cred).await;
+        }
         let answer = self.resolve_make(cred, dir, name, (&new, set), answer).await;
         changing.answered(&answer);
         self.distrust_if_refused(&[dir], (dir, name), &answer);
@@ -95,8 +103,17 @@ impl Core {
     ) -> Result<()> {
         self.begin_change(dir);
         let mut changing = self.begin_name_change(dir, name);
-        let answer = on_handle!(self, cred, dir, handle => self.server_of_names(cred, &[(&**dir, name)])
-                .remove(cred, &handle, name, what));
+        let names = [(&**dir, name)];
+        let ask = async |cred: &Cred| {
+            on_handle!(self, cred, dir, handle =>
+                self.server_of_names(cred, &names).remove(cred, &handle, name, what))
+        };
+        let mut answer = ask(cred).await;
+        let again = self.again_here(cred, &names, &answer);
+        let cred = again.as_ref().unwrap_or(cred);
+        if again.is_some() {
+            answer = ask(cred).await;
+        }
         let answer = Core::resolve_remove(cred, answer);
         changing.answered(&answer);
         self.distrust_if_refused(&[dir], (dir, name), &answer);
@@ -120,11 +137,20 @@ impl Core {
             self.begin_change(to.0);
         }
         let mut changing = [from, to].map(|(dir, name)| self.begin_name_change(dir, name));
-        let answer = on_handle!(self, cred, from.0, handle => async {
-            let target = to.0.handle()?;
-            let server = self.server_of_names(cred, &[(&**from.0, from.1), (&**to.0, to.1)]);
-            server.rename(cred, (&handle, from.1), (&target, to.1)).await
-        });
+        let names = [(&**from.0, from.1), (&**to.0, to.1)];
+        let ask = async |cred: &Cred| {
+            on_handle!(self, cred, from.0, handle => async {
+                let target = to.0.handle()?;
+                let server = self.server_of_names(cred, &names);
+                server.rename(cred, (&handle, from.1), (&target, to.1)).await
+            })
+        };
+        let mut answer = ask(cred).await;
+        let again = self.again_here(cred, &names, &answer);
+        let cred = again.as_ref().unwrap_or(cred);
+        if again.is_some() {
+            answer = ask(cred).await;
+        }
         let answer = self.resolve_rename(cred, child.as_ref(), to, answer).await;
         changing.iter_mut().for_each(|one| one.answered(&answer));
         self.distrust_if_refused(&[from.0, to.0], (from.0, from.1), &answer);

@@ -83,11 +83,11 @@ impl Held for Through {
 }
 
 /// A machine that may work without its server, and a server on which the same is done at once.
-struct Pair {
-    rig: Rig,
+pub(super) struct Pair {
+    pub(super) rig: Rig,
     held: Arc<Through>,
-    top: Handle,
-    reference: MemRemote,
+    pub(super) top: Handle,
+    pub(super) reference: MemRemote,
     random: Random,
     count: i64,
     licence: Licence,
@@ -95,7 +95,7 @@ struct Pair {
 
 /// Why a machine may work without its server: its user permits it, or no other client changes
 /// names.
-const LICENCES: [Licence; 2] =
+pub(super) const LICENCES: [Licence; 2] =
     [Licence { sole: false, offline: true }, Licence { sole: true, offline: false }];
 
 fn licensed(rig: &Rig, licence: Licence) -> (Arc<Names>, Arc<Through>) {
@@ -109,7 +109,7 @@ fn licensed(rig: &Rig, licence: Licence) -> (Arc<Names>, Arc<Through>) {
 }
 
 impl Pair {
-    async fn new(licence: Licence, seed: u64) -> Pair {
+    pub(super) async fn new(licence: Licence, seed: u64) -> Pair {
         let mut rig = Rig::on(SimDisk::new()).await;
         let (names, held) = licensed(&rig, licence);
         rig.names = names;
@@ -118,7 +118,7 @@ impl Pair {
     }
 
     /// The object with a name here: its handle and kind.
-    async fn find(&self, dir: &Handle, name: &str) -> Option<(Handle, Kind)> {
+    pub(super) async fn find(&self, dir: &Handle, name: &str) -> Option<(Handle, Kind)> {
         let shared = self.rig.names.shared();
         let there = shared.what_is_at(&user(), dir, name.as_ref()).await??;
         let state = shared.state();
@@ -221,8 +221,22 @@ impl Pair {
         true
     }
 
-    fn leave(&self) {
+    pub(super) fn leave(&self) {
         self.rig.server.time_out();
+    }
+
+    /// The process dies, and another one continues.
+    pub(super) fn die(self) -> Pair {
+        self.crash(None)
+    }
+
+    fn crash(self, image: Option<Image>) -> Pair {
+        let Pair { rig, held, top, reference, random, count, licence } = self;
+        drop(held);
+        let mut rig = rig.crash(image);
+        let (names, held) = licensed(&rig, licence);
+        rig.names = names;
+        Pair { rig, held, top, reference, random, count, licence }
     }
 
     /// The server is back, perhaps with one call that goes wrong, or after a crash.
@@ -234,12 +248,7 @@ impl Pair {
                 1 => Some(Image::Synced),
                 _ => Some(Image::Torn(self.random.next())),
             };
-            let Pair { rig, held, top, reference, random, count, licence } = self;
-            drop(held);
-            let mut rig = rig.crash(image);
-            let (names, held) = licensed(&rig, licence);
-            rig.names = names;
-            self = Pair { rig, held, top, reference, random, count, licence };
+            self = self.crash(image);
         }
         self.rig.server.reconnect();
         for _ in 0..self.random.below(4) {

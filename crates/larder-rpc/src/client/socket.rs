@@ -171,6 +171,9 @@ impl Socket {
         };
         socket.set_nodelay(true)?;
         socket.set_keepalive(true)?;
+        // What was not sent when the connection ends is not sent later, when the network is back:
+        // another process, or this one over another connection, has gone on by then.
+        socket.set_zero_linger()?;
         if source_port != 0 {
             // The port of the connection that just broke may still be in TIME_WAIT.
             socket.set_reuseaddr(true)?;
@@ -352,4 +355,19 @@ fn source_ports(source: SourcePort, previous: Option<u16>) -> Vec<u16> {
         ports.extend((0..RESERVED_PORT_ATTEMPTS_MAX).map(nth));
     }
     ports
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The kernel sends nothing more for a process that died, nor after a connection was given up.
+    #[tokio::test]
+    async fn what_a_connection_has_not_sent_ends_with_it() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let socket = Socket::connect_from(address, Transport::Tcp, 0).await.unwrap();
+        let Socket::Tcp(stream) = socket else { panic!("not TCP") };
+        assert_eq!(stream.linger().unwrap(), Some(std::time::Duration::ZERO));
+    }
 }
