@@ -10,7 +10,7 @@ use crate::journal::Page;
 pub(crate) struct Listed {
     /// With its number.
     last_page: Option<(u32, Arc<Page>)>,
-    /// The page of which a reader was given the begin last, believed or not.
+    /// A page that is not believed, for the reader that was given its begin.
     lent: Option<Arc<Page>>,
     walks: Walks,
 }
@@ -31,14 +31,20 @@ impl Listed {
         self.last_page = None;
     }
 
-    /// The page for the reader that continues in it, trusted or not.
+    /// The page that is not trusted, for the reader that continues in it.
     pub(crate) fn lent(&self) -> Option<&Arc<Page>> {
         self.lent.as_ref()
     }
 
-    /// This page was given to a reader, and must not be used for others that begin.
+    /// This page was given to one reader, and must not be used for others.
     pub(crate) fn lend(&mut self, page: Arc<Page>) {
         self.lent = Some(page);
+    }
+
+    /// A reader was given a page that is trusted: it continues there, or asks the server, but never
+    /// in an earlier page.
+    pub(crate) fn end_loan(&mut self) {
+        self.lent = None;
     }
 
     /// A reader that was at `from` was given entries up to the position `to`.

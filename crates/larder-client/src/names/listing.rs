@@ -75,7 +75,13 @@ impl Core {
             lent.filter(|page| offset != 0 && page.holds(offset))
         });
         let page = match held {
-            Some(page) if !(plus && self.is_stale(&page)) => page,
+            Some(page) if !(plus && self.is_stale(&page)) => {
+                if offset == 0 {
+                    // An earlier page must not be what this reader continues in.
+                    dir.state().listed_mut().end_loan();
+                }
+                page
+            }
             held => match self.fetch_page(&dir, cred, offset, held.as_deref()).await {
                 // A page that was read again may lack this reader's position: the reader continues
                 // with the earlier page.
@@ -84,10 +90,6 @@ impl Core {
                 Err(error) => return Err(error),
             },
         };
-        if offset == 0 {
-            // An earlier page must not be what this reader continues in.
-            dir.state().listed_mut().lend(page.clone());
-        }
         let first = page.position_of(offset).unwrap_or(0);
         let entries = self.entries(&dir, &page.entries[first..], bytes_max, plus);
         let next = entries.last().map(|entry| entry.offset);
@@ -152,9 +154,9 @@ impl Core {
             self.learn_names(dir, &page, &lease, asked);
         }
         self.know_verifier(dir, page.verifier);
-        dir.state().listed_mut().lend(page.clone());
-        if let Some(epoch) = epoch.filter(|_| !is_late) {
-            self.keep_page(dir, &page, epoch);
+        match epoch.filter(|_| !is_late) {
+            None => dir.state().listed_mut().lend(page.clone()),
+            Some(epoch) => self.keep_page(dir, &page, epoch),
         }
         Ok(page)
     }
@@ -235,8 +237,9 @@ impl Core {
     fn keep_page(&self, dir: &Node, page: &Arc<Page>, epoch: u64) {
         let mut state = dir.state();
         if state.known().epoch != epoch {
-            return;
+            return state.listed_mut().lend(page.clone());
         }
+        state.listed_mut().end_loan();
         let head = state.known().listing.filter(|head| head.epoch == epoch);
         let number = match (head, state.listed().last_page()) {
             _ if page.start == 0 => 0,
