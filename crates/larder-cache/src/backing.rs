@@ -18,12 +18,12 @@ pub struct BackingFile {
     file: Arc<dyn DiskFile>,
     /// Held while it is changed on behalf of readers of a version that is no longer in use.
     following: Mutex<()>,
-    _place: Slot,
+    _slot: Slot,
 }
 
 impl BackingFile {
     pub(crate) fn new(file: Arc<dyn DiskFile>, slot: Slot) -> BackingFile {
-        BackingFile { file, following: Mutex::default(), _place: slot }
+        BackingFile { file, following: Mutex::default(), _slot: slot }
     }
 
     /// Changes it on behalf of readers of a version that is no longer in use, one change at a time.

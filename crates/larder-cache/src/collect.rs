@@ -172,7 +172,7 @@ impl Read {
     fn bytes_of(&self, chunk: u64, size: u64) -> Option<&[u8]> {
         let first = self.base_chunks.start * crate::CHUNK_BYTES;
         let range = self.base_chunks.contains(&chunk).then(|| chunk_range(chunk, size))?;
-        let index = |at: u64| usize::try_from(at - first).expect("what is base is in memory");
+        let index = |at: u64| usize::try_from(at - first).expect("the base is in memory");
         self.base.get(index(range.start)..index(range.end))
     }
 }

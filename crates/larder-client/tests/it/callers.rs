@@ -114,6 +114,20 @@ async fn a_reader_does_not_go_on_in_a_listing_from_before_its_own() {
     for name in ["a", "b", NAME] {
         other.put(name, b"x").await;
     }
+    list_and_remove(&rig).await;
+    let list = async |offset: u64, bytes_max: u32| {
+        rig.client.readdir(&root(), Ino::ROOT, offset, bytes_max, false).wait().await.unwrap()
+    };
+    let first = list(0, 40).await;
+    assert_eq!(first.len(), 1);
+    other.put("c", b"x").await;
+    let rest = list(first[0].offset, 1 << 16).await;
+    assert!(rest.iter().all(|entry| entry.name != NAME), "{rest:?}");
+}
+
+/// Lists the root and removes the file meanwhile: the server lists it before the removal, and the
+/// answer comes after that.
+async fn list_and_remove(rig: &Rig) -> Vec<String> {
     let asked = rig.server.calls("readdir");
     rig.server.hold_answers(Some("readdir"));
     let removing = async {
@@ -125,15 +139,7 @@ async fn a_reader_does_not_go_on_in_a_listing_from_before_its_own() {
         rig.clock.advance(Duration::from_millis(1));
         rig.server.hold_answers(None);
     };
-    tokio::join!(rig.names(), removing);
-    let list = async |offset: u64, bytes_max: u32| {
-        rig.client.readdir(&root(), Ino::ROOT, offset, bytes_max, false).wait().await.unwrap()
-    };
-    let first = list(0, 40).await;
-    assert_eq!(first.len(), 1);
-    other.put("c", b"x").await;
-    let rest = list(first[0].offset, 1 << 16).await;
-    assert!(rest.iter().all(|entry| entry.name != NAME), "{rest:?}");
+    tokio::join!(rig.names(), removing).0
 }
 
 /// A listing from before a removal is answered after it, and its caller reads it to its end. The
@@ -145,18 +151,7 @@ async fn a_late_listing_does_not_bring_a_name_back() {
     let file = rig.find(NAME).await.unwrap();
     let other = rig.client.link(&root(), file, Ino::ROOT, OsStr::new("other"));
     other.wait().await.unwrap();
-    let asked = rig.server.calls("readdir");
-    rig.server.hold_answers(Some("readdir"));
-    let removing = async {
-        while rig.server.calls("readdir") == asked {
-            tokio::task::yield_now().await;
-        }
-        rig.clock.advance(Duration::from_millis(1));
-        rig.remove(NAME).await.unwrap();
-        rig.clock.advance(Duration::from_millis(1));
-        rig.server.hold_answers(None);
-    };
-    let (listed, ()) = tokio::join!(rig.names(), removing);
+    let listed = list_and_remove(&rig).await;
     assert!(listed.iter().any(|name| name == NAME), "the server had it");
     assert_eq!(rig.find(NAME).await, None);
     assert!(!is_listed(&rig).await);
