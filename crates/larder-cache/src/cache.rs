@@ -427,10 +427,27 @@ impl Cache {
         self.store.file(no).pin(pinned);
     }
 
-    /// Exempts everything below a directory from culling, now and later, or ends that. The place
-    /// where a file was last seen counts.
-    pub fn pin_tree(&self, directory: FileNo, pinned: bool) {
-        self.store.pin_tree(directory, pinned);
+    /// Exempts everything below a directory from culling, now and later, or ends that with `None`.
+    /// The place where a file was last seen counts. The record is kept with the pin.
+    pub fn pin_tree(&self, top: FileNo, record: Option<&[u8]>) {
+        self.store.pin_tree(top, record);
+    }
+
+    /// The tops of all pinned trees, with their records.
+    pub fn pinned_trees(&self) -> Vec<(FileNo, Vec<u8>)> {
+        self.store.pinned_trees()
+    }
+
+    /// How many bytes may be held in all without anything being culled. May ask the disk how full
+    /// it is.
+    pub fn capacity(&self) -> u64 {
+        self.store.gauge.capacity(&*self.store.disk, &*self.store.clock)
+    }
+
+    /// Removes a file's data, even of a pinned one; not if it has unacknowledged changes or is
+    /// open. Returns how many bytes were freed, in whole chunks.
+    pub fn cull_file(&self, no: FileNo) -> u64 {
+        self.store.file(no).cull(true).unwrap_or(0)
     }
 
     /// Forgets a file's data, including dirty bytes. Open descriptors stay readable.

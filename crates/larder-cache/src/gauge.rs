@@ -235,6 +235,18 @@ impl Gauge {
         (bytes, self.limits.files.run)
     }
 
+    /// How many bytes may be held without anything being culled.
+    pub(crate) fn capacity(&self, disk: &dyn Disk, clock: &dyn Clock) -> u64 {
+        let free_bytes = {
+            let mut room = lock(&self.room);
+            let marks = self.look(&mut room, 0, disk, clock);
+            let is_known = room.total_bytes > 0;
+            is_known.then(|| room.left_bytes().saturating_sub(marks.run))
+        };
+        let on_disk = free_bytes.map_or(u64::MAX, |free| self.bytes().saturating_add(free));
+        self.limits.bytes.run.min(on_disk)
+    }
+
     /// Free space, less what is reserved.
     pub(crate) fn free_bytes(&self, disk: &dyn Disk, clock: &dyn Clock) -> u64 {
         let mut room = lock(&self.room);

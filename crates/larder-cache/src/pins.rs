@@ -2,7 +2,8 @@
 //!
 //! Only the directory has a record of the pin, and it is never copied: whether a file is below is
 //! determined when it matters, from the place where it was last seen. So files that come later are
-//! covered, and files that are moved out no longer are, without any bookkeeping.
+//! covered, and files that are moved out no longer are, without any bookkeeping. What the record
+//! contains is the caller's; a single file may have one, too.
 
 use std::collections::{HashMap, HashSet};
 
@@ -23,13 +24,18 @@ pub(crate) struct Pins<'a> {
 impl Store {
     /// The pinned trees as they are now.
     pub(crate) fn pins(&self) -> Pins<'_> {
-        let records = self.index.scan_all(&[tag::PIN]);
-        let pinned = records.iter().filter_map(|(key, _)| number_in_key(key)).collect();
+        let pinned = self.pinned_trees().into_iter().map(|(top, _)| top).collect();
         Pins { store: self, pinned, known: HashMap::new() }
     }
 
-    pub(crate) fn pin_tree(&self, directory: FileNo, pinned: bool) {
-        self.index.put(key(tag::PIN, directory, &[]), pinned.then(Vec::new));
+    pub(crate) fn pin_tree(&self, top: FileNo, record: Option<&[u8]>) {
+        self.index.put(key(tag::PIN, top, &[]), record.map(<[u8]>::to_vec));
+    }
+
+    /// The tops of the pinned trees, with their records.
+    pub(crate) fn pinned_trees(&self) -> Vec<(FileNo, Vec<u8>)> {
+        let records = self.index.scan_all(&[tag::PIN]).into_iter();
+        records.filter_map(|(key, record)| Some((number_in_key(&key)?, record))).collect()
     }
 
     /// The directory in which a file was last seen.
@@ -100,7 +106,7 @@ mod tests {
                 let record = parent.map(|parent| vec![u8::try_from(parent).unwrap()]);
                 cache.put_node(FileNo(no), &record.unwrap_or_default());
             }
-            pinned.iter().for_each(|no| cache.pin_tree(FileNo(*no), true));
+            pinned.iter().for_each(|no| cache.pin_tree(FileNo(*no), Some(b"")));
             let covers = |no: u64| {
                 let (mut at, mut steps) = (no, 0);
                 while !pinned.contains(&at) && steps <= NODES {
@@ -109,12 +115,14 @@ mod tests {
                 }
                 pinned.contains(&at)
             };
+            let tops: Vec<_> = cache.pinned_trees().into_iter().map(|(top, _)| top.0).collect();
+            prop_assert_eq!(tops, pinned.iter().copied().collect::<Vec<_>>());
             let mut pins = cache.store.pins();
             for no in (first..=NODES).chain(1..first).chain(1..=NODES) {
                 prop_assert_eq!(pins.cover(FileNo(no)), covers(no), "{}", no);
             }
             drop(pins);
-            pinned.iter().for_each(|no| cache.pin_tree(FileNo(*no), false));
+            pinned.iter().for_each(|no| cache.pin_tree(FileNo(*no), None));
             let mut pins = cache.store.pins();
             prop_assert!((1..=NODES).all(|no| !pins.cover(FileNo(no))));
         }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use larder_cache::Cache;
 use larder_io::Clock;
-use larder_vfs::{Error, Ino, Remote, Result};
+use larder_vfs::{Cred, Error, Ino, Remote, Result};
 
 use crate::core::{Begin, Core, blocking};
 use crate::journal::{Carried, OPEN_BLOCK};
@@ -100,6 +100,21 @@ impl Client {
         start_filling(&core);
         start_engine(&core);
         Ok(Client { core })
+    }
+
+    /// Bytes of a file's present version, as far as it is known here, that the cache lacks; `None`
+    /// if it has changes that the server lacks, or is no regular file that exists.
+    pub fn lacks(&self, ino: Ino) -> Option<u64> {
+        self.core.lacks(&*self.core.node(ino).ok()?)
+    }
+
+    /// Fetches what the cache lacks of a file, whenever no application waits for the server.
+    /// Returns whether nothing is missing; if something is, the cache does not take it.
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`] if the server cannot be reached, else the server's error.
+    pub async fn complete(&self, cred: &Cred, ino: Ino) -> Result<bool> {
+        self.core.complete(cred, ino).await
     }
 
     /// From now on, lost files are made again before they are read. Only the first call has an

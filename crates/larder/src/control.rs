@@ -17,6 +17,8 @@ use anyhow::Result;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::hoard::Hoarded;
+
 pub(crate) use client::{CallError, Nowhere, call, daemon_lives, wait_for_exit};
 pub(crate) use server::{Server, Serving};
 
@@ -121,6 +123,9 @@ pub(crate) enum Request {
         path: PathBuf,
         /// Whether to pin or unpin.
         pinned: bool,
+        /// How it is kept whole and fresh, if it is.
+        #[serde(default)]
+        hoarded: Option<Hoarded>,
     },
 }
 

@@ -13,6 +13,7 @@ use tokio::runtime::Handle;
 
 use crate::clock::clock;
 use crate::control::{Progress, Request, Sink};
+use crate::hoard::Hoarded;
 use crate::maintenance::{self, Warmed};
 use crate::remembered;
 use crate::report::{
@@ -59,6 +60,7 @@ impl Engine {
                 files_waiting: client.fill.waiting,
                 bytes: client.fill.filled_bytes,
             },
+            hoard: self.hoard.status(),
             dirty: client.unsent.into(),
             conflicts: self.conflicts(),
             cache: self.cache_state(),
@@ -87,13 +89,10 @@ impl Engine {
         sink: &mut dyn Sink,
     ) -> Result<Value> {
         match request {
-            Request::CachePin { path, pinned } => {
+            Request::CachePin { path, pinned, hoarded } => {
                 let ino = runtime.block_on(self.find(path))?;
-                // The client's node numbers are the cache's file numbers.
-                match runtime.block_on(self.kind_of(ino)).context("cannot look at it")? {
-                    Kind::Directory => self.cache.pin_tree(FileNo(ino.0), *pinned),
-                    _ => self.cache.pin(FileNo(ino.0), *pinned),
-                }
+                let kind = runtime.block_on(self.kind_of(ino)).context("cannot look at it")?;
+                self.pin(ino, kind, *pinned, hoarded.as_ref())?;
                 Ok(Value::Null)
             }
             Request::CacheWarm { path } => {
@@ -119,6 +118,22 @@ impl Engine {
             }
             other => maintenance::carry_out(&self.cache, other, sink),
         }
+    }
+
+    /// Pins a file or tree, or no longer; one with a priority is kept whole and fresh, too.
+    fn pin(&self, ino: Ino, kind: Kind, pinned: bool, hoarded: Option<&Hoarded>) -> Result<()> {
+        ensure!(
+            hoarded.is_none() || self.hoard.is_on(),
+            "nothing is kept whole here: the mount has hoard=0"
+        );
+        // The client's node numbers are the cache's file numbers.
+        let no = FileNo(ino.0);
+        let is_tree = kind == Kind::Directory || hoarded.is_some();
+        self.cache.pin(no, pinned && !is_tree);
+        let record = hoarded.map(Hoarded::encode).unwrap_or_default();
+        self.cache.pin_tree(no, (pinned && is_tree).then_some(&record));
+        self.hoard.trees_changed();
+        Ok(())
     }
 
     /// Works without the server from now on, or with it again; then it gets what it lacks.

@@ -28,6 +28,7 @@ mod event;
 mod exported;
 mod failing_mount;
 mod front_door;
+mod hoard;
 mod link;
 mod log;
 mod login;

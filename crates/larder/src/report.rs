@@ -8,6 +8,7 @@ mod class;
 pub(crate) mod disk;
 mod explained;
 mod export;
+mod hoard;
 pub(crate) mod prometheus;
 mod remade;
 mod server;
@@ -26,6 +27,7 @@ pub(crate) use cache::CacheState;
 pub(crate) use class::{ClassShown, Durable, Unsaved, conflict};
 pub(crate) use explained::{Explained, StoredAt, promised_levels};
 pub(crate) use export::{Behind, ExportStat, Served};
+pub(crate) use hoard::HoardedTree;
 pub(crate) use remade::{Remade, StaysLost};
 pub(crate) use server::{
     DiskServed, DiskStatus, LossTold, LostFile, ServerStatus, Standby, VolumeStatus,
@@ -76,6 +78,9 @@ pub(crate) struct Status {
     /// Completing files that were read in part.
     #[serde(default)]
     pub(crate) fill: Fill,
+    /// Pinned trees that are kept whole and fresh.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) hoard: Vec<HoardedTree>,
     /// Data that waits to be written back.
     pub(crate) dirty: Dirty,
     /// What was changed here and by another client, where both are kept under names of their own;
@@ -381,9 +386,10 @@ impl Status {
                 "  fill     files up to {}; {files_waiting} wait for a quiet link, {} fetched",
                 Bytes(most),
                 Bytes(bytes)
-            ),
-            None => writeln!(f, "  fill     off"),
+            )?,
+            None => writeln!(f, "  fill     off")?,
         }
+        self.hoard.iter().try_for_each(|tree| writeln!(f, "  hoard    {tree}"))
     }
 }
 

@@ -18,6 +18,7 @@ use crate::backend::Backend;
 use crate::cache_dir;
 use crate::event::Event;
 use crate::front_door::{self, FrontDoor};
+use crate::hoard::Hoard;
 use crate::link::Hold;
 use crate::memory_dir;
 use crate::options::{Fill, LookupCache};
@@ -48,6 +49,8 @@ pub(crate) struct Engine {
     pub(crate) cache_dir: Option<PathBuf>,
     /// The brain.
     pub(crate) client: Client,
+    /// Keeps pinned trees whole.
+    pub(crate) hoard: Hoard,
 }
 
 /// Everything that a mount is made of, from the server up.
@@ -139,9 +142,12 @@ impl Engine {
             None => server.remote(),
         };
         let remote = back.with_names(remote, &cache, &clock);
-        let client = Client::new(remote, cache.clone(), clock, options, session, start).await;
+        let client =
+            Client::new(remote, cache.clone(), clock.clone(), options, session, start).await;
         let client = client.with_context(|| format!("cannot mount {}", back.source))?;
-        Ok(Engine { server, switch, cache, cache_dir, client })
+        let every = back.options.hoard_every;
+        let hoard = Hoard::begin(client.clone(), cache.clone(), clock, every);
+        Ok(Engine { server, switch, cache, cache_dir, client, hoard })
     }
 
     /// The cache on disk, if there is one.
@@ -172,6 +178,7 @@ impl Engine {
     /// # Errors
     /// If the cache could not be closed.
     pub(crate) fn close(&self) -> Result<()> {
+        self.hoard.end();
         self.server.leave();
         self.client.end_mount();
         let closed = self.cache.clone().close();

@@ -56,7 +56,7 @@ fn work(disk: &SimDisk) -> (Cache, Vec<Truth>) {
     let sent = &changes[3].1;
     sent.begin_sending().into_iter().for_each(|range| sent.mark_clean(range));
     cache.pin(truths[0].0.no, true);
-    cache.pin_tree(FileNo::ROOT, true);
+    cache.pin_tree(FileNo::ROOT, Some(b""));
     cache.put_volume(b"volume record");
     cache.put_session(b"open file", b"session record");
     for (truth, _) in &truths {

@@ -217,7 +217,7 @@ fn what_lies_below_a_pinned_directory_is_not_culled() {
     let cache = try_open();
     let (dir, sub) = (cache.assign(b"dir"), cache.assign(b"sub"));
     cache.put_node(sub, &dir.0.to_le_bytes());
-    cache.pin_tree(dir, true);
+    cache.pin_tree(dir, Some(b""));
     cache.checkpoint().unwrap();
     cache.close().unwrap();
     let cache = try_open();
@@ -232,7 +232,7 @@ fn what_lies_below_a_pinned_directory_is_not_culled() {
     cache.put_node(moved, &FileNo::ROOT.0.to_le_bytes());
     assert_eq!(cache.cull(0).files, 2);
     assert!(!cache.file(below).held(0..CHUNK).is_empty());
-    cache.pin_tree(dir, false);
+    cache.pin_tree(dir, None);
     assert_eq!(cache.cull(0).files, 1);
 }
 

@@ -9,7 +9,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use larder_vfs::Cred;
+use larder_vfs::{Cred, Error, Ino, Kind, Result};
 
 use super::fill_queue::Fill;
 use crate::core::Core;
@@ -20,6 +20,10 @@ const SPARSE_SHARE: u64 = 2;
 
 /// How often the link is checked.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// For how long no application must have waited for the server before a piece of a hoarded file is
+/// fetched.
+const QUIET_FOR_HOARD: Duration = Duration::from_millis(200);
 
 /// Starts the task that fills in; it ends with the client.
 pub(crate) fn start(core: &Arc<Core>) {
@@ -52,6 +56,50 @@ impl Core {
         }
     }
 
+    /// Bytes of the file's present version that the cache lacks; `None` if it has changes that the
+    /// server lacks, or is no regular file that exists.
+    pub(crate) fn lacks(&self, node: &Node) -> Option<u64> {
+        if node.state().known().attr.kind != Kind::File {
+            return None;
+        }
+        self.prepare(node, &self.file(node));
+        self.lacking(node)
+    }
+
+    /// The same by what the cache holds now, be it of the present version or of an earlier one.
+    fn lacking(&self, node: &Node) -> Option<u64> {
+        let size = node.state().known().attr.size;
+        let idle = !self.has_unsent(node) && !node.state().is_gone();
+        let held = self.file(node).held(0..size);
+        let held: u64 = held.iter().map(|range| range.end - range.start).sum();
+        idle.then(|| size.saturating_sub(held))
+    }
+
+    /// Fetches what the cache lacks of a file, whenever no application waits for the server.
+    /// Returns whether nothing is missing; if something is, the cache does not take it.
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`] if the server cannot be reached, else the server's error.
+    pub(crate) async fn complete(self: &Arc<Self>, cred: &Cred, ino: Ino) -> Result<bool> {
+        let node = self.node(ino)?;
+        loop {
+            let Some(before) = self.lacks(&node) else { return Ok(false) };
+            if before == 0 {
+                return Ok(true);
+            }
+            while !self.is_quiet(QUIET_FOR_HOARD) {
+                if !self.remote.reachable() {
+                    return Err(Error::TimedOut);
+                }
+                self.clock.sleep(QUIET_FOR_HOARD).await;
+            }
+            self.fetch_missing(&node, cred).await?;
+            if self.lacks(&node).is_none_or(|after| after >= before) {
+                return Ok(false);
+            }
+        }
+    }
+
     /// Fetches one request's worth of the file that lacks least; `false` if there is nothing to do.
     async fn fill_one(self: &Arc<Self>) -> bool {
         let missing = self.fill.candidates().into_iter().filter_map(|(node, cred)| {
@@ -61,7 +109,9 @@ impl Core {
         let Some((before, node, cred)) = missing.min_by_key(|(missing, ..)| *missing) else {
             return false;
         };
-        self.fetch_missing(&node, &cred).await;
+        if let Err(error) = self.fetch_missing(&node, &cred).await {
+            tracing::debug!(ino = node.ino.0, %error, "fill-in stopped");
+        }
         // No progress: the file changed, or the cache declines.
         self.missing_bytes(&node).is_some_and(|after| after < before)
     }
@@ -83,14 +133,13 @@ impl Core {
             let state = node.state();
             (state.known().attr.size, state.known().attr.used)
         };
-        let held = self.file(node).held(0..size);
-        let held: u64 = held.iter().map(|range| range.end - range.start).sum();
-        let idle = !self.has_unsent(node) && !node.state().is_gone();
         let (fits, is_sparse) = (size <= self.options.fill_bytes_max, used < size / SPARSE_SHARE);
-        (idle && fits && !is_sparse && held > 0 && held < size).then_some(size - held)
+        let wants = |lacks: &u64| fits && !is_sparse && (1..size).contains(lacks);
+        self.lacking(node).filter(wants)
     }
 
-    async fn fetch_missing(self: &Arc<Self>, node: &Arc<Node>, cred: &Cred) {
+    /// Fetches the first piece that the cache lacks of a file that lacks something.
+    async fn fetch_missing(self: &Arc<Self>, node: &Arc<Node>, cred: &Cred) -> Result<()> {
         let size = node.state().known().attr.size;
         let held = self.file(node).held(0..size);
         let start = match held.first() {
@@ -102,9 +151,8 @@ impl Core {
         let stop = stop.min((start / request_max + 1) * request_max);
         debug_assert!(start < stop, "a file that lacks nothing is no candidate");
         let len = u32::try_from(stop - start).expect("one request");
-        match self.read_range(node, cred, start, len).await {
-            Ok(_) => self.fill.filled(u64::from(len)),
-            Err(error) => tracing::debug!(ino = node.ino.0, %error, "fill-in stopped"),
-        }
+        self.read_range(node, cred, start, len).await?;
+        self.fill.filled(u64::from(len));
+        Ok(())
     }
 }

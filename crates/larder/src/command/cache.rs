@@ -20,6 +20,7 @@ use super::{mount_of, print};
 use crate::cache_dir;
 use crate::control::{Progress, Request, Sink, call, daemon_lives};
 use crate::exported;
+use crate::hoard::Hoarded;
 use crate::maintenance::{Freed, Held, Verified, Warmed, carry_out};
 use crate::mountpoint;
 use crate::options::{Bytes, parse_size};
@@ -82,14 +83,17 @@ enum What {
     },
     /// Exempt files and trees from culling, including what comes into the trees later
     #[command(
-        after_help = "Example:\n  larder cache pin /mnt/tools/compiler && larder cache warm /mnt/tools/compiler"
+        after_help = "With --priority, they are fetched while nobody waits for the server, and looked at again every\n10 minutes (-o hoard=S): what has changed at the server is fetched anew. Trees with a larger\npriority get the cache's room first; larder status shows how much of each is here.\n\nExample:\n  larder cache pin --priority 100 /mnt/tools/compiler"
     )]
     Pin {
         /// Files and trees below a mount, or of an export, as in 127.0.0.1:12049/tools/compiler
         #[arg(required = true, value_name = "PATH")]
         paths: Vec<PathBuf>,
+        /// Keep them whole and fresh, too; those with a larger number get room first (1 to 1000)
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
+        priority: Option<u16>,
         /// Allow them to be culled again
-        #[arg(long)]
+        #[arg(long, conflicts_with = "priority")]
         undo: bool,
     },
 }
@@ -132,7 +136,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             let exports = exports.into_iter().filter_map(|path| exported::named(path));
             exports.into_iter().try_for_each(|(address, path)| warm_export(address, path))?;
         }
-        What::Pin { paths, undo } => paths.iter().try_for_each(|path| pin(path, !undo))?,
+        What::Pin { paths, priority, undo } => {
+            paths.iter().try_for_each(|path| pin(path, !undo, *priority))?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -185,7 +191,7 @@ impl Target {
     }
 }
 
-fn pin(path: &Path, pinned: bool) -> Result<()> {
+fn pin(path: &Path, pinned: bool, priority: Option<u16>) -> Result<()> {
     let runtime = RuntimeDir::open()?;
     let (socket, below) = match exported::named(path) {
         Some((address, below)) => (runtime.export_socket(address), below),
@@ -194,7 +200,13 @@ fn pin(path: &Path, pinned: bool) -> Result<()> {
             (runtime.socket(&record.mountpoint), below)
         }
     };
-    let request = Request::CachePin { path: below, pinned };
+    let hoarded = priority.map(|priority| {
+        let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let groups = rustix::process::getgroups().unwrap_or_default();
+        let groups = groups.into_iter().map(rustix::process::Gid::as_raw).collect();
+        Hoarded { priority, uid, gid, groups }
+    });
+    let request = Request::CachePin { path: below, pinned, hoarded };
     call(&socket, &request, SILENCE_MAX, &mut Shown::new(false))
         .with_context(|| path.display().to_string())?;
     Ok(())

@@ -65,6 +65,8 @@ are in parentheses.
                                 (passthrough)
   fill=off|idle|SIZE            complete partly read files while the link is idle: none, files up to 64M
                                 that are not sparse, or files up to SIZE (idle)
+  hoard=S                       seconds between two looks at trees that are pinned with a priority (600);
+                                0: never; see larder cache pin
   cache_max=SIZE, cache_files=N most bytes and files that the cache holds
   brun=P, bcull=P, bstop=P      percent of the cache's disk that is free when culling ends, when culling
                                 begins, and when nothing more is stored (10, 7, 3), as in

@@ -82,6 +82,8 @@ pub(crate) struct Options {
     /// Most bytes of files in memory; `None`: a share of the machine's.
     pub(crate) scratch_bytes_max: Option<u64>,
     pub(crate) fill: Fill,
+    /// Time between two rounds that look after hoarded trees; 0: there are none.
+    pub(crate) hoard_every: Option<Duration>,
 }
 
 /// The rules that an option names: the built-in ones for build trees, or a file.
@@ -269,6 +271,7 @@ impl Options {
             memory_bytes_max: typed.number("memory"),
             scratch_bytes_max: typed.number("scratch"),
             fill: typed.fill(),
+            hoard_every: typed.number("hoard").map(Duration::from_secs),
         };
         if transport == Transport::Udp && options.connections > 1 {
             return Err("options nconnect and udp contradict each other".to_owned());

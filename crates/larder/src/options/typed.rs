@@ -50,6 +50,9 @@ use crate::source::Protocol;
 /// Longest attribute timeout, in seconds: a year.
 const AC_SECONDS_MAX: u64 = 366 * 24 * 3600;
 
+/// Longest time between two looks at hoarded trees, in seconds: 30 days.
+const HOARD_SECONDS_MAX: u64 = 30 * 24 * 3600;
+
 /// Longest time that written bytes may be unsent, in seconds: a day.
 const WBACK_SECONDS_MAX: u64 = 24 * 3600;
 
@@ -144,6 +147,7 @@ const KNOWN: &[(&str, Shape)] = &[
     ("user_xattr", Flag),
     ("nouser_xattr", Flag),
     ("fill", Limit(&["off", "idle"])),
+    ("hoard", Number(0, HOARD_SECONDS_MAX)),
     ("cache_max", Size),
     ("cache_files", Number(1, u64::MAX)),
     ("brun", Percent),

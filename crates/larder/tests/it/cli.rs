@@ -10,15 +10,9 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::harness::{
-    Kind, MARKS, Mount, Server, eventually, pattern, run, said, scratch, succeed,
+    Kind, MARKS, Mount, Server, check, eventually, pattern, run, said, scratch, succeed,
 };
 use crate::unmounts::TRIES;
-
-fn check(mount: &Mount, args: &[&str], code: i32, word: &str) {
-    let (found, text) = said(mount, args);
-    assert_eq!(found, Some(code), "{args:?}: {text}");
-    assert!(text.contains(word), "{args:?}: {word:?} is not in {text:?}");
-}
 
 fn text(path: &Path) -> &str {
     path.to_str().unwrap()

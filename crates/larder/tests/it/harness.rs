@@ -360,6 +360,13 @@ pub(crate) fn shell_as(uid: u32, gid: u32, script: &str) -> bool {
     command.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap().success()
 }
 
+/// Runs a command beside a mount; its exit code and a part of what it writes are to be these.
+pub(crate) fn check(mount: &Mount, args: &[&str], code: i32, word: &str) {
+    let (found, text) = said(mount, args);
+    assert_eq!(found, Some(code), "{args:?}: {text}");
+    assert!(text.contains(word), "{args:?}: {word:?} is not in {text:?}");
+}
+
 /// Waits until a condition holds, which must be soon.
 pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + SOON;

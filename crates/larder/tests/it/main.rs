@@ -26,6 +26,7 @@ mod explained;
 mod fdstore;
 mod groups;
 mod harness;
+mod hoard;
 mod kills;
 mod leaving;
 mod limits;

@@ -1,0 +1,358 @@
+//! The hoard: pinned trees that have a priority. They are kept whole and fresh, so that they can be
+//! used without the server.
+//!
+//! A round lists the trees, the most important one first, which shows what has changed at the
+//! server; decides which files the cache has room for; gives up the others; and fetches what is
+//! missing while no application waits for the server. Rounds follow each other at intervals.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use larder_cache::{CHUNK_BYTES, Cache, FileNo};
+use larder_client::{Client, last_path};
+use larder_io::{Clock, Monotonic};
+use larder_vfs::{Cred, Error, FileSystem, Ino, Kind, Lookup};
+use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+
+use crate::report::HoardedTree;
+
+/// Bytes of entries asked for at a time.
+const LISTING_BYTES: u32 = 256 << 10;
+
+/// Time between two rounds.
+const EVERY: Duration = Duration::from_secs(600);
+
+/// When a round that found no server is tried again.
+const TRY_AGAIN_AFTER: Duration = Duration::from_secs(15);
+
+/// How a tree is hoarded: the record of its pin (JSON).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Hoarded {
+    /// The tree with the larger one gets room first.
+    pub(crate) priority: u16,
+    /// The user on whose behalf it is read.
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) groups: Vec<u32>,
+}
+
+impl Hoarded {
+    /// The record of a pin.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("numbers")
+    }
+
+    fn decode(record: &[u8]) -> Option<Hoarded> {
+        serde_json::from_slice(record).ok()
+    }
+}
+
+/// Keeps the pinned trees of a mount whole and fresh until it is dropped.
+pub(crate) struct Hoard {
+    rounds: Arc<Rounds>,
+    /// None if nothing is looked after.
+    task: Option<AbortHandle>,
+}
+
+/// What a round needs, and its results.
+struct Rounds {
+    client: Client,
+    cache: Cache,
+    clock: Arc<dyn Clock>,
+    /// Another round is due at once.
+    is_due: Notify,
+    last: Mutex<BTreeMap<FileNo, Looked>>,
+}
+
+/// What the last round found of a tree.
+#[derive(Clone, Copy, Debug, Default)]
+struct Looked {
+    files: Counted,
+    whole: Counted,
+    left_out: Counted,
+    failed: u64,
+    at: Monotonic,
+}
+
+/// Files and their bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Counted {
+    files: u64,
+    bytes: u64,
+}
+
+impl Counted {
+    fn add(&mut self, bytes: u64) {
+        self.files += 1;
+        self.bytes += bytes;
+    }
+}
+
+/// A regular file in a tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct File {
+    ino: Ino,
+    bytes: u64,
+}
+
+/// A tree that a round looks after, with the files in it that are in no tree before it.
+struct Tree {
+    top: FileNo,
+    cred: Cred,
+    files: Vec<File>,
+    failed: u64,
+}
+
+impl Hoard {
+    /// Begins rounds, one now and then one `every` so often (`None`: every ten minutes); with 0
+    /// there are none. Must be called within the runtime.
+    pub(crate) fn begin(
+        client: Client,
+        cache: Cache,
+        clock: Arc<dyn Clock>,
+        every: Option<Duration>,
+    ) -> Hoard {
+        let every = Some(every.unwrap_or(EVERY)).filter(|every| !every.is_zero());
+        let (is_due, last) = (Notify::new(), Mutex::default());
+        let rounds = Arc::new(Rounds { client, cache, clock, is_due, last });
+        let task = every.map(|every| {
+            let rounds = rounds.clone();
+            tokio::spawn(async move { rounds.run(every).await }).abort_handle()
+        });
+        Hoard { rounds, task }
+    }
+
+    /// Whether trees are looked after.
+    pub(crate) fn is_on(&self) -> bool {
+        self.task.is_some()
+    }
+
+    /// The trees are other ones now: another round is due.
+    pub(crate) fn trees_changed(&self) {
+        self.rounds.is_due.notify_one();
+    }
+
+    /// Looks after nothing any more.
+    pub(crate) fn end(&self) {
+        self.task.iter().for_each(AbortHandle::abort);
+    }
+
+    /// The trees as the last round found them, the most important one first.
+    pub(crate) fn status(&self) -> Vec<HoardedTree> {
+        self.rounds.status()
+    }
+}
+
+impl Drop for Hoard {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl Rounds {
+    fn status(&self) -> Vec<HoardedTree> {
+        let looked = self.looked();
+        let shown = |(top, hoarded): (FileNo, Hoarded)| {
+            let path = last_path(&self.cache, top);
+            let looked = looked.get(&top);
+            let Looked { files, whole, left_out, failed, .. } = looked.copied().unwrap_or_default();
+            HoardedTree {
+                path: path.map(|path| path.display().to_string()),
+                priority: hoarded.priority,
+                files: files.files,
+                bytes: files.bytes,
+                whole_files: whole.files,
+                whole_bytes: whole.bytes,
+                left_out_files: left_out.files,
+                left_out_bytes: left_out.bytes,
+                failed,
+                age_s: looked.map(|looked| self.clock.now().since(looked.at).as_secs()),
+            }
+        };
+        self.trees().into_iter().map(shown).collect()
+    }
+
+    fn looked(&self) -> MutexGuard<'_, BTreeMap<FileNo, Looked>> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The pins with a priority, largest first.
+    fn trees(&self) -> Vec<(FileNo, Hoarded)> {
+        let pinned = self.cache.pinned_trees().into_iter();
+        let mut trees: Vec<_> =
+            pinned.filter_map(|(top, record)| Some((top, Hoarded::decode(&record)?))).collect();
+        trees.sort_by_key(|(top, hoarded)| (u16::MAX - hoarded.priority, *top));
+        trees
+    }
+
+    async fn run(&self, every: Duration) {
+        loop {
+            let pause = if self.look_after().await { every } else { TRY_AGAIN_AFTER.min(every) };
+            // Either is a reason for the next round.
+            let _ = self.clock.timeout(pause, self.is_due.notified()).await;
+        }
+    }
+
+    /// A round. Returns whether the server was there all the time.
+    async fn look_after(&self) -> bool {
+        let (mut trees, mut seen) = (Vec::new(), HashSet::new());
+        for (top, hoarded) in self.trees() {
+            if !self.client.status().reachable {
+                return false;
+            }
+            trees.push(self.list(top, &hoarded, &mut seen).await);
+        }
+        self.looked().retain(|top, _| trees.iter().any(|tree| tree.top == *top));
+        let mut room = self.cache.capacity();
+        let mut wanted = Vec::new();
+        for tree in &trees {
+            let (fits, left_out) = divide(&tree.files, &mut room);
+            let mut looked =
+                Looked { at: self.clock.now(), failed: tree.failed, ..Looked::default() };
+            tree.files.iter().for_each(|file| looked.files.add(file.bytes));
+            left_out.iter().for_each(|file| looked.left_out.add(file.bytes));
+            self.looked().insert(tree.top, looked);
+            for file in left_out {
+                self.cache.cull_file(FileNo(file.ino.0));
+            }
+            wanted.push(fits);
+        }
+        for (tree, fits) in trees.iter().zip(wanted) {
+            for file in fits {
+                if !self.client.status().reachable {
+                    return false;
+                }
+                if self.client.lacks(file.ino).is_none() {
+                    // It was changed here, or removed, since it was listed.
+                    continue;
+                }
+                let done = self.client.complete(&tree.cred, file.ino).await;
+                let mut looked = self.looked();
+                let looked = looked.entry(tree.top).or_default();
+                match done {
+                    Ok(true) => looked.whole.add(file.bytes),
+                    Ok(false) => looked.left_out.add(file.bytes),
+                    Err(error) => {
+                        tracing::debug!(ino = file.ino.0, %error, "cannot be hoarded");
+                        looked.failed += 1;
+                    }
+                }
+            }
+        }
+        true
+    }
+
+    /// The regular files of a tree that are not `seen` yet. Asks the server for their present
+    /// versions. Does not follow symbolic links.
+    async fn list(&self, top: FileNo, hoarded: &Hoarded, seen: &mut HashSet<Ino>) -> Tree {
+        let cred = Cred::new(hoarded.uid, hoarded.gid, &hoarded.groups);
+        let mut tree = Tree { top, cred, files: Vec::new(), failed: 0 };
+        let mut open = Vec::new();
+        match self.client.getattr(&tree.cred, Ino(top.0)).wait().await {
+            Ok(fresh) if fresh.attr.kind == Kind::Directory => open.push(Ino(top.0)),
+            Ok(fresh) if fresh.attr.kind == Kind::File && seen.insert(Ino(top.0)) => {
+                tree.files.push(File { ino: Ino(top.0), bytes: fresh.attr.size });
+            }
+            Ok(_) => {}
+            Err(_) => tree.failed += 1,
+        }
+        while let Some(dir) = open.pop() {
+            if let Err(error) = self.list_dir(dir, &mut tree, &mut open, seen).await {
+                tracing::debug!(dir = dir.0, %error, "cannot be listed for the hoard");
+                tree.failed += 1;
+            }
+        }
+        tree
+    }
+
+    async fn list_dir(
+        &self,
+        dir: Ino,
+        tree: &mut Tree,
+        open: &mut Vec<Ino>,
+        seen: &mut HashSet<Ino>,
+    ) -> Result<(), Error> {
+        self.client.opendir(&tree.cred, dir).wait().await?;
+        let mut offset = 0;
+        loop {
+            let listed = self.client.readdir(&tree.cred, dir, offset, LISTING_BYTES, true);
+            let listed = listed.wait().await?;
+            let Some(last) = listed.last() else { return Ok(()) };
+            offset = last.offset;
+            for listed in listed {
+                let found = match listed.entry {
+                    Some(entry) => Some(entry),
+                    None => match self.client.lookup(&tree.cred, dir, &listed.name).wait().await? {
+                        Lookup::Found(entry) => Some(entry),
+                        Lookup::Absent { .. } => None,
+                    },
+                };
+                let Some(found) = found.filter(|found| seen.insert(found.ino)) else { continue };
+                match found.fresh.attr.kind {
+                    Kind::Directory => open.push(found.ino),
+                    Kind::File => {
+                        tree.files.push(File { ino: found.ino, bytes: found.fresh.attr.size });
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+}
+
+/// Gives files room in their order, as long as there is some for them: those that fit, and the
+/// others.
+fn divide(files: &[File], room: &mut u64) -> (Vec<File>, Vec<File>) {
+    files.iter().partition(|file| {
+        let left = room.checked_sub(file.bytes.next_multiple_of(CHUNK_BYTES));
+        *room = left.unwrap_or(*room);
+        left.is_some()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All trees of up to five files of up to two chunks, and all rooms for them: nothing is lost
+    /// or counted twice, what fits does, and a file is left out only if there was no room for it at
+    /// its turn.
+    #[test]
+    fn room_goes_to_files_in_their_order() {
+        const SIZES: [u64; 4] = [0, 1, CHUNK_BYTES, CHUNK_BYTES + 1];
+        let chunks_of = |files: &[File]| -> u64 {
+            files.iter().map(|file| file.bytes.div_ceil(CHUNK_BYTES)).sum()
+        };
+        let mut cases = 0;
+        for chosen in 0..4usize.pow(5) {
+            let files: Vec<File> = (0..5)
+                .map(|at| File { ino: Ino(at), bytes: SIZES[chosen >> (2 * at) & 3] })
+                .collect();
+            for chunks in 0..=chunks_of(&files) {
+                let mut room = chunks * CHUNK_BYTES;
+                let (fits, left_out) = divide(&files, &mut room);
+                assert_eq!(chunks_of(&fits) * CHUNK_BYTES + room, chunks * CHUNK_BYTES);
+                let mut all = [&fits[..], &left_out[..]].concat();
+                all.sort_by_key(|file| file.ino.0);
+                assert_eq!(all, files);
+                for file in left_out {
+                    let is_earlier = |fit: &&File| fit.ino.0 < file.ino.0;
+                    let earlier: Vec<File> = fits.iter().filter(is_earlier).copied().collect();
+                    assert!(chunks_of(&earlier) + chunks_of(&[file]) > chunks, "{files:?}");
+                }
+                cases += 1;
+            }
+        }
+        assert!(cases > 5000, "{cases}");
+    }
+
+    #[test]
+    fn a_pin_without_a_priority_is_not_hoarded() {
+        let hoarded = Hoarded { priority: 7, uid: 1, gid: 2, groups: vec![3] };
+        assert_eq!(Hoarded::decode(&hoarded.encode()), Some(hoarded));
+        assert_eq!(Hoarded::decode(b""), None);
+    }
+}
