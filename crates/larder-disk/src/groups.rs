@@ -29,14 +29,14 @@ impl Groups {
     /// [`Refusal::OldGroup`], [`Refusal::Revoked`]
     pub fn check(&self, group: GroupId, id: CapabilityId) -> Result<(), Refusal> {
         let revoked = self.valid.get(&group).ok_or(Refusal::OldGroup)?;
-        let (word, bit) = place(id).ok_or(Refusal::OldGroup)?;
+        let (word, bit) = bit_of(id).ok_or(Refusal::OldGroup)?;
         if revoked[word] & bit == 0 { Ok(()) } else { Err(Refusal::Revoked) }
     }
 
     /// Revokes capabilities. Those of a group that is over are over already.
     pub fn revoke(&mut self, group: GroupId, ids: &[CapabilityId]) {
         let Some(revoked) = self.valid.get_mut(&group) else { return };
-        for (word, bit) in ids.iter().filter_map(|id| place(*id)) {
+        for (word, bit) in ids.iter().filter_map(|id| bit_of(*id)) {
             revoked[word] |= bit;
         }
     }
@@ -71,7 +71,7 @@ impl Groups {
 }
 
 /// Where a capability's bit is. None if no group has such a capability.
-fn place(id: CapabilityId) -> Option<(usize, u64)> {
+fn bit_of(id: CapabilityId) -> Option<(usize, u64)> {
     (id.0 < GROUP_CAPABILITIES).then(|| ((id.0 / 64) as usize, 1 << (id.0 % 64)))
 }
 

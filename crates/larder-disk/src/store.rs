@@ -1,7 +1,7 @@
 //! The disk's store: an array of bytes in one file, and a map of its written blocks.
 //!
 //! ```text
-//! 0          the head: what this is, and whose
+//! 0          the superblock: what this is, and whose
 //! 4096       the map: a bit for each block, whether it was written
 //! ...        the bytes
 //! ```
@@ -19,10 +19,10 @@
 //! All methods may block on the disk, and may run at the same time. The store does not know to whom
 //! bytes belong.
 
-mod head;
 mod map;
+mod superblock;
 
-pub use head::{Identity, OpenError};
+pub use superblock::{Identity, OpenError};
 
 use std::io;
 use std::ops::Range;
@@ -106,10 +106,10 @@ impl Store {
         identity: &Identity,
         size: u64,
     ) -> Result<Store, OpenError> {
-        let file = head::open(disk, name, identity, size)?;
+        let file = superblock::open(disk, name, identity, size)?;
         let (map_bytes, start) = layout(size);
         let mut bytes = vec![0; map_bytes];
-        file.read_exact_at(&mut bytes, head::HEAD_BYTES).map_err(OpenError::Io)?;
+        file.read_exact_at(&mut bytes, superblock::SUPERBLOCK_BYTES).map_err(OpenError::Io)?;
         Ok(Store {
             file,
             size,
@@ -260,7 +260,7 @@ impl Store {
         Ok(())
     }
 
-    /// Copies bytes to another place, durable on return.
+    /// Copies bytes to another position, durable on return.
     ///
     /// # Errors
     /// [`StoreError`]; then a part of the bytes may be copied.
@@ -274,15 +274,15 @@ impl Store {
         let mut at = from.offset();
         while at < from.end() {
             let length = COPY_BYTES.min(from.end() - at);
-            let (source, place) = (at..at + length, to + (at - from.offset()));
+            let (source, target) = (at..at + length, to + (at - from.offset()));
             at += length;
             let is_nothing = self.written_in(source.clone()).is_empty()
-                && self.written_in(place..place + length).is_empty();
+                && self.written_in(target..target + length).is_empty();
             if is_nothing {
                 continue;
             }
             let piece = Extent::new(source.start, length).map_err(|_| StoreError::OutOfDisk)?;
-            self.write(place, &self.read(piece)?)?;
+            self.write(target, &self.read(piece)?)?;
         }
         self.flush()
     }
@@ -309,7 +309,7 @@ impl Store {
                 return Ok(());
             }
             for (number, page) in &pages {
-                let at = head::HEAD_BYTES + number * PAGE_BYTES as u64;
+                let at = superblock::SUPERBLOCK_BYTES + number * PAGE_BYTES as u64;
                 self.file.write_at(&page[..], at)?;
             }
             self.file.sync_data()
@@ -356,7 +356,7 @@ impl Store {
 /// The size of the map, and where the bytes of the disk begin in the file.
 fn layout(size: u64) -> (usize, u64) {
     let map_bytes = (size / BLOCK_BYTES).div_ceil(8).next_multiple_of(PAGE_BYTES as u64);
-    (map_bytes as usize, head::HEAD_BYTES + map_bytes)
+    (map_bytes as usize, superblock::SUPERBLOCK_BYTES + map_bytes)
 }
 
 /// The blocks that have bytes of a range.

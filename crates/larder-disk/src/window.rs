@@ -37,13 +37,13 @@ impl Window {
                 self.taken = [0; WORDS];
             } else {
                 for between in self.highest + 1..=sequence {
-                    let (word, bit) = place(between);
+                    let (word, bit) = bit_of(between);
                     self.taken[word] &= !bit;
                 }
             }
             self.highest = sequence;
         }
-        let (word, bit) = place(sequence);
+        let (word, bit) = bit_of(sequence);
         if self.taken[word] & bit != 0 {
             return Err(Refusal::Replayed);
         }
@@ -52,7 +52,7 @@ impl Window {
     }
 }
 
-fn place(sequence: u64) -> (usize, u64) {
+fn bit_of(sequence: u64) -> (usize, u64) {
     let at = sequence % WINDOW;
     ((at / 64) as usize, 1 << (at % 64))
 }

@@ -1,7 +1,7 @@
 //! Where the bytes of files are: extents, and the blocks of disks below them.
 //!
-//! Blocks are of a set of disks, each of which has a copy at the same place ([`copies`]); where a
-//! record or a call names a disk as the place of blocks it means the set.
+//! Blocks are of a set of disks, each of which has a copy at the same position ([`copies`]); where
+//! a record or a call names a disk as the location of blocks it means the set.
 //!
 //! A block is free, then provisional: a session has allocated it; then committed: it is a file's. A
 //! block that is given up drains: capabilities may still cover it. It is free again once the disks

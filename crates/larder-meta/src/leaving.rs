@@ -32,7 +32,7 @@ const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(64)];
 pub(crate) struct Leaving {
     /// Bytes a second.
     rate: u64,
-    place: Place,
+    cursor: Cursor,
     pause: Duration,
     found: BTreeSet<(FileId, DiskId)>,
     /// No move begins before this.
@@ -43,36 +43,36 @@ pub(crate) struct Leaving {
 
 /// Where the search is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum Cursor {
     /// At the extents of a file behind an offset.
     At(FileId, u64),
     /// It has ended; the next one begins then.
     Ended(Instant),
 }
 
-const BEGINNING: Place = Place::At(FileId(0), 0);
+const BEGINNING: Cursor = Cursor::At(FileId(0), 0);
 
 impl Leaving {
     /// Moves no more than `rate` bytes a second.
     pub(crate) fn new(rate: u64) -> Leaving {
         let (found, moved) = (BTreeSet::new(), BTreeMap::new());
-        let (place, pause) = (BEGINNING, PAUSES[0]);
-        Leaving { rate: rate.max(1), place, pause, found, next_move: None, moved }
+        let (cursor, pause) = (BEGINNING, PAUSES[0]);
+        Leaving { rate: rate.max(1), cursor, pause, found, next_move: None, moved }
     }
 
     /// Other sets leave by now.
     pub(crate) fn sets_changed(&mut self, sets: &Sets) {
         self.found.retain(|(_, set)| sets.leaves(*set));
         self.moved.retain(|set, _| sets.leaves(*set));
-        (self.place, self.pause) = (BEGINNING, PAUSES[0]);
+        (self.cursor, self.pause) = (BEGINNING, PAUSES[0]);
     }
 
     /// When the search is to continue, if nothing else happens. `start` is a moment in the past.
     pub(crate) fn due(&self, sets: &Sets, start: Instant) -> Option<Instant> {
         sets.leaving().next()?;
-        match self.place {
-            Place::At(..) => (self.found.len() < FOUND_MAX).then_some(start),
-            Place::Ended(next) => self.found.is_empty().then_some(next),
+        match self.cursor {
+            Cursor::At(..) => (self.found.len() < FOUND_MAX).then_some(start),
+            Cursor::Ended(next) => self.found.is_empty().then_some(next),
         }
     }
 
@@ -89,9 +89,9 @@ impl Leaving {
         for (set, _) in sets.leaving() {
             self.moved.entry(set).or_insert((0, now));
         }
-        let (file, at) = match self.place {
-            Place::At(file, at) => (file, at),
-            Place::Ended(_) => (FileId(0), 0),
+        let (file, at) = match self.cursor {
+            Cursor::At(file, at) => (file, at),
+            Cursor::Ended(_) => (FileId(0), 0),
         };
         let from = key::extent(file, at.saturating_add(1));
         let until = key::after(&key::extent(FileId(u64::MAX), u64::MAX));
@@ -101,13 +101,13 @@ impl Leaving {
         for (key, extent) in batch {
             let number = key.get(1..9).and_then(<[u8]>::first_chunk).ok_or(Status::Io)?;
             let (file, set) = (FileId(u64::from_be_bytes(*number)), extent.disk);
-            self.place = Place::At(file, key::last_number(&key).ok_or(Status::Io)?);
+            self.cursor = Cursor::At(file, key::last_number(&key).ok_or(Status::Io)?);
             if sets.leaves(set) && self.found.insert((file, set)) {
                 found.push((set, file));
             }
         }
         if is_last {
-            self.place = Place::Ended(now + self.pause);
+            self.cursor = Cursor::Ended(now + self.pause);
             self.pause = PAUSES[1].min(self.pause * 2);
         }
         Ok(found)

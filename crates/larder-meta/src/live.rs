@@ -247,21 +247,21 @@ impl Live {
             }
             Change::Preallocate(call) => Reply::of(&self.preallocate(txn, request, call)),
             Change::MkDir(call) => {
-                Reply::of(&names::make(txn, request, &call.place, Body::Directory, call.set))
+                Reply::of(&names::make(txn, request, &call.dentry, Body::Directory, call.set))
             }
             Change::Symlink(call) => {
                 let body = Body::Symlink(call.target.0.clone());
-                Reply::of(&names::make(txn, request, &call.place, body, call.set))
+                Reply::of(&names::make(txn, request, &call.dentry, body, call.set))
             }
             Change::MkNod(call) => {
                 let body = Body::Special(call.kind, call.device);
-                Reply::of(&names::make(txn, request, &call.place, body, call.set))
+                Reply::of(&names::make(txn, request, &call.dentry, body, call.set))
             }
-            Change::Link(call) => Reply::of(&names::link(txn, request, call.file, &call.place)),
+            Change::Link(call) => Reply::of(&names::link(txn, request, call.file, &call.dentry)),
             Change::Remove(call) => {
-                Reply::of(&names::remove(txn, request, &call.place, &may_be_open))
+                Reply::of(&names::remove(txn, request, &call.dentry, &may_be_open))
             }
-            Change::RmDir(call) => Reply::of(&names::remove_directory(txn, request, &call.place)),
+            Change::RmDir(call) => Reply::of(&names::remove_directory(txn, request, &call.dentry)),
             Change::Rename(call) => {
                 let (from, to) = (&call.from, &call.to);
                 Reply::of(&names::rename(txn, request, from, to, call.keep, &may_be_open))
@@ -367,8 +367,8 @@ impl Live {
     ) -> Result<LookedAt, Status> {
         let (dir, attributes) = match &call.at {
             LookAt::File(file) => (None, attributes::get(txn, *file)?),
-            LookAt::Name(place) => {
-                let found = names::lookup(txn, request.caller, place)?;
+            LookAt::Name(dentry) => {
+                let found = names::lookup(txn, request.caller, dentry)?;
                 let dir = Some(found.dir);
                 let Some(attributes) = found.found else {
                     return Ok(LookedAt { dir, found: None });

@@ -48,7 +48,7 @@ macro_rules! reads {
 
 reads! {
     GetAttr => larder_wire::meta::words::Attributes, |txn, _, call| attributes::get(txn, call.file);
-    Lookup => calls::LookedUp, |txn, caller, call| names::lookup(txn, caller, &call.place);
+    Lookup => calls::LookedUp, |txn, caller, call| names::lookup(txn, caller, &call.dentry);
     ReadLink => calls::LinkRead, |txn, _, call| names::read_link(txn, call.file);
     ReadDir => calls::Entries, |txn, caller, call|
         names::list(txn, caller, call.dir, call.cookie, call.bytes_max, call.attributes);

@@ -63,7 +63,7 @@ pub(crate) enum Step {
 #[derive(Debug, Default)]
 pub(crate) struct Resilver {
     /// Disks whose stale blocks are being searched for, and the position of each search.
-    places: BTreeMap<DiskId, Place>,
+    cursors: BTreeMap<DiskId, Cursor>,
     /// Disks that were searched completely since there was last nothing to do.
     done: BTreeSet<DiskId>,
     running: BTreeMap<DiskId, Task>,
@@ -72,7 +72,7 @@ pub(crate) struct Resilver {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Place {
+enum Cursor {
     /// Free blocks, from a byte of the disk on.
     Free(u64),
     /// Extents, from a byte of a file on.
@@ -93,24 +93,24 @@ impl Resilver {
                 if self.running.contains_key(&disk) || self.done.contains(&disk) {
                     continue;
                 }
-                let place = match self.places.get(&disk) {
-                    Some(place) => *place,
+                let cursor = match self.cursors.get(&disk) {
+                    Some(cursor) => *cursor,
                     None if copies::first_stale(txn, disk, 0)?.is_none() => {
                         self.brought.remove(&disk);
                         continue;
                     }
-                    None => Place::Free(0),
+                    None => Cursor::Free(0),
                 };
                 let is_source = |other: &DiskId| *other != disk && is_there(*other);
                 let sources: Vec<DiskId> = disks.iter().copied().filter(is_source).collect();
-                let (task, next) = match place {
-                    Place::Free(at) => to_clear(txn, (set, disk), at)?,
-                    Place::File(file, at) => to_copy(txn, (set, disk), (file, at), &sources)?,
+                let (task, next) = match cursor {
+                    Cursor::Free(at) => to_clear(txn, (set, disk), at)?,
+                    Cursor::File(file, at) => to_copy(txn, (set, disk), (file, at), &sources)?,
                 };
                 match next {
-                    Some(next) => drop(self.places.insert(disk, next)),
+                    Some(next) => drop(self.cursors.insert(disk, next)),
                     None => {
-                        self.places.remove(&disk);
+                        self.cursors.remove(&disk);
                         self.done.insert(disk);
                     }
                 }
@@ -160,13 +160,13 @@ fn to_clear(
     txn: &Txn<'_>,
     (set, to): (DiskId, DiskId),
     at: u64,
-) -> Result<(Option<Task>, Option<Place>), Status> {
+) -> Result<(Option<Task>, Option<Cursor>), Status> {
     let Some(stale) = copies::first_stale(txn, to, at)? else {
-        return Ok((None, Some(Place::File(FileId(0), 0))));
+        return Ok((None, Some(Cursor::File(FileId(0), 0))));
     };
     let stale = stale.start.max(at)..stale.end;
     let free = blocks::free_in(txn, set, &stale)?.into_iter().next();
-    let next = Some(Place::Free(free.as_ref().map_or(stale.end, |free| free.end)));
+    let next = Some(Cursor::Free(free.as_ref().map_or(stale.end, |free| free.end)));
     Ok((free.map(|bytes| Task { to, bytes, source: Source::Clear }), next))
 }
 
@@ -177,19 +177,19 @@ fn to_copy(
     (set, to): (DiskId, DiskId),
     (file, at): (FileId, u64),
     sources: &[DiskId],
-) -> Result<(Option<Task>, Option<Place>), Status> {
+) -> Result<(Option<Task>, Option<Cursor>), Status> {
     let from = key::extent(file, at.saturating_add(1));
     let until = key::after(&key::extent(FileId(u64::MAX), u64::MAX));
     let batch = txn.scan::<Extent>(&from, &until, LOOK_MAX)?;
     let is_last = batch.len() < LOOK_MAX;
-    let mut place = None;
+    let mut cursor = None;
     for (key, extent) in batch {
         let number = key.get(1..9).and_then(<[u8]>::first_chunk).ok_or(Status::Io)?;
         let of = FileId(u64::from_be_bytes(*number));
         let end = key::last_number(&key).ok_or(Status::Io)?;
         let length = extent.length();
         let offset = end.checked_sub(length).ok_or(Status::Io)?;
-        place = Some(Place::File(of, end));
+        cursor = Some(Cursor::File(of, end));
         if extent.disk != set {
             continue;
         }
@@ -201,12 +201,12 @@ fn to_copy(
             for from in sources {
                 let whole = copies::whole(txn, *from, std::slice::from_ref(&wanted))?;
                 if let Some(bytes) = whole.into_iter().next() {
-                    let place = Place::File(of, offset + (bytes.end - extent.position));
+                    let cursor = Cursor::File(of, offset + (bytes.end - extent.position));
                     let task = Task { to, bytes, source: Source::Copy(*from, of) };
-                    return Ok((Some(task), Some(place)));
+                    return Ok((Some(task), Some(cursor)));
                 }
             }
         }
     }
-    Ok((None, place.filter(|_| !is_last)))
+    Ok((None, cursor.filter(|_| !is_last)))
 }

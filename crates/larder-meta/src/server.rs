@@ -37,7 +37,7 @@ use crate::sessions::{self, Sessions, Standing};
 use crate::slots::Slots;
 use crate::store::records::{self, Session, Slot};
 use crate::store::{Txn, key};
-use crate::volume::{DisksChange, DisksChanged, NewDisk, Owned, Place, Removal, VolumeError};
+use crate::volume::{DisksChange, DisksChanged, Joining, NewDisk, Owned, Removal, VolumeError};
 
 /// Most events that wait for the committer. Beyond them, callers wait.
 const QUEUE_MAX: usize = 4096;
@@ -178,8 +178,8 @@ impl Metadata {
     ///
     /// # Errors
     /// As [`volume::enrol`](crate::volume::enrol)
-    pub async fn enrol(&self, new: NewDisk, place: Place) -> Result<DiskId, VolumeError> {
-        self.change_disks(DisksChange::Enrol { new, place }).await.map(|done| done.disk)
+    pub async fn enrol(&self, new: NewDisk, joining: Joining) -> Result<DiskId, VolumeError> {
+        self.change_disks(DisksChange::Enrol { new, joining }).await.map(|done| done.disk)
     }
 
     /// Removes a disk from the volume; one that is not empty leaves from now on, and is gone when

@@ -149,7 +149,7 @@ fn root(now: Time) -> Inode {
 #[derive(Clone, Debug)]
 pub(crate) enum DisksChange {
     /// To add one.
-    Enrol { new: NewDisk, place: Place },
+    Enrol { new: NewDisk, joining: Joining },
     /// To remove one: at once if it is empty, or when what is on it is on others.
     Remove(DiskId),
     /// To keep one that leaves.
@@ -169,24 +169,24 @@ pub(crate) struct DisksChanged {
     pub(crate) removal: Removal,
 }
 
-/// Where a disk is to be among the others.
+/// How a new disk joins the others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Place {
+pub enum Joining {
     /// Wherever one is missing.
     #[default]
-    Any,
+    Anywhere,
     /// In place of this disk of its set, which is forgotten.
-    Of(DiskId),
+    InsteadOf(DiskId),
     /// A memory disk that is to have the same blocks as this one.
     Beside(DiskId),
 }
 
-impl Place {
+impl Joining {
     /// The disk that is not one of the volume's any more.
     pub fn old(self) -> Option<DiskId> {
         match self {
-            Place::Of(old) => Some(old),
-            Place::Any | Place::Beside(_) => None,
+            Joining::InsteadOf(old) => Some(old),
+            Joining::Anywhere | Joining::Beside(_) => None,
         }
     }
 }
@@ -195,10 +195,10 @@ impl DisksChange {
     /// Adds, removes or keeps the disk.
     pub(crate) fn carry_out(&self, txn: &mut Txn<'_>) -> Result<DisksChanged, VolumeError> {
         let (disk, removal) = match self {
-            DisksChange::Enrol { new, place } => {
-                let disk = enrol_in(txn, new, *place)?;
+            DisksChange::Enrol { new, joining } => {
+                let disk = enrol_in(txn, new, *joining)?;
                 let removal = Removal { tenure: Tenure::Stays, used_bytes: 0 };
-                return Ok(DisksChanged { disk, gone: place.old(), removal });
+                return Ok(DisksChanged { disk, gone: joining.old(), removal });
             }
             DisksChange::Remove(disk) => (*disk, removal::remove(txn, *disk)?),
             DisksChange::Keep(disk) => (*disk, removal::keep(txn, *disk)?),
@@ -209,11 +209,11 @@ impl DisksChange {
     }
 }
 
-fn enrol_in(txn: &mut Txn<'_>, new: &NewDisk, place: Place) -> Result<DiskId, VolumeError> {
-    match place {
-        Place::Of(old) => put_in_place_of(txn, old, new),
-        Place::Beside(other) => put_beside(txn, other, new),
-        Place::Any => put_disk(txn, new),
+fn enrol_in(txn: &mut Txn<'_>, new: &NewDisk, joining: Joining) -> Result<DiskId, VolumeError> {
+    match joining {
+        Joining::InsteadOf(old) => put_in_place_of(txn, old, new),
+        Joining::Beside(other) => put_beside(txn, other, new),
+        Joining::Anywhere => put_disk(txn, new),
     }
 }
 
@@ -223,18 +223,18 @@ fn enrol_in(txn: &mut Txn<'_>, new: &NewDisk, place: Place) -> Result<DiskId, Vo
 /// # Errors
 /// [`VolumeError::None`], [`VolumeError::Disk`], [`VolumeError::Owned`], [`VolumeError::Engine`]
 pub fn add_disk(engine: &dyn Engine, new: &NewDisk) -> Result<DiskId, VolumeError> {
-    enrol(engine, new, Place::Any)
+    enrol(engine, new, Joining::Anywhere)
 }
 
-/// The same at a given place among the others. What files have on that set is stale on the new
+/// The same, and says how it joins the others. What files have on that set is stale on the new
 /// disk, until a server has brought it up to date.
 ///
 /// # Errors
 /// [`VolumeError::Replaced`], and as [`add_disk`]
-pub fn enrol(engine: &dyn Engine, new: &NewDisk, place: Place) -> Result<DiskId, VolumeError> {
+pub fn enrol(engine: &dyn Engine, new: &NewDisk, joining: Joining) -> Result<DiskId, VolumeError> {
     let mut added = DiskId(0);
     let owned = take_and(engine, |txn| {
-        added = enrol_in(txn, new, place)?;
+        added = enrol_in(txn, new, joining)?;
         Ok(())
     })?;
     owned.release(engine);

@@ -14,7 +14,7 @@ impl Shared {
     ///
     /// # Errors
     /// [`Error::TimedOut`] if it does not answer.
-    pub(crate) async fn settle_asked(&self, deadline: Option<Deadline>) -> Result<()> {
+    pub(crate) async fn resolve_asked(&self, deadline: Option<Deadline>) -> Result<()> {
         loop {
             let next = {
                 let state = self.state();
@@ -39,7 +39,7 @@ impl Shared {
                 .as_ref()
                 .map(|Found { handle, attr }| self.show_unaltered(handle, *attr).validator());
             let mut state = self.state();
-            state.settle(no, moved.is_some());
+            state.resolve(no, moved.is_some());
             if let Some(below) = below {
                 state.follow_rename(&taken, below);
             }
@@ -73,7 +73,7 @@ impl Shared {
 
 impl State {
     /// The server has made a rename that it was asked for, or has not.
-    fn settle(&mut self, no: ObjectNo, is_done: bool) {
+    fn resolve(&mut self, no: ObjectNo, is_done: bool) {
         let Some(taken) = self.journal().taken().get(no).cloned() else { return };
         let Some(to) = taken.asked.clone() else { return };
         if is_done {

@@ -10,8 +10,8 @@
 //! Nothing here does I/O: [`Journal::take_changes`] returns the changes to write, in order.
 //!
 //! Invariants:
-//! - no two objects have the same place, no two the same handle of the server;
-//! - no name of the server is taken twice, and what was moved here has a place of its own, too;
+//! - no two objects have the same dentry, no two the same handle of the server;
+//! - no name of the server is taken twice, and what was moved here has a dentry of its own, too;
 //! - a waiting object is in a directory of the server, or in one that the journal has;
 //! - numbers are assigned once, even over a crash.
 
@@ -48,7 +48,7 @@ pub(crate) struct Journal {
     waiting_count: usize,
     /// How many of them are directories, where some are.
     subdirectories: HashMap<Dir, u32>,
-    /// Objects that the server has: by its handle, by its inode number, by its last known place.
+    /// Objects that the server has: by its handle, by its inode number, by its last known dentry.
     by_handle: HashMap<Handle, ObjectNo>,
     by_fileid: HashMap<u64, ObjectNo>,
     by_dentry: HashMap<Dentry, ObjectNo>,
@@ -200,7 +200,7 @@ impl Journal {
         std::mem::take(&mut self.changes)
     }
 
-    /// The places of which something waited no more, or otherwise, since the last call: until the
+    /// The dentries of which something waited no more, or otherwise, since the last call: until the
     /// changes are on the disk, a crash brings back what waited there.
     pub(crate) fn take_left(&mut self) -> Vec<Dentry> {
         std::mem::take(&mut self.left)
@@ -307,7 +307,7 @@ impl Journal {
         self.objects.get(&no)
     }
 
-    /// The place of an object; `None` if it is no longer at its last known one.
+    /// The dentry of an object; `None` if it is no longer at its last known one.
     pub(crate) fn dentry_of(&self, no: ObjectNo) -> Option<&Dentry> {
         let Object { dentry, stage, .. } = self.objects.get(&no)?;
         let is_there = match stage {

@@ -166,7 +166,7 @@ impl State {
         }
     }
 
-    /// The server was asked to make a file at this place, and may have.
+    /// The server was asked to make a file at this dentry, and may have.
     pub(crate) fn expect_unseen(
         &mut self,
         cred: &Cred,
@@ -198,7 +198,7 @@ impl State {
 }
 
 impl State {
-    /// The waiting object at that place, if the server was never asked to make it.
+    /// The waiting object at that dentry, if the server was never asked to make it.
     pub(crate) fn untouched_at(&self, dentry: &Dentry) -> Option<ObjectNo> {
         let no = self.journal().waiting_at(&dentry.dir, &dentry.name)?;
         let (_, waiting) = self.journal().waiting(no)?;

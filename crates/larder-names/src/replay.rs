@@ -64,7 +64,7 @@ impl Shared {
     pub(crate) async fn replay_one(&self, no: ObjectNo, deadline: Option<Deadline>) -> Result<()> {
         self.reach(deadline).await?;
         let Some(_turn) = self.turn_for(no, deadline).await? else { return Ok(()) };
-        self.settle_asked(deadline).await?;
+        self.resolve_asked(deadline).await?;
         self.replay_change(no, deadline, &mut Vec::new()).await?;
         self.keep().await
     }
@@ -78,7 +78,7 @@ impl Shared {
     async fn make_one(&self, no: ObjectNo, deadline: Option<Deadline>) -> Result<()> {
         self.reach(deadline).await?;
         let Some(_turn) = self.turn_for(no, deadline).await? else { return Ok(()) };
-        self.settle_asked(deadline).await?;
+        self.resolve_asked(deadline).await?;
         self.make_after_above(no, deadline, &mut Vec::new()).await?;
         self.keep().await
     }
@@ -94,14 +94,14 @@ impl Shared {
         let turn = async {
             let mut locking = std::pin::pin!(self.turn.lock());
             loop {
-                let mut settled = std::pin::pin!(self.replayed.notified());
-                settled.as_mut().enable();
+                let mut replayed = std::pin::pin!(self.replayed.notified());
+                replayed.as_mut().enable();
                 if !self.is_pending(no) {
                     return None;
                 }
                 tokio::select! {
                     turn = &mut locking => return Some(turn),
-                    () = settled => {}
+                    () = replayed => {}
                 }
             }
         };
@@ -130,7 +130,7 @@ impl Shared {
     pub(crate) async fn replay_all(self: &Arc<Self>, until: Option<Instant>) -> Result<()> {
         self.reach(None).await?;
         let _turn = self.turn.lock().await;
-        self.settle_asked(None).await?;
+        self.resolve_asked(None).await?;
         let mut refused = BTreeMap::new();
         // First the changes that block others, then new objects, then the changes that block
         // nothing.

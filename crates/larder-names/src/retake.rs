@@ -120,12 +120,12 @@ impl Shared {
             return self.give_way(no, &taken, deadline).await;
         }
         under_way.push(no);
-        let settled = match &taken.dentry {
+        let replayed = match &taken.dentry {
             Some(to) => self.replay_moved(no, to, deadline, under_way).await,
             None => self.replay_removed(no, &taken.handle, deadline, under_way).await,
         };
         under_way.pop();
-        settled
+        replayed
     }
 
     fn waiting_taken(&self, no: ObjectNo) -> Option<Taken> {
@@ -207,7 +207,7 @@ impl Shared {
         held.bring(&self.known_as(&taken.handle)).await.map_err(|_| Error::TimedOut)
     }
 
-    /// Asks for a rename between two places.
+    /// Asks for a rename between two dentries.
     pub(crate) async fn rename_at_server(
         &self,
         taken: &Taken,

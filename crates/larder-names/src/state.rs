@@ -19,7 +19,7 @@ const DUE_AFTER: Duration = Duration::from_secs(30);
 /// How coarse the times of servers are: times that are set here are at least this much earlier when
 /// a server sets its own, so that they are not later than what it reports afterwards.
 const CLOCK_COARSENESS_NS: i64 = 20_000_000;
-/// Least number of places at which those that need not be known are forgotten.
+/// Least number of dentries at which those that need not be known are forgotten.
 const LEFT_MIN: usize = 1024;
 const SECOND_NS: i64 = 1_000_000_000;
 
@@ -38,11 +38,11 @@ pub(crate) struct State {
     failures: HashMap<ObjectNo, Error>,
     /// How much of the journal the cache has.
     recorded: NamesMark,
-    /// Objects that the server has, where that may not be recorded on the disk yet, and since which
-    /// mark.
+    /// Objects that the server has, where that may not be recorded on the disk yet, and since
+    /// which mark.
     unkept: HashMap<ObjectNo, NamesMark>,
-    /// Places at which something waited that waits there no more, where that may not be on the disk
-    /// yet, and since which mark.
+    /// Dentries at which something waited that waits there no more, where that may not be on the
+    /// disk yet, and since which mark.
     left: HashMap<Dentry, NamesMark>,
     /// From so many on, those that are on the disk by now are forgotten.
     left_max: usize,
@@ -226,8 +226,8 @@ impl State {
         }
     }
 
-    /// Since which mark something that waited at a place waits there no more, if that may not be on
-    /// the disk.
+    /// Since which mark something that waited at a dentry waits there no more, if that may not be
+    /// on the disk.
     pub(crate) fn left(&self, dentry: &Dentry) -> Option<NamesMark> {
         self.left.get(dentry).copied()
     }
@@ -291,7 +291,7 @@ impl State {
         self.failures.remove(&no);
     }
 
-    /// The place of a name in a directory of the client.
+    /// The dentry of a name in a directory of the client.
     pub(crate) fn dentry(&self, dir: &Handle, name: &OsStr) -> Dentry {
         Dentry { dir: self.journal.dir(dir), name: name.to_owned() }
     }

@@ -11,7 +11,7 @@ use crate::object::{Dentry, Dir, ObjectNo, Taken};
 #[derive(Debug, Default)]
 pub(crate) struct TakenNames {
     all: BTreeMap<ObjectNo, Taken>,
-    /// Waiting changes: by their earlier place, and by the present place of moved objects.
+    /// Waiting changes: by their earlier dentry, and by the present dentry of moved objects.
     origins: HashMap<Dir, BTreeMap<OsString, ObjectNo>>,
     dentries: HashMap<Dir, BTreeMap<OsString, ObjectNo>>,
     /// Waiting changes: by the server's handle of the object.

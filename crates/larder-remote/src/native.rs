@@ -144,7 +144,7 @@ impl Remote for Native {
     ) -> Future<'a, Changed> {
         Box::pin(async move {
             let file = self.file(file)?;
-            self.settle(file).await?;
+            self.commit_pending(file).await?;
             let done = self.session.change(cred, |sequence| calls::SetAttr {
                 sequence,
                 file,
@@ -229,9 +229,9 @@ impl Remote for Native {
     fn close<'a>(&'a self, _cred: &'a Cred, token: Token) -> Future<'a, ()> {
         Box::pin(async move {
             let Some(held) = token.get::<Held>() else { return Ok(()) };
-            let settled = self.settle(held.0.file()).await;
+            let committed = self.commit_pending(held.0.file()).await;
             held.0.close().await;
-            settled
+            committed
         })
     }
 
@@ -243,9 +243,9 @@ impl Remote for Native {
     ) -> Future<'a, Attr> {
         Box::pin(async move {
             let file = self.file(file)?;
-            let settled = self.settle(file).await;
+            let committed = self.commit_pending(file).await;
             if changes.iter().any(|change| change.mode.is_some()) {
-                settled?;
+                committed?;
             }
             let attributes = locking::change(&self.session, cred, file, changes).await?;
             Ok(self.attr(&attributes))
@@ -290,7 +290,7 @@ impl Remote for Native {
         dir: &'a Handle,
         name: &'a OsStr,
     ) -> Future<'a, LookedUp> {
-        Box::pin(async move { self.look_up(cred, self.place(dir, name)?).await })
+        Box::pin(async move { self.look_up(cred, self.dentry(dir, name)?).await })
     }
 
     fn readlink<'a>(
@@ -403,7 +403,7 @@ impl Remote for Native {
         new: New,
         set: SetAttr,
     ) -> Future<'a, Made> {
-        Box::pin(async move { self.make_object(cred, self.place(dir, name)?, new, set).await })
+        Box::pin(async move { self.make_object(cred, self.dentry(dir, name)?, new, set).await })
     }
 
     fn remove<'a>(
@@ -413,7 +413,7 @@ impl Remote for Native {
         name: &'a OsStr,
         what: Removal,
     ) -> Future<'a, Change> {
-        Box::pin(async move { self.remove_entry(cred, self.place(dir, name)?, what).await })
+        Box::pin(async move { self.remove_entry(cred, self.dentry(dir, name)?, what).await })
     }
 
     fn rename<'a>(
@@ -423,8 +423,8 @@ impl Remote for Native {
         to: (&'a Handle, &'a OsStr),
     ) -> Future<'a, (Change, Change)> {
         Box::pin(async move {
-            let from = self.place(from.0, from.1)?;
-            self.rename_entry(cred, from, self.place(to.0, to.1)?).await
+            let from = self.dentry(from.0, from.1)?;
+            self.rename_entry(cred, from, self.dentry(to.0, to.1)?).await
         })
     }
 
@@ -436,7 +436,7 @@ impl Remote for Native {
         name: &'a OsStr,
     ) -> Future<'a, (Option<Attr>, Change)> {
         Box::pin(
-            async move { self.link_entry(cred, self.file(file)?, self.place(dir, name)?).await },
+            async move { self.link_entry(cred, self.file(file)?, self.dentry(dir, name)?).await },
         )
     }
 

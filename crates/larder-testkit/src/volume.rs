@@ -11,7 +11,7 @@ use larder_io::{Clock, Disk, Fault, Headroom, Image, MemDisk, RealClock, RealDis
 use larder_meta::disks::{ControlledDisks, DiskAddress, Disks};
 use larder_meta::engine::embedded::{Embedded, Sizes};
 use larder_meta::engine::{Engine, EngineError};
-use larder_meta::volume::{self, NewDisk, Place};
+use larder_meta::volume::{self, Joining, NewDisk};
 use larder_meta::{Metadata, Options};
 use larder_rpc::server::{Config, Server, Service, SourcePorts};
 use larder_wire::capability::{DiskId, VolumeId};
@@ -212,7 +212,7 @@ impl Volume {
         };
         let first = volume::add_disk(&*engine, &new).expect("a new disk");
         for _ in 1..count {
-            volume::enrol(&*engine, &new, Place::Beside(first)).expect("a new disk");
+            volume::enrol(&*engine, &new, Joining::Beside(first)).expect("a new disk");
         }
         drop(engine);
         self.disks.extend((0..count).map(|_| Host::new(Medium::Memory)));

@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use larder_io::secret;
 use larder_meta::engine::Engine;
-use larder_meta::volume::{self, NewDisk, Place};
+use larder_meta::volume::{self, Joining, NewDisk};
 use larder_wire::capability::{DiskId, VolumeId};
 use larder_wire::disk::key_file::DiskKeyFile;
 use larder_wire::seal::MasterKey;
@@ -20,7 +20,7 @@ use crate::volume::{key_path, read_key, remove_if_there};
 pub(crate) struct Prepared {
     pub(crate) key: DiskKeyFile,
     pub(crate) new: NewDisk,
-    pub(crate) place: Place,
+    pub(crate) joining: Joining,
 }
 
 /// Gives the disk a number and a key, which is kept beside the others. Continues what an earlier
@@ -43,12 +43,12 @@ pub(crate) fn prepare(wanted: &Wanted, engine: &dyn Engine, keys: &Path) -> Resu
     let key = key_of(keys, id, disk)?;
     let Wanted { address, size_bytes: bytes, is_memory, .. } = *wanted;
     let new = NewDisk { id: secret::random(), address: address.to_string(), bytes, is_memory };
-    let place = match (wanted.replace, wanted.beside) {
-        (Some(old), _) => Place::Of(DiskId(old)),
-        (None, Some(other)) => Place::Beside(DiskId(other)),
-        (None, None) => Place::Any,
+    let joining = match (wanted.replace, wanted.beside) {
+        (Some(old), _) => Joining::InsteadOf(DiskId(old)),
+        (None, Some(other)) => Joining::Beside(DiskId(other)),
+        (None, None) => Joining::Anywhere,
     };
-    Ok(Prepared { key, new, place })
+    Ok(Prepared { key, new, joining })
 }
 
 impl Prepared {
@@ -57,7 +57,7 @@ impl Prepared {
     /// # Errors
     /// If that key cannot be removed.
     pub(crate) fn done(&self, keys: &Path) -> Result<()> {
-        match self.place.old() {
+        match self.joining.old() {
             Some(old) => forget_key(keys, old),
             None => Ok(()),
         }

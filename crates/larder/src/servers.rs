@@ -108,8 +108,8 @@ impl Asked {
                 is_memory: new.is_memory,
                 master: key.master.clone(),
             });
-            let added = self.metadata.enrol(new.clone(), prepared.place).await;
-            let gone = if added.is_ok() { prepared.place.old() } else { Some(disk) };
+            let added = self.metadata.enrol(new.clone(), prepared.joining).await;
+            let gone = if added.is_ok() { prepared.joining.old() } else { Some(disk) };
             if let Some(gone) = gone {
                 self.disks.retire(gone).await;
             }

@@ -226,8 +226,8 @@ fn a_damaged_or_foreign_file_is_refused_and_left_alone() {
     type Harm = fn(&dyn DiskFile);
     let harms: [(Harm, &str); 5] = [
         (|file| file.set_len(9000).unwrap(), "it has 9000 bytes of the 32768"),
-        (|file| file.write_at(b"volume 9", 21).unwrap(), "its head is damaged"),
-        (|file| file.write_at(b"2", 19).unwrap(), "its head is damaged"),
+        (|file| file.write_at(b"volume 9", 21).unwrap(), "its superblock is damaged"),
+        (|file| file.write_at(b"2", 19).unwrap(), "its superblock is damaged"),
         (|file| file.write_at(b"#!/bin/sh\n", 0).unwrap(), "it is not empty, and not the store"),
         (|file| file.write_at(&[0xff], 0).unwrap(), "it is not empty, and not the store"),
     ];

@@ -13,7 +13,7 @@ use crate::engine::memory::MemoryEngine;
 use crate::rights::Caller;
 use crate::store::key::Pool;
 use crate::store::records::{Blocks, Disk, Extent, Listed, Orphan, Owner as OwnerRecord, Slot};
-use crate::tests::rig::{Rig, place};
+use crate::tests::rig::{Rig, dentry};
 
 mod random;
 
@@ -47,7 +47,7 @@ fn tree() -> Tree {
     let a = file(&mut rig, FileId::ROOT, "a");
     let c = file(&mut rig, below, "c");
     let sequence = rig.next();
-    let link = larder_wire::meta::calls::Link { sequence, file: a, place: place(dir, "link") };
+    let link = larder_wire::meta::calls::Link { sequence, file: a, dentry: dentry(dir, "link") };
     rig.call(&root, link).unwrap();
     rig.wait(std::time::Duration::from_secs(1));
     let b = file(&mut rig, dir, "b");

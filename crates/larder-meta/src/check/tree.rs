@@ -19,9 +19,9 @@ impl Check<'_> {
     pub(super) fn tree(&mut self) -> Result<(), Status> {
         let all = self.all_named()?;
         let named: BTreeSet<FileId> = all.iter().map(|name| name.entry.file).collect();
-        let mut places = self.one_name_each(all);
+        let mut chosen = self.one_name_each(all);
         let orphans = self.orphans(&named)?;
-        self.mend_parents(&places);
+        self.mend_parents(&chosen);
         let is_lost = |file: &&FileId| {
             **file != FileId::ROOT && !named.contains(*file) && !orphans.contains(*file)
         };
@@ -32,7 +32,7 @@ impl Check<'_> {
         }
         while let Some(file) = self.in_a_circle() {
             let what = format!("{} is a directory within itself", shown(file));
-            if let Some(name) = places.remove(&file) {
+            if let Some(name) = chosen.remove(&file) {
                 self.remove_name(&name);
             }
             self.put_aside(FaultKind::Loop, file, what)?;
@@ -43,16 +43,16 @@ impl Check<'_> {
     /// Ensures that each directory has one name: the one in the directory that it records as its
     /// parent, if there is one. Returns them.
     fn one_name_each(&mut self, all: Vec<Named>) -> BTreeMap<FileId, Named> {
-        let mut places: BTreeMap<FileId, Named> = BTreeMap::new();
+        let mut chosen: BTreeMap<FileId, Named> = BTreeMap::new();
         for name in all {
             let file = name.entry.file;
             if !self.is_directory(file) {
                 continue;
             }
             let parent = self.inodes[&file].parent;
-            let useless = match places.get_mut(&file) {
+            let useless = match chosen.get_mut(&file) {
                 None => {
-                    places.insert(file, name);
+                    chosen.insert(file, name);
                     continue;
                 }
                 Some(kept) if kept.dir != parent && name.dir == parent => {
@@ -65,12 +65,12 @@ impl Check<'_> {
             self.mend(FaultKind::SecondName, Some(file), what, "it is removed".into());
             self.remove_name(&useless);
         }
-        places
+        chosen
     }
 
-    fn mend_parents(&mut self, places: &BTreeMap<FileId, Named>) {
+    fn mend_parents(&mut self, chosen: &BTreeMap<FileId, Named>) {
         let root = (FileId::ROOT, FileId::ROOT);
-        let all = places.iter().map(|(file, name)| (*file, name.dir)).chain([root]);
+        let all = chosen.iter().map(|(file, name)| (*file, name.dir)).chain([root]);
         for (file, dir) in all {
             let said = self.inodes.get(&file).map(|inode| inode.parent);
             if said == Some(dir) {

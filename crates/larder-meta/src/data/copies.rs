@@ -2,8 +2,8 @@
 //! stale.
 //!
 //! A *set* is as many disks as the volume keeps copies. Blocks are named by the number of their set
-//! and lie at the same place on each of its disks; on a volume that keeps one copy each disk is a
-//! set. *Memory disks*, whose bytes go with their processes, are sets of their own, of as many
+//! and lie at the same position on each of its disks; on a volume that keeps one copy each disk is
+//! a set. *Memory disks*, whose bytes go with their processes, are sets of their own, of as many
 //! disks as were enrolled beside each other, and ordinary files have no blocks there. Blocks of one
 //! disk are *stale* if they differ from those of the other disks of its set: the disk was away when
 //! they were written or cleared, or is new, or is a memory disk that was started again

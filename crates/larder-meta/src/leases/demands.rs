@@ -6,7 +6,7 @@
 
 use larder_wire::meta::Status;
 use larder_wire::meta::calls::{LookAt, OpenWhat};
-use larder_wire::meta::words::{FileId, LeaseKind, Place};
+use larder_wire::meta::words::{Dentry, FileId, LeaseKind};
 
 use super::Demand;
 use crate::change::Change;
@@ -17,7 +17,7 @@ use crate::store::{Txn, key};
 pub(crate) fn of(txn: &Txn<'_>, change: &Change) -> Result<Vec<Demand>, Status> {
     let whole = |file| Some(Demand { file, keep: LeaseKind::None });
     let data = |file| Some(Demand { file, keep: LeaseKind::Read });
-    let named = |place: &Place| named(txn, place);
+    let named = |dentry: &Dentry| named(txn, dentry);
     let demands = match change {
         Change::Session(_)
         | Change::EndSession(_)
@@ -32,13 +32,13 @@ pub(crate) fn of(txn: &Txn<'_>, change: &Change) -> Result<Vec<Demand>, Status> 
         Change::Lock(call) => vec![data(call.file)],
         Change::Look(call) => match &call.at {
             LookAt::File(file) => vec![data(*file)],
-            LookAt::Name(place) => vec![named(place)?.and_then(data)],
+            LookAt::Name(dentry) => vec![named(dentry)?.and_then(data)],
         },
         Change::Open(call) => match &call.what {
             OpenWhat::File(file) => vec![data(*file)],
-            OpenWhat::Name(place) => vec![named(place)?.and_then(data)],
-            OpenWhat::Create(create) => match named(&create.place)? {
-                None => vec![whole(create.place.dir)],
+            OpenWhat::Name(dentry) => vec![named(dentry)?.and_then(data)],
+            OpenWhat::Create(create) => match named(&create.dentry)? {
+                None => vec![whole(create.dentry.dir)],
                 Some(file) if create.set.size.is_some() => vec![whole(file)],
                 Some(file) => vec![data(file)],
             },
@@ -49,14 +49,14 @@ pub(crate) fn of(txn: &Txn<'_>, change: &Change) -> Result<Vec<Demand>, Status> 
         Change::Preallocate(call) => vec![whole(call.file)],
         Change::SetXattr(call) => vec![whole(call.file)],
         Change::RemoveXattr(call) => vec![whole(call.file)],
-        Change::MkDir(call) => vec![whole(call.place.dir)],
-        Change::Symlink(call) => vec![whole(call.place.dir)],
-        Change::MkNod(call) => vec![whole(call.place.dir)],
-        Change::Link(call) => vec![whole(call.file), whole(call.place.dir)],
+        Change::MkDir(call) => vec![whole(call.dentry.dir)],
+        Change::Symlink(call) => vec![whole(call.dentry.dir)],
+        Change::MkNod(call) => vec![whole(call.dentry.dir)],
+        Change::Link(call) => vec![whole(call.file), whole(call.dentry.dir)],
         Change::Remove(call) => {
-            vec![whole(call.place.dir), named(&call.place)?.and_then(whole)]
+            vec![whole(call.dentry.dir), named(&call.dentry)?.and_then(whole)]
         }
-        Change::RmDir(call) => vec![whole(call.place.dir), named(&call.place)?.and_then(whole)],
+        Change::RmDir(call) => vec![whole(call.dentry.dir), named(&call.dentry)?.and_then(whole)],
         Change::Rename(call) => vec![
             whole(call.from.dir),
             whole(call.to.dir),
@@ -68,7 +68,7 @@ pub(crate) fn of(txn: &Txn<'_>, change: &Change) -> Result<Vec<Demand>, Status> 
 }
 
 /// The file of a name.
-fn named(txn: &Txn<'_>, place: &Place) -> Result<Option<FileId>, Status> {
-    let entry = txn.get::<Entry>(&key::entry(place.dir, &place.name))?;
+fn named(txn: &Txn<'_>, dentry: &Dentry) -> Result<Option<FileId>, Status> {
+    let entry = txn.get::<Entry>(&key::entry(dentry.dir, &dentry.name))?;
     Ok(entry.map(|entry| entry.file))
 }

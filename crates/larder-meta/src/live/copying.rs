@@ -28,7 +28,7 @@ type OnDisk = (DiskId, Vec<Range<u64>>);
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "there is one at a time, in a box")]
 pub(crate) enum Doing {
-    /// To copy bytes from a disk to the same place of another.
+    /// To copy bytes from a disk to the same position of another.
     Copy { from: (DiskId, Minted), to: (DiskId, Minted), bytes: Range<u64> },
     /// To have them read as zeros.
     Clear { bytes: Range<u64> },

@@ -2,7 +2,7 @@
 
 use larder_wire::meta::Status;
 use larder_wire::meta::calls::OpenWhat;
-use larder_wire::meta::words::{Changed, Place};
+use larder_wire::meta::words::{Changed, Dentry};
 
 use crate::inode;
 use crate::names;
@@ -30,18 +30,18 @@ pub(super) fn resolve(
             let file = inode.changed(inode.attributes.version());
             Ok(Target { inode, created: false, file, dir: None })
         }
-        OpenWhat::Name(place) => resolve_name(txn, request, place),
+        OpenWhat::Name(dentry) => resolve_name(txn, request, dentry),
         OpenWhat::Create(create) => {
-            let (place, set) = (&create.place, create.set);
-            let found = names::make_file(txn, request, place, set, create.if_exists)?;
+            let (dentry, set) = (&create.dentry, create.set);
+            let found = names::make_file(txn, request, dentry, set, create.if_exists)?;
             let names::Found { inode, created, file, dir } = found;
             Ok(Target { inode, created, file, dir: Some(dir) })
         }
     }
 }
 
-fn resolve_name(txn: &Txn<'_>, request: &Request<'_>, place: &Place) -> Result<Target, Status> {
-    let found = names::lookup(txn, request.caller, place)?;
+fn resolve_name(txn: &Txn<'_>, request: &Request<'_>, dentry: &Dentry) -> Result<Target, Status> {
+    let found = names::lookup(txn, request.caller, dentry)?;
     let file = found.found.ok_or(Status::NotFound)?.file;
     let inode = inode::regular(txn, file)?;
     let file = inode.changed(inode.attributes.version());

@@ -1,7 +1,7 @@
 //! Entries of directories: finds, adds and removes them, with the rights for that.
 
 use larder_wire::meta::calls::{LinkRead, LookedUp};
-use larder_wire::meta::words::{FileId, Kind, Name, Place, Time};
+use larder_wire::meta::words::{Dentry, FileId, Kind, Name, Time};
 use larder_wire::meta::{NAME_BYTES_MAX, Status};
 use larder_wire::xdr::Opaque;
 
@@ -11,12 +11,12 @@ use crate::store::records::{Entry, Inode, Listed};
 use crate::store::{Txn, key};
 
 /// The file for which a name stands.
-pub(crate) fn lookup(txn: &Txn<'_>, caller: &Caller, place: &Place) -> Result<LookedUp, Status> {
-    let dir = searched(txn, caller, place)?;
-    let found = match &*place.name {
+pub(crate) fn lookup(txn: &Txn<'_>, caller: &Caller, dentry: &Dentry) -> Result<LookedUp, Status> {
+    let dir = searched(txn, caller, dentry)?;
+    let found = match &*dentry.name {
         b"." => Some(dir.file()),
         b".." => Some(dir.parent),
-        _ => find(txn, &dir, &place.name)?.map(|entry| entry.file),
+        _ => find(txn, &dir, &dentry.name)?.map(|entry| entry.file),
     };
     let found = found.map(|file| inode::get(txn, file)).transpose()?;
     Ok(LookedUp { dir: dir.attributes, found: found.map(|inode| inode.attributes) })
@@ -31,20 +31,20 @@ pub(crate) fn read_link(txn: &Txn<'_>, file: FileId) -> Result<LinkRead, Status>
     }
 }
 
-/// The directory of a place, if the caller may look up names in it.
-pub(super) fn searched(txn: &Txn<'_>, caller: &Caller, place: &Place) -> Result<Inode, Status> {
-    let dir = inode::directory(txn, place.dir)?;
-    if place.name.len() > NAME_BYTES_MAX {
+/// The directory of a dentry, if the caller may look up names in it.
+pub(super) fn searched(txn: &Txn<'_>, caller: &Caller, dentry: &Dentry) -> Result<Inode, Status> {
+    let dir = inode::directory(txn, dentry.dir)?;
+    if dentry.name.len() > NAME_BYTES_MAX {
         return Err(Status::NameTooLong);
     }
     caller.need(&dir.attributes, EXECUTE)?;
     Ok(dir)
 }
 
-/// The directory of a place, if the caller may make or remove names in it.
-pub(super) fn changed(txn: &Txn<'_>, caller: &Caller, place: &Place) -> Result<Inode, Status> {
-    let dir = searched(txn, caller, place)?;
-    if is_dots(&place.name) {
+/// The directory of a dentry, if the caller may make or remove names in it.
+pub(super) fn changed(txn: &Txn<'_>, caller: &Caller, dentry: &Dentry) -> Result<Inode, Status> {
+    let dir = searched(txn, caller, dentry)?;
+    if is_dots(&dentry.name) {
         return Err(Status::Invalid);
     }
     caller.need(&dir.attributes, WRITE)?;

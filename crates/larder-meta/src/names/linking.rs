@@ -2,7 +2,7 @@
 
 use larder_wire::meta::Status;
 use larder_wire::meta::calls::NameChanged;
-use larder_wire::meta::words::{FileId, Place};
+use larder_wire::meta::words::{Dentry, FileId};
 
 use super::entries::{changed, enter, find};
 use crate::inode;
@@ -19,11 +19,11 @@ pub(crate) fn link(
     txn: &mut Txn<'_>,
     request: &Request<'_>,
     file: FileId,
-    place: &Place,
+    dentry: &Dentry,
 ) -> Result<NameChanged, Status> {
     let mut inode = inode::get(txn, file)?;
-    let mut dir = changed(txn, request.caller, place)?;
-    if find(txn, &dir, &place.name)?.is_some() {
+    let mut dir = changed(txn, request.caller, dentry)?;
+    if find(txn, &dir, &dentry.name)?.is_some() {
         return Err(Status::Exists);
     }
     match inode.attributes.links {
@@ -33,7 +33,7 @@ pub(crate) fn link(
         _ => (),
     }
     let (dir_before, file_before) = (dir.attributes.version(), inode.attributes.version());
-    enter(txn, &mut dir, &place.name, file, request.now);
+    enter(txn, &mut dir, &dentry.name, file, request.now);
     inode.attributes.links += 1;
     inode.touch(request.now, false);
     inode::put(txn, &dir);

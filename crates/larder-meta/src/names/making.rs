@@ -2,7 +2,7 @@
 
 use larder_wire::meta::Status;
 use larder_wire::meta::calls::Made;
-use larder_wire::meta::words::{Changed, IfExists, Kind, Place, SetAttributes};
+use larder_wire::meta::words::{Changed, Dentry, IfExists, Kind, SetAttributes};
 
 use super::entries::{changed, enter, find, is_dots, searched};
 use crate::attributes;
@@ -12,7 +12,7 @@ use crate::rights::SET_GID;
 use crate::store::Txn;
 use crate::store::records::Inode;
 
-/// The state of a place after a file was requested there.
+/// The state of a dentry after a file was requested there.
 pub(crate) struct Found {
     pub(crate) inode: Inode,
     pub(crate) created: bool,
@@ -24,16 +24,16 @@ pub(crate) struct Found {
 pub(crate) fn make(
     txn: &mut Txn<'_>,
     request: &Request<'_>,
-    place: &Place,
+    dentry: &Dentry,
     body: Body,
     set: SetAttributes,
 ) -> Result<Made, Status> {
     check(request, &body, set)?;
-    let dir = searched(txn, request.caller, place)?;
-    if is_dots(&place.name) || find(txn, &dir, &place.name)?.is_some() {
+    let dir = searched(txn, request.caller, dentry)?;
+    if is_dots(&dentry.name) || find(txn, &dir, &dentry.name)?.is_some() {
         return Err(Status::Exists);
     }
-    let found = make_new(txn, request, place, body, set)?;
+    let found = make_new(txn, request, dentry, body, set)?;
     Ok(Made { made: found.inode.attributes, dir: found.dir })
 }
 
@@ -42,17 +42,17 @@ pub(crate) fn make(
 pub(crate) fn make_file(
     txn: &mut Txn<'_>,
     request: &Request<'_>,
-    place: &Place,
+    dentry: &Dentry,
     set: SetAttributes,
     if_exists: IfExists,
 ) -> Result<Found, Status> {
-    let dir = searched(txn, request.caller, place)?;
-    if is_dots(&place.name) {
+    let dir = searched(txn, request.caller, dentry)?;
+    if is_dots(&dentry.name) {
         return Err(Status::Exists);
     }
-    let Some(entry) = find(txn, &dir, &place.name)? else {
+    let Some(entry) = find(txn, &dir, &dentry.name)? else {
         check(request, &Body::File, set)?;
-        return make_new(txn, request, place, Body::File, set);
+        return make_new(txn, request, dentry, Body::File, set);
     };
     let there = inode::get(txn, entry.file)?;
     if if_exists == IfExists::Fail || there.attributes.kind != Kind::File {
@@ -64,7 +64,7 @@ pub(crate) fn make_file(
     Ok(Found { inode: inode::get(txn, entry.file)?, created: false, file, dir })
 }
 
-/// Refuses what is not permitted at any place.
+/// Refuses what is not permitted under any name.
 fn check(request: &Request<'_>, body: &Body, set: SetAttributes) -> Result<(), Status> {
     if set.size.is_some_and(|size| size > 0) && !matches!(body, Body::File) {
         return Err(Status::Invalid);
@@ -85,13 +85,13 @@ fn check(request: &Request<'_>, body: &Body, set: SetAttributes) -> Result<(), S
 fn make_new(
     txn: &mut Txn<'_>,
     request: &Request<'_>,
-    place: &Place,
+    dentry: &Dentry,
     body: Body,
     set: SetAttributes,
 ) -> Result<Found, Status> {
-    let mut dir = changed(txn, request.caller, place)?;
+    let mut dir = changed(txn, request.caller, dentry)?;
     let before = dir.attributes.version();
-    let mut made = inode::new(txn, request, place.dir, body)?;
+    let mut made = inode::new(txn, request, dentry.dir, body)?;
     let inherits = dir.attributes.mode & SET_GID != 0;
     if inherits {
         made.attributes.gid = dir.attributes.gid;
@@ -104,7 +104,7 @@ fn make_new(
         made.attributes.mode |= if inherits { SET_GID } else { 0 };
         dir.attributes.links = dir.attributes.links.checked_add(1).ok_or(Status::TooManyLinks)?;
     }
-    enter(txn, &mut dir, &place.name, made.file(), request.now);
+    enter(txn, &mut dir, &dentry.name, made.file(), request.now);
     inode::put(txn, &dir);
     inode::put(txn, &made);
     let file = made.changed(made.attributes.version());

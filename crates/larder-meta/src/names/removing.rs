@@ -2,7 +2,7 @@
 
 use larder_wire::meta::Status;
 use larder_wire::meta::calls::NameChanged;
-use larder_wire::meta::words::{Changed, FileId, Place};
+use larder_wire::meta::words::{Changed, Dentry, FileId};
 
 use super::entries::{changed, find, take};
 use crate::data;
@@ -16,10 +16,10 @@ use crate::xattrs;
 pub(crate) fn remove(
     txn: &mut Txn<'_>,
     request: &Request<'_>,
-    place: &Place,
+    dentry: &Dentry,
     is_open: &dyn Fn(FileId) -> bool,
 ) -> Result<NameChanged, Status> {
-    remove_if(txn, request, place, is_open, |file| {
+    remove_if(txn, request, dentry, is_open, |file| {
         if file.is_directory() { Err(Status::IsDirectory) } else { Ok(()) }
     })
 }
@@ -28,9 +28,9 @@ pub(crate) fn remove(
 pub(crate) fn remove_directory(
     txn: &mut Txn<'_>,
     request: &Request<'_>,
-    place: &Place,
+    dentry: &Dentry,
 ) -> Result<NameChanged, Status> {
-    remove_if(txn, request, place, &|_| false, |file| match file.entries {
+    remove_if(txn, request, dentry, &|_| false, |file| match file.entries {
         _ if !file.is_directory() => Err(Status::NotDirectory),
         0 => Ok(()),
         _ => Err(Status::NotEmpty),
@@ -40,17 +40,17 @@ pub(crate) fn remove_directory(
 fn remove_if(
     txn: &mut Txn<'_>,
     request: &Request<'_>,
-    place: &Place,
+    dentry: &Dentry,
     is_open: &dyn Fn(FileId) -> bool,
     judge: impl FnOnce(&Inode) -> Result<(), Status>,
 ) -> Result<NameChanged, Status> {
-    let mut dir = changed(txn, request.caller, place)?;
+    let mut dir = changed(txn, request.caller, dentry)?;
     let before = dir.attributes.version();
-    let entry = find(txn, &dir, &place.name)?.ok_or(Status::NotFound)?;
+    let entry = find(txn, &dir, &dentry.name)?.ok_or(Status::NotFound)?;
     let file = inode::get(txn, entry.file)?;
     request.caller.need_unstuck(&dir.attributes, &file.attributes)?;
     judge(&file)?;
-    take(txn, &mut dir, &place.name, entry.cookie, request.now);
+    take(txn, &mut dir, &dentry.name, entry.cookie, request.now);
     dir.attributes.links -= u32::from(file.is_directory());
     inode::put(txn, &dir);
     let file = unlink(txn, request, file, is_open)?;

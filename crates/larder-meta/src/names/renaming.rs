@@ -2,7 +2,7 @@
 
 use larder_wire::meta::Status;
 use larder_wire::meta::calls::Renamed;
-use larder_wire::meta::words::{FileId, Place};
+use larder_wire::meta::words::{Dentry, FileId};
 
 use super::entries::{changed, enter, find, take};
 use super::removing::unlink;
@@ -16,8 +16,8 @@ use crate::store::records::{Entry, Inode};
 pub(crate) fn rename(
     txn: &mut Txn<'_>,
     request: &Request<'_>,
-    from: &Place,
-    to: &Place,
+    from: &Dentry,
+    to: &Dentry,
     keep: bool,
     is_open: &dyn Fn(FileId) -> bool,
 ) -> Result<Renamed, Status> {
@@ -83,10 +83,10 @@ fn is_within(txn: &Txn<'_>, dir: &Inode, ancestor: FileId) -> Result<bool, Statu
 /// A rename that was checked.
 struct Move<'a> {
     from_dir: Inode,
-    from: &'a Place,
+    from: &'a Dentry,
     entry: Entry,
     to_dir: Inode,
-    to: &'a Place,
+    to: &'a Dentry,
     moved: Inode,
 }
 

@@ -355,7 +355,7 @@ fn writing_clears_set_uid() {
 /// Opens a file for writing, which is made if it does not exist, with blocks given ahead.
 fn open_ahead(rig: &mut Rig, text: &str, blocks: u64) -> calls::Opened {
     let create = calls::Create {
-        place: super::rig::place(ROOT, text),
+        dentry: super::rig::dentry(ROOT, text),
         set: mode(0o644),
         if_exists: larder_wire::meta::words::IfExists::Open,
     };
@@ -383,8 +383,8 @@ fn closing_frees_what_was_given_ahead_and_not_what_was_asked_for() {
     assert_eq!(two.layout.extents, one.layout.extents, "nothing is given twice");
     assert_eq!(rig.free_bytes(), 8 * B);
     let asked = rig.alloc(file, B..3 * B).unwrap();
-    let place = |layout: &Layout| layout.extents.0[0].position - layout.extents.0[0].offset;
-    assert_eq!(place(&asked.layout), place(&one.layout), "they are the same blocks");
+    let start = |layout: &Layout| layout.extents.0[0].position - layout.extents.0[0].offset;
+    assert_eq!(start(&asked.layout), start(&one.layout), "they are the same blocks");
     let mut commit = rig.committing(file, &one.layout, 0..B);
     commit.open = one.open;
     rig.call(&Caller::root(), commit).unwrap();
@@ -421,10 +421,10 @@ fn a_block_that_came_too_late_does_not_come_back() {
         assert_eq!(extents(&again.layout)[0], (0, B, ExtentState::Committed));
         rig.set(file, size(0)).unwrap();
         rig.set(file, size(4 * B)).unwrap();
-        let place = |layout: &Layout| layout.extents.0.iter().find(|one| one.offset == 0).copied();
-        assert_eq!(place(&rig.layout(file, Mode::Read).unwrap().layout), None, "zeros");
+        let first = |layout: &Layout| layout.extents.0.iter().find(|one| one.offset == 0).copied();
+        assert_eq!(first(&rig.layout(file, Mode::Read).unwrap().layout), None, "zeros");
         let written = rig.alloc(file, 0..50).unwrap().layout;
-        assert_ne!(place(&written).unwrap().position, place(&given.layout).unwrap().position);
+        assert_ne!(first(&written).unwrap().position, first(&given.layout).unwrap().position);
         rig.check();
     }
 }
@@ -476,7 +476,7 @@ fn an_open_that_truncates_grants_what_is_good() {
     rig.write(opened.file.after.file, 0..2 * B).unwrap();
     assert!(!rig.disks.covered().is_empty());
     let create = calls::Create {
-        place: super::rig::place(ROOT, "a"),
+        dentry: super::rig::dentry(ROOT, "a"),
         set: size(0),
         if_exists: larder_wire::meta::words::IfExists::Open,
     };

@@ -12,7 +12,7 @@ use super::rig::{Rig, decode, size};
 use crate::change::Reply;
 use crate::rights::Caller;
 use crate::store::records::InMemory;
-use crate::volume::{self, Place};
+use crate::volume::{self, Joining};
 use tokio::sync::oneshot;
 
 const B: u64 = BLOCK_BYTES;
@@ -127,7 +127,7 @@ impl Scene {
     }
 
     /// Where the file's block is, if it has one.
-    fn place(&mut self) -> Option<DiskId> {
+    fn disk(&mut self) -> Option<DiskId> {
         let layout = self.rig.layout(self.file, Mode::Read).ok()?.layout;
         layout.extents.0.first().map(|extent| extent.disk)
     }
@@ -158,10 +158,10 @@ impl Scene {
             Step::End => {
                 self.rig.end_moves();
                 // What was copied before the memory disk was started again is there after all.
-                self.is_lost &= self.place() == Some(MEMORY);
+                self.is_lost &= self.disk() == Some(MEMORY);
             }
             Step::Restart => {
-                self.is_lost |= self.has.is_some() && self.place() == Some(MEMORY);
+                self.is_lost |= self.has.is_some() && self.disk() == Some(MEMORY);
                 self.rig.disks.restart(MEMORY);
                 self.rig.wait(Duration::ZERO);
                 self.was_restarted = true;
@@ -198,7 +198,7 @@ impl Scene {
             match decode::<Res<()>>(&reply) {
                 // It may have been written to memory again since, as somebody else wanted.
                 Ok(()) if self.has == had => {
-                    let is_there = !self.is_lost && self.place() != Some(MEMORY);
+                    let is_there = !self.is_lost && self.disk() != Some(MEMORY);
                     assert!(is_there, "it is not on the disk");
                 }
                 Ok(()) => {}
@@ -249,7 +249,7 @@ impl Scene {
         self.rig.check();
         assert!(self.raised.is_empty(), "{of:?}: somebody waits");
         let is_there = self.has.is_some() && !self.is_lost;
-        assert!(!is_there || self.place() == Some(DISK), "{of:?}: it was not moved");
+        assert!(!is_there || self.disk() == Some(DISK), "{of:?}: it was not moved");
         assert_eq!(self.rig.due_in(), None, "{of:?}");
         let blocks = u64::from(self.is_lost);
         let records = self.rig.records::<InMemory>(b'm').len() as u64;
@@ -308,7 +308,7 @@ fn the_first_bytes_of_a_file_that_are_due_take_the_others_along() {
 #[test]
 fn many_files_are_moved_at_once() {
     let mut rig = Rig::new(4096);
-    assert_eq!(rig.enrol(memory(4096), Place::Any).unwrap(), MEMORY);
+    assert_eq!(rig.enrol(memory(4096), Joining::Anywhere).unwrap(), MEMORY);
     rig.disks.restart(MEMORY);
     wait(&mut rig, Duration::from_secs(1));
     let mut files = Vec::new();
@@ -375,7 +375,7 @@ fn what_is_due_waits_for_room() {
 fn bytes_that_leave_memory_are_in_all_copies() {
     for is_away in [false, true] {
         let mut rig = Rig::with_copies(2, &[16, 16]);
-        let number = rig.enrol(memory(8), Place::Any).unwrap();
+        let number = rig.enrol(memory(8), Joining::Anywhere).unwrap();
         rig.disks.restart(number);
         wait(&mut rig, Duration::from_secs(1));
         let file = rig.create(&Caller::root(), FileId::ROOT, "f").unwrap().file.after.file;

@@ -11,7 +11,7 @@ use crate::committer::Event;
 use crate::rights::Caller;
 use crate::store::Record;
 use crate::store::records::Volume;
-use crate::volume::{self, DisksChange, NewDisk, Place, Tenure};
+use crate::volume::{self, DisksChange, Joining, NewDisk, Tenure};
 
 const B: u64 = BLOCK_BYTES;
 
@@ -28,7 +28,10 @@ fn a_disk_that_is_replaced_lets_nobody_in_when_that_is_answered() {
     rig.is_quick = false;
     let new = NewDisk { id: [1; 16], address: "disk:9".into(), bytes: 64 * B, is_memory: false };
     let (waiter, mut done) = oneshot::channel();
-    rig.event(Event::Disks(DisksChange::Enrol { new, place: Place::Of(DiskId(1)) }, waiter));
+    rig.event(Event::Disks(
+        DisksChange::Enrol { new, joining: Joining::InsteadOf(DiskId(1)) },
+        waiter,
+    ));
     assert!(done.try_recv().is_err(), "the lost disk was not told yet");
     let mut call = rig.committing(file, &layout, 2 * B..3 * B);
     call.copies = Array(vec![DiskId(1)]);
@@ -51,13 +54,16 @@ fn a_disk_that_is_added_to_a_served_volume_takes_new_blocks() {
     let file = opened.file.after.file;
     assert_eq!(refused(rig.alloc(file, 0..8 * B)), Status::NoSpace);
     let new = NewDisk { id: [1; 16], address: "disk:9".into(), bytes: 64 * B, is_memory: false };
-    assert_eq!(rig.enrol(new.clone(), Place::Any).unwrap(), DiskId(2));
+    assert_eq!(rig.enrol(new.clone(), Joining::Anywhere).unwrap(), DiskId(2));
     let layout = rig.alloc(file, 0..8 * B).unwrap().layout;
     assert!(layout.grants.0.iter().any(|grant| granted(grant).disk == DiskId(2)));
     let small = NewDisk { bytes: B - 1, ..new.clone() };
-    let refused = rig.enrol(small, Place::Any).unwrap_err().to_string();
+    let refused = rig.enrol(small, Joining::Anywhere).unwrap_err().to_string();
     assert!(refused.contains("smaller than one block"), "{refused}");
-    assert!(rig.enrol(new, Place::Of(DiskId(1))).is_err(), "it has the only copy of what is on it");
+    assert!(
+        rig.enrol(new, Joining::InsteadOf(DiskId(1))).is_err(),
+        "it has the only copy of what is on it"
+    );
     rig.check();
 }
 
@@ -78,14 +84,15 @@ fn a_set_is_used_when_it_has_all_its_disks() {
     };
     let engine = &rig.engine;
     let replace = |old, blocks| {
-        let error = volume::enrol(engine, &new(blocks), Place::Of(DiskId(old))).unwrap_err();
+        let error =
+            volume::enrol(engine, &new(blocks), Joining::InsteadOf(DiskId(old))).unwrap_err();
         error.to_string()
     };
     assert!(replace(3, 64).contains("no disk 3 with copies"));
     assert!(replace(1, 47).contains("smaller than disk 1"));
     volume::add_disk(engine, &new(80)).unwrap();
     assert_eq!(volume::space(engine).unwrap().bytes, (48 + 64) * B);
-    assert_eq!(volume::enrol(engine, &new(48), Place::Of(DiskId(1))).unwrap(), DiskId(5));
+    assert_eq!(volume::enrol(engine, &new(48), Joining::InsteadOf(DiskId(1))).unwrap(), DiskId(5));
     let copies = volume::copies(engine).unwrap();
     assert_eq!((copies.disks[&DiskId(5)].set, copies.missing), (DiskId(1), 0));
     assert_eq!(crate::check(engine).unwrap(), []);
@@ -97,8 +104,8 @@ fn a_set_is_used_when_it_has_all_its_disks() {
 fn an_empty_disk_is_removed_and_no_other_gets_its_number() {
     let mut rig = Rig::new(8);
     let memory = NewDisk { is_memory: true, ..disk_of(8) };
-    assert_eq!(rig.enrol(disk_of(8), Place::Any).unwrap(), DiskId(2));
-    assert_eq!(rig.enrol(memory, Place::Any).unwrap(), DiskId(3));
+    assert_eq!(rig.enrol(disk_of(8), Joining::Anywhere).unwrap(), DiskId(2));
+    assert_eq!(rig.enrol(memory, Joining::Anywhere).unwrap(), DiskId(3));
     let opened = rig.create(&Caller::root(), FileId::ROOT, "f").unwrap();
     let file = opened.file.after.file;
     rig.write(file, 0..10 * B).unwrap();
@@ -124,7 +131,7 @@ fn an_empty_disk_is_removed_and_no_other_gets_its_number() {
     let opened = rig.create(&Caller::root(), FileId::ROOT, "g").unwrap();
     let file = opened.file.after.file;
     assert_eq!(refused(rig.alloc(file, 0..9 * B)), Status::NoSpace, "there is one disk");
-    assert_eq!(rig.enrol(disk_of(8), Place::Any).unwrap(), DiskId(4));
+    assert_eq!(rig.enrol(disk_of(8), Joining::Anywhere).unwrap(), DiskId(4));
     rig.end();
     volume::remove_disk(&rig.engine, DiskId(4)).unwrap();
     assert_eq!(volume::next_disk(&rig.engine).unwrap(), DiskId(5));
@@ -145,7 +152,7 @@ fn a_disk_with_copies_is_not_removed() {
     }
     rig.remove_disk(DiskId(3)).unwrap();
     assert_eq!(volume::copies(&rig.engine).unwrap().missing, 0);
-    assert_eq!(rig.enrol(disk_of(8), Place::Any).unwrap(), DiskId(4));
+    assert_eq!(rig.enrol(disk_of(8), Joining::Anywhere).unwrap(), DiskId(4));
     rig.check();
 }
 

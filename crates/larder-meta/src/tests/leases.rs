@@ -10,7 +10,7 @@ use larder_wire::meta::{Res, Status};
 use larder_wire::xdr::Array;
 use tokio::sync::oneshot;
 
-use super::rig::{LEASE, Rig, decode, mode, place, refused, size};
+use super::rig::{LEASE, Rig, decode, dentry, mode, refused, size};
 use crate::change::{Change, Reply};
 use crate::rights::Caller;
 
@@ -101,12 +101,12 @@ fn a_change_of_a_directory_recalls_it_and_its_file() {
     let mut two = Two::new();
     let root = Caller::root();
     let file = two.rig.create(&root, ROOT, "a").unwrap().file.after.file;
-    let found = two.look(0, LookAt::Name(place(ROOT, "a"))).unwrap();
+    let found = two.look(0, LookAt::Name(dentry(ROOT, "a"))).unwrap();
     let of_file = found.found.unwrap().lease.unwrap();
     assert_eq!(found.dir.unwrap().file, ROOT);
     let of_dir = two.lease(0, ROOT).unwrap();
     let sequence = two.next(1);
-    let mut reply = two.begin(calls::Remove { sequence, place: place(ROOT, "a") });
+    let mut reply = two.begin(calls::Remove { sequence, dentry: dentry(ROOT, "a") });
     let mut recalled: Vec<_> = two.rig.recaller.take().iter().map(|one| one.file).collect();
     recalled.sort_unstable();
     assert_eq!(recalled, [ROOT, file]);
@@ -114,7 +114,7 @@ fn a_change_of_a_directory_recalls_it_and_its_file() {
     assert!(answer::<calls::NameChanged>(&mut reply).is_none(), "the file's is out");
     two.give_back(0, file, of_file, LeaseKind::None);
     assert!(answer::<calls::NameChanged>(&mut reply).unwrap().is_ok());
-    let gone = two.look(1, LookAt::Name(place(ROOT, "a"))).unwrap();
+    let gone = two.look(1, LookAt::Name(dentry(ROOT, "a"))).unwrap();
     assert!(gone.found.is_none() && gone.dir.is_some());
 }
 

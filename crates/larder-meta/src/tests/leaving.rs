@@ -17,7 +17,7 @@ use super::rig::{Rig, refused, size};
 use crate::committer::Event;
 use crate::disks::CapabilityName;
 use crate::rights::Caller;
-use crate::volume::{self, DisksChange, NewDisk, Place, Tenure};
+use crate::volume::{self, DisksChange, Joining, NewDisk, Tenure};
 
 const B: u64 = BLOCK_BYTES;
 
@@ -376,7 +376,7 @@ fn a_disk_waits_for_room() {
     }
     assert!(is_there(&rig, from));
     rig.check();
-    rig.enrol(disk_of(8), Place::Any).unwrap();
+    rig.enrol(disk_of(8), Joining::Anywhere).unwrap();
     rig.wait(Duration::from_secs(1));
     move_all(&mut rig);
     assert!(!is_there(&rig, from));
@@ -467,7 +467,7 @@ fn parts_that_are_merged_and_written_in_place_do_not_undo_each_other() {
 #[test]
 fn a_memory_disk_leaves() {
     let mut rig = Rig::new(16);
-    let number = rig.enrol(memory(8), Place::Any).unwrap();
+    let number = rig.enrol(memory(8), Joining::Anywhere).unwrap();
     rig.disks.restart(number);
     rig.wait(Duration::from_secs(1));
     let file = rig.create(&Caller::root(), FileId::ROOT, "f").unwrap().file.after.file;

@@ -12,7 +12,7 @@ use larder_wire::meta::words::{
 use larder_wire::meta::{LOCK_END, Res, Status};
 use larder_wire::xdr::Array;
 
-use super::rig::{LEASE, Rig, mode, place, refused, user};
+use super::rig::{LEASE, Rig, dentry, mode, refused, user};
 use crate::rights::Caller;
 
 const ROOT: FileId = FileId::ROOT;
@@ -179,7 +179,7 @@ fn what_cannot_be_locked_is_refused() {
     two.rig
         .call(
             &Caller::root(),
-            calls::Rename { sequence, from: place(ROOT, "a"), to: place(ROOT, "b"), keep: false },
+            calls::Rename { sequence, from: dentry(ROOT, "a"), to: dentry(ROOT, "b"), keep: false },
         )
         .unwrap();
     assert_eq!(refused(two.lock(1, ALL, SHARED)), Status::Locked, "it goes with the file");

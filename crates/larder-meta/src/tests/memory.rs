@@ -14,7 +14,7 @@ use crate::live::Doing;
 use crate::rights::Caller;
 use crate::store::Record;
 use crate::store::records::Disk;
-use crate::volume::{self, NewDisk, Place, VolumeError};
+use crate::volume::{self, Joining, NewDisk, VolumeError};
 
 const B: u64 = BLOCK_BYTES;
 
@@ -31,7 +31,7 @@ fn ordinary_files_are_never_placed_on_a_memory_disk() {
         let mut rig = Rig::with_copies(copies, &disks);
         let lasting = rig.free_bytes();
         assert_eq!(lasting, 16 * B);
-        let number = rig.enrol(memory(64), Place::Any).unwrap();
+        let number = rig.enrol(memory(64), Joining::Anywhere).unwrap();
         assert_eq!(rig.free_bytes(), lasting);
         let room = volume::space(&rig.engine).unwrap();
         assert_eq!((room.bytes, room.bytes_free), (16 * B, lasting));
@@ -47,7 +47,7 @@ fn ordinary_files_are_never_placed_on_a_memory_disk() {
         assert!(!all[&DiskId(1)].is_memory);
         for (new, old) in [(memory(64), 1), (NewDisk { is_memory: false, ..memory(64) }, number.0)]
         {
-            let refused = rig.enrol(new, Place::Of(DiskId(old)));
+            let refused = rig.enrol(new, Joining::InsteadOf(DiskId(old)));
             assert!(matches!(refused, Err(VolumeError::Replaced(_))), "{refused:?}");
         }
         rig.check();
@@ -91,7 +91,7 @@ pub(super) const MEMORY: DiskId = DiskId(2);
 /// A running volume with a disk and a memory disk of this many blocks.
 pub(super) fn with_memory(blocks: u64) -> (Rig, FileId) {
     let mut rig = Rig::new(16);
-    assert_eq!(rig.enrol(memory(blocks), Place::Any).unwrap(), MEMORY);
+    assert_eq!(rig.enrol(memory(blocks), Joining::Anywhere).unwrap(), MEMORY);
     rig.disks.restart(MEMORY);
     rig.wait(Duration::from_secs(1));
     let opened = rig.create(&Caller::root(), FileId::ROOT, "f").unwrap();
@@ -436,7 +436,7 @@ fn bytes_in_two_memories_are_lost_with_both_alone() {
 /// Answers whether the bytes were lost.
 fn go_through(steps: &[Blow]) -> bool {
     let (mut rig, file) = with_memory(4);
-    assert_eq!(rig.enrol(memory(4), Place::Beside(MEMORY)).unwrap(), BESIDE);
+    assert_eq!(rig.enrol(memory(4), Joining::Beside(MEMORY)).unwrap(), BESIDE);
     rig.disks.restart(BESIDE);
     rig.wait(Duration::from_secs(1));
     let layout = rig.alloc_on(Medium::Memory(2), file, 0..2 * B).unwrap().layout;
@@ -490,14 +490,14 @@ fn as_many_memories_as_are_wanted_or_a_disk() {
     let on = |layout: &Layout| layout.extents.0.iter().map(|one| one.disk.0).collect::<Vec<_>>();
     let wanted = Medium::Memory(2);
     assert_eq!(on(&rig.alloc_on(wanted, file, 0..B).unwrap().layout), [1]);
-    let other = rig.enrol(memory(4), Place::Any).unwrap();
-    assert_eq!(rig.enrol(memory(4), Place::Beside(other)).unwrap(), DiskId(4));
+    let other = rig.enrol(memory(4), Joining::Anywhere).unwrap();
+    assert_eq!(rig.enrol(memory(4), Joining::Beside(other)).unwrap(), DiskId(4));
     for (new, beside, told) in [
         (memory(4), DiskId(1), "no memory disk 1"),
         (memory(2), other, "smaller"),
         (NewDisk { is_memory: false, ..memory(4) }, other, "--memory"),
     ] {
-        let refused = rig.enrol(new, Place::Beside(beside)).unwrap_err().to_string();
+        let refused = rig.enrol(new, Joining::Beside(beside)).unwrap_err().to_string();
         assert!(refused.contains(told), "{refused}");
     }
     assert_eq!(on(&rig.alloc_on(wanted, file, B..2 * B).unwrap().layout), [3]);

@@ -20,7 +20,7 @@ use crate::committer::{Event, NextStale};
 use crate::disks::CapabilityName;
 use crate::live::Doing;
 use crate::rights::Caller;
-use crate::volume::{self, NewDisk, Place};
+use crate::volume::{self, Joining, NewDisk};
 
 const B: u64 = BLOCK_BYTES;
 const DISK_BLOCKS: u64 = 44;
@@ -267,10 +267,10 @@ impl World {
         let new = NewDisk { id: [1; 16], address: "disk:9".into(), bytes, is_memory: false };
         let is_served = self.random.below(2) == 0;
         let added = if is_served {
-            self.rig.enrol(new, Place::Of(old))
+            self.rig.enrol(new, Joining::InsteadOf(old))
         } else {
             self.rig.end();
-            volume::enrol(&self.rig.engine, &new, Place::Of(old))
+            volume::enrol(&self.rig.engine, &new, Joining::InsteadOf(old))
         };
         if let Ok(added) = added {
             assert!(!is_served || !self.rig.disks.takes_any(old));

@@ -9,9 +9,9 @@ use larder_wire::meta::Status;
 use larder_wire::meta::calls;
 use larder_wire::meta::words::{self, Attributes, FileId, OpenId, SetAttributes};
 
-use super::rig::{Rig, place, user};
+use super::rig::{Rig, dentry, user};
 use crate::rights::Caller;
-use crate::volume::{self, Place, Tenure};
+use crate::volume::{self, Joining, Tenure};
 
 /// Number of histories, unless the variable `LARDER_META_HISTORIES` says otherwise.
 const HISTORIES: u64 = 300;
@@ -158,7 +158,7 @@ impl Pair {
         let there = volume::disks(&self.rig.engine).unwrap();
         if there.len() < 3 {
             let (_, like) = there.first().cloned().unwrap();
-            self.rig.enrol(like, Place::Any).unwrap();
+            self.rig.enrol(like, Joining::Anywhere).unwrap();
         } else {
             let (disk, _) = self.random.one_of(&there);
             assert_eq!(self.rig.remove_disk(disk).unwrap(), Tenure::Gone);
@@ -166,7 +166,7 @@ impl Pair {
     }
 
     fn lookup(&mut self, caller: &Caller, cred: &Cred, dir: &Both, name: &'static str) {
-        let call = calls::Lookup { session: self.rig.session, place: place(dir.ours, name) };
+        let call = calls::Lookup { session: self.rig.session, dentry: dentry(dir.ours, name) };
         let got = self.rig.read(caller, &call).map(|found| found.found);
         let found = self.runtime.block_on(self.model.lookup(cred, &dir.model, OsStr::new(name)));
         let found = found.map(|found| found.found.map(|found| (Some(found.handle), found.attr)));
@@ -180,25 +180,25 @@ impl Pair {
             SetAttributes { mode: Some(mode), ..SetAttributes::default() },
             SetAttr { mode: Some(mode), ..SetAttr::default() },
         );
-        let place = place(dir.ours, name);
+        let dentry = dentry(dir.ours, name);
         let (new, got) = match self.random.below(5) {
             0 | 1 => {
-                let call = calls::MkDir { sequence, place, set };
+                let call = calls::MkDir { sequence, dentry, set };
                 (New::Directory, self.rig.call(caller, call).map(|made| made.made))
             }
             2 => {
-                let call = calls::Symlink { sequence, place, target: "t".into(), set };
+                let call = calls::Symlink { sequence, dentry, target: "t".into(), set };
                 (New::Symlink("t".into()), self.rig.call(caller, call).map(|made| made.made))
             }
             3 => {
                 let (kind, device) = (words::Kind::Fifo, words::Device::default());
-                let call = calls::MkNod { sequence, place, kind, device, set };
+                let call = calls::MkNod { sequence, dentry, kind, device, set };
                 let new = New::Node(Kind::Fifo, larder_vfs::Device::default());
                 (new, self.rig.call(caller, call).map(|made| made.made))
             }
             _ => {
                 let if_exists = words::IfExists::Fail;
-                let create = calls::Create { place, set, if_exists };
+                let create = calls::Create { dentry, set, if_exists };
                 let what = calls::OpenWhat::Create(create);
                 let opened = self.rig.open(caller, what, words::Mode::ReadWrite);
                 if let Ok(opened) = &opened {
@@ -215,11 +215,11 @@ impl Pair {
     }
 
     fn remove(&mut self, caller: &Caller, cred: &Cred, dir: &Both, name: &'static str) {
-        let (sequence, place) = (self.rig.next(), place(dir.ours, name));
+        let (sequence, dentry) = (self.rig.next(), dentry(dir.ours, name));
         let (removal, got) = if self.random.below(2) == 0 {
-            (Removal::File, self.rig.call(caller, calls::Remove { sequence, place }))
+            (Removal::File, self.rig.call(caller, calls::Remove { sequence, dentry }))
         } else {
-            (Removal::Directory, self.rig.call(caller, calls::RmDir { sequence, place }))
+            (Removal::Directory, self.rig.call(caller, calls::RmDir { sequence, dentry }))
         };
         let what = format!("remove {name} in {dir:?} by {caller:?}: {removal:?}");
         let removed = self.model.remove(cred, &dir.model, OsStr::new(name), removal);
@@ -230,7 +230,7 @@ impl Pair {
 
     fn rename(&mut self, caller: &Caller, cred: &Cred, dir: &Both, name: &'static str) {
         let (to_dir, to_name, sequence) = (self.file(), self.name(), self.rig.next());
-        let (from, to) = (place(dir.ours, name), place(to_dir.ours, to_name));
+        let (from, to) = (dentry(dir.ours, name), dentry(to_dir.ours, to_name));
         let got = self.rig.call(caller, calls::Rename { sequence, from, to, keep: false });
         let what = format!("rename {name} in {dir:?} to {to_name} in {to_dir:?} by {caller:?}");
         let (from, to) = ((&dir.model, OsStr::new(name)), (&to_dir.model, OsStr::new(to_name)));
@@ -241,7 +241,7 @@ impl Pair {
 
     fn link(&mut self, caller: &Caller, cred: &Cred, dir: &Both, name: &'static str) {
         let (file, sequence) = (self.file(), self.rig.next());
-        let call = calls::Link { sequence, file: file.ours, place: place(dir.ours, name) };
+        let call = calls::Link { sequence, file: file.ours, dentry: dentry(dir.ours, name) };
         let got = self.rig.call(caller, call).map(|linked| Some(linked.dir.after));
         let what = format!("link {file:?} as {name} in {dir:?} by {caller:?}");
         let linked = self.model.link(cred, &file.model, &dir.model, OsStr::new(name));

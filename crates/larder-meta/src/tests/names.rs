@@ -4,7 +4,7 @@ use larder_wire::meta::Status;
 use larder_wire::meta::calls::{self, OpenWhat};
 use larder_wire::meta::words::{FileId, Kind, Mode, SetAttributes};
 
-use super::rig::{Rig, mode, name, place, refused, size, user};
+use super::rig::{Rig, dentry, mode, name, refused, size, user};
 use crate::rights::Caller;
 
 const ROOT: FileId = FileId::ROOT;
@@ -45,7 +45,7 @@ fn only_data_moves_the_version_of_the_data() {
         assert_eq!(now.data_change, data, "{what}");
     };
     let sequence = rig.next();
-    rig.call(&root, calls::Link { sequence, file, place: place(ROOT, "b") }).unwrap();
+    rig.call(&root, calls::Link { sequence, file, dentry: dentry(ROOT, "b") }).unwrap();
     is_new(&rig, "link", false);
     rig.set(file, mode(0o600)).unwrap();
     is_new(&rig, "chmod", false);
@@ -54,7 +54,7 @@ fn only_data_moves_the_version_of_the_data() {
     rig.write(file, 0..10).unwrap();
     is_new(&rig, "write", true);
     let (sequence, keep) = (rig.next(), false);
-    let (from, to) = (place(ROOT, "b"), place(ROOT, "c"));
+    let (from, to) = (dentry(ROOT, "b"), dentry(ROOT, "c"));
     rig.call(&root, calls::Rename { sequence, from, to, keep }).unwrap();
     is_new(&rig, "rename", false);
     let (sequence, name, if_set) = (rig.next(), name("user.a"), calls::IfSet::Either);
@@ -115,7 +115,8 @@ fn an_open_file_without_a_name_gets_none_again() {
     let file = opened.file.after.file;
     rig.remove(ROOT, "a").unwrap();
     let sequence = rig.next();
-    let linked = rig.call(&Caller::root(), calls::Link { sequence, file, place: place(ROOT, "b") });
+    let linked =
+        rig.call(&Caller::root(), calls::Link { sequence, file, dentry: dentry(ROOT, "b") });
     assert_eq!(refused(linked), Status::NotFound);
     rig.check();
     rig.close(opened.open).unwrap();
@@ -140,7 +141,7 @@ fn listings_go_on_where_they_were_whatever_changes() {
             let attributes = entry.attributes.unwrap();
             assert_eq!((attributes.file, attributes.kind), (entry.file, Kind::Directory));
             let sequence = rig.next();
-            rig.call(&root, calls::RmDir { sequence, place: place(ROOT, &name) }).unwrap();
+            rig.call(&root, calls::RmDir { sequence, dentry: dentry(ROOT, &name) }).unwrap();
             listed.push(name);
             cookie = entry.cookie;
         }
@@ -162,7 +163,7 @@ fn rename_in_all_its_cases() {
     let file = rig.create(&root, ROOT, "file").unwrap().file.after.file;
     let mut rename = |from: (FileId, &str), to: (FileId, &str), keep| {
         let sequence = rig.next();
-        let (from, to) = (place(from.0, from.1), place(to.0, to.1));
+        let (from, to) = (dentry(from.0, from.1), dentry(to.0, to.1));
         let renamed = rig.call(&root, calls::Rename { sequence, from, to, keep });
         rig.check();
         renamed
@@ -189,7 +190,7 @@ fn a_group_of_one_call_sees_what_calls_before_it_did() {
     let mkdir = |rig: &mut Rig, text: &str, slot| {
         let mut sequence = rig.next();
         sequence.slot = slot;
-        calls::MkDir { sequence, place: place(ROOT, text), set: mode(0o755) }.into()
+        calls::MkDir { sequence, dentry: dentry(ROOT, text), set: mode(0o755) }.into()
     };
     let calls = vec![mkdir(&mut rig, "a", 0), mkdir(&mut rig, "a", 1), mkdir(&mut rig, "b", 2)];
     let commits = rig.engine.commits();
@@ -211,7 +212,7 @@ fn names_that_no_directory_has() {
     assert_eq!(refused(rig.mkdir(&root, ROOT, ".")), Status::Exists);
     assert_eq!(refused(rig.remove(ROOT, "..")), Status::Invalid);
     let dir = rig.mkdir(&root, ROOT, "d").unwrap();
-    let lookup = |text| calls::Lookup { session: rig.session, place: place(dir, text) };
+    let lookup = |text| calls::Lookup { session: rig.session, dentry: dentry(dir, text) };
     let found = |text| rig.read(&root, &lookup(text)).unwrap().found.unwrap().file;
     assert_eq!((found("."), found("..")), (dir, ROOT));
     assert_eq!(rig.read(&root, &lookup("x")).unwrap().found, None);

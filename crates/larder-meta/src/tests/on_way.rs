@@ -141,8 +141,8 @@ fn what_comes_between_a_commit_and_the_disks_word_is_heeded() {
 
 fn remove(on_way: &mut OnWay) {
     let sequence = Sequence { slot: 1, ..on_way.rig.next() };
-    let place = super::rig::place(ROOT, "new");
-    drop(on_way.rig.group_call(calls::Remove { sequence, place }));
+    let dentry = super::rig::dentry(ROOT, "new");
+    drop(on_way.rig.group_call(calls::Remove { sequence, dentry }));
 }
 
 fn end(on_way: &mut OnWay) {

@@ -6,13 +6,13 @@ use larder_wire::meta::Status;
 use larder_wire::meta::calls::{self, OpenWhat};
 use larder_wire::meta::words::{FileId, Mode};
 
-use super::rig::{Rig, mode, place, refused};
+use super::rig::{Rig, dentry, mode, refused};
 use crate::rights::Caller;
 
 const ROOT: FileId = FileId::ROOT;
 
 fn mkdir(rig: &Rig, text: &str) -> calls::MkDir {
-    calls::MkDir { sequence: rig.same(), place: place(ROOT, text), set: mode(0o755) }
+    calls::MkDir { sequence: rig.same(), dentry: dentry(ROOT, text), set: mode(0o755) }
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn a_refusal_is_told_again_though_it_would_succeed_now() {
     // By another slot.
     let mut sequence = rig.same();
     sequence.slot = 1;
-    rig.call(&root, calls::Remove { sequence, place: place(ROOT, "a") }).unwrap();
+    rig.call(&root, calls::Remove { sequence, dentry: dentry(ROOT, "a") }).unwrap();
     assert_eq!(refused(rig.call(&root, call)), Status::Exists);
 }
 
@@ -93,7 +93,7 @@ fn a_call_waits_for_the_disks_and_others_do_not() {
     rig.layout(file, Mode::Read).unwrap();
     rig.is_quick = false;
     let sequence = rig.next();
-    let remove = calls::Remove { sequence, place: place(ROOT, "a") };
+    let remove = calls::Remove { sequence, dentry: dentry(ROOT, "a") };
     let set = mode(0o600);
     let chmod = |mut sequence: larder_wire::meta::words::Sequence, slot| {
         sequence.slot = slot;

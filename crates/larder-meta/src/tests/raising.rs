@@ -13,7 +13,7 @@ use super::rig::{Rig, decode, size};
 use crate::change::Reply;
 use crate::rights::Caller;
 use crate::store::records::InMemory;
-use crate::volume::Place;
+use crate::volume::Joining;
 
 const B: u64 = BLOCK_BYTES;
 const ROOT: FileId = FileId::ROOT;
@@ -41,7 +41,7 @@ fn another(rig: &mut Rig, name: &str) -> FileId {
 #[test]
 fn a_large_file_is_on_the_disk_before_the_answer() {
     let mut rig = Rig::new(4096);
-    assert_eq!(rig.enrol(memory(4096), Place::Any).unwrap(), MEMORY);
+    assert_eq!(rig.enrol(memory(4096), Joining::Anywhere).unwrap(), MEMORY);
     rig.disks.restart(MEMORY);
     wait(&mut rig, Duration::from_secs(1));
     let (file, other) = (another(&mut rig, "large"), another(&mut rig, "other"));

@@ -16,7 +16,7 @@ use larder_wire::Procedure;
 use larder_wire::meta::calls::{self, SessionGiven};
 use larder_wire::meta::recall::{LockFree, Recall};
 use larder_wire::meta::words::{
-    ByteRange, DiskId, FileId, IfExists, LeaseKind, Medium, Mode, Name, OpenId, Place, Sequence,
+    ByteRange, Dentry, DiskId, FileId, IfExists, LeaseKind, Medium, Mode, Name, OpenId, Sequence,
     SessionId, SetAttributes, Time, VolumeId, Written,
 };
 use larder_wire::meta::{BLOCK_BYTES, Res, Status};
@@ -101,8 +101,8 @@ pub(crate) fn name(text: &str) -> Name {
     Name::new(Bytes::copy_from_slice(text.as_bytes())).unwrap()
 }
 
-pub(crate) fn place(dir: FileId, text: &str) -> Place {
-    Place { dir, name: name(text) }
+pub(crate) fn dentry(dir: FileId, text: &str) -> Dentry {
+    Dentry { dir, name: name(text) }
 }
 
 pub(crate) fn mode(mode: u32) -> SetAttributes {
@@ -311,9 +311,9 @@ impl Rig {
     pub(crate) fn enrol(
         &mut self,
         new: NewDisk,
-        place: volume::Place,
+        joining: volume::Joining,
     ) -> Result<DiskId, VolumeError> {
-        self.change_disks(DisksChange::Enrol { new, place }).map(|done| done.disk)
+        self.change_disks(DisksChange::Enrol { new, joining }).map(|done| done.disk)
     }
 
     /// A disk is removed, or leaves.
@@ -432,7 +432,7 @@ impl Rig {
         text: &str,
     ) -> Res<calls::Opened> {
         let set = mode(0o644);
-        let create = calls::Create { place: place(dir, text), set, if_exists: IfExists::Open };
+        let create = calls::Create { dentry: dentry(dir, text), set, if_exists: IfExists::Open };
         self.open(caller, calls::OpenWhat::Create(create), Mode::ReadWrite)
     }
 
@@ -455,13 +455,13 @@ impl Rig {
 
     pub(crate) fn mkdir(&mut self, caller: &Caller, dir: FileId, text: &str) -> Res<FileId> {
         let sequence = self.next();
-        let call = calls::MkDir { sequence, place: place(dir, text), set: mode(0o755) };
+        let call = calls::MkDir { sequence, dentry: dentry(dir, text), set: mode(0o755) };
         self.call(caller, call).map(|made| made.made.file)
     }
 
     pub(crate) fn remove(&mut self, dir: FileId, text: &str) -> Res<calls::NameChanged> {
         let sequence = self.next();
-        self.call(&Caller::root(), calls::Remove { sequence, place: place(dir, text) })
+        self.call(&Caller::root(), calls::Remove { sequence, dentry: dentry(dir, text) })
     }
 
     pub(crate) fn set(&mut self, file: FileId, set: SetAttributes) -> Res<calls::FileChanged> {

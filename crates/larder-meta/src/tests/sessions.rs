@@ -6,7 +6,7 @@ use larder_wire::meta::Status;
 use larder_wire::meta::calls::{self, OpenWhat};
 use larder_wire::meta::words::{FileId, Mode};
 
-use super::rig::{LEASE, Rig, place, refused};
+use super::rig::{LEASE, Rig, dentry, refused};
 use crate::rights::Caller;
 
 const ROOT: FileId = FileId::ROOT;
@@ -85,7 +85,7 @@ fn what_may_be_open_since_before_a_restart_stays_until_its_clients_had_time_to_s
         rig.remove(ROOT, name).unwrap();
     }
     let (sequence, keep) = (rig.next(), false);
-    let (from, to) = (place(ROOT, "other"), place(ROOT, "replaced"));
+    let (from, to) = (dentry(ROOT, "other"), dentry(ROOT, "replaced"));
     rig.call(&root, calls::Rename { sequence, from, to, keep }).unwrap();
     // One process has closed it, another one may have it open still.
     let opened = rig.open(&root, OpenWhat::File(closed), Mode::Read).unwrap();
@@ -113,7 +113,7 @@ fn a_directory_that_is_replaced_after_a_restart_goes_at_once() {
     let [_, replaced] = ["one", "other"].map(|name| rig.mkdir(&root, ROOT, name).unwrap());
     let mut rig = rig.crash();
     let (sequence, keep) = (rig.next(), false);
-    let (from, to) = (place(ROOT, "one"), place(ROOT, "other"));
+    let (from, to) = (dentry(ROOT, "one"), dentry(ROOT, "other"));
     rig.call(&root, calls::Rename { sequence, from, to, keep }).unwrap();
     assert_eq!(refused(rig.attributes(replaced)), Status::Stale);
     rig.check();

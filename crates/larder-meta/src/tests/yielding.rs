@@ -12,7 +12,7 @@ use super::mirrors::granted;
 use super::rig::{Rig, size};
 use crate::committer::Event;
 use crate::rights::Caller;
-use crate::volume::Place;
+use crate::volume::Joining;
 
 const B: u64 = BLOCK_BYTES;
 const BLOCKS: u64 = 8;
@@ -89,13 +89,13 @@ impl Scene {
     }
 
     /// Where the blocks of a file are.
-    fn places(&mut self, which: usize) -> Vec<DiskId> {
+    fn disks_of(&mut self, which: usize) -> Vec<DiskId> {
         let layout = self.rig.layout(self.files[which], Mode::Read).unwrap().layout;
         layout.extents.0.iter().map(|extent| extent.disk).collect()
     }
 
     fn is_in_memory(&mut self, which: usize) -> bool {
-        self.places(which).contains(&MEMORY)
+        self.disks_of(which).contains(&MEMORY)
     }
 
     fn limited(&mut self, blocks: u64) {
@@ -267,8 +267,8 @@ fn what_must_leave_waits_for_room() {
 #[test]
 fn of_a_set_the_least_limit_counts() {
     let (mut rig, file) = with_memory(8);
-    let beside = rig.enrol(memory(8), Place::Beside(MEMORY)).unwrap();
-    let alone = rig.enrol(memory(8), Place::Any).unwrap();
+    let beside = rig.enrol(memory(8), Joining::Beside(MEMORY)).unwrap();
+    let alone = rig.enrol(memory(8), Joining::Anywhere).unwrap();
     [beside, alone].iter().for_each(|disk| rig.disks.restart(*disk));
     rig.wait(Duration::from_secs(1));
     let layout = rig.alloc_on(Medium::Memory(2), file, 0..4 * B).unwrap().layout;

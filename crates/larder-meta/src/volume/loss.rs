@@ -71,11 +71,11 @@ type Names = BTreeMap<FileId, (FileId, Vec<u8>)>;
 
 fn names(txn: &Txn<'_>) -> Result<Names, Status> {
     let entries = txn.scan_all::<Entry>(&key::entry(FileId(0), b"")[..1])?;
-    let place = |(key, entry): (Vec<u8>, Entry)| {
+    let dentry = |(key, entry): (Vec<u8>, Entry)| {
         let (dir, name) = key[1..].split_first_chunk().ok_or(Status::Io)?;
         Ok((entry.file, (FileId(u64::from_be_bytes(*dir)), name.to_vec())))
     };
-    entries.into_iter().map(place).collect()
+    entries.into_iter().map(dentry).collect()
 }
 
 fn path_of(names: &Names, file: FileId) -> Option<Vec<u8>> {

@@ -18,7 +18,7 @@ use larder_wire::Procedure;
 use larder_wire::capability::{CapabilityId, GroupId};
 use larder_wire::meta::calls::{self, OpenWhat, Opened};
 use larder_wire::meta::words::{
-    ByteRange, DiskId, DiskInfo, FileId, IfExists, LeaseKind, Medium, Mode, Name, Place, Sequence,
+    ByteRange, Dentry, DiskId, DiskInfo, FileId, IfExists, LeaseKind, Medium, Mode, Name, Sequence,
     SessionId, SetAttributes, Time, VolumeId,
 };
 use larder_wire::meta::{BLOCK_BYTES, Res};
@@ -146,14 +146,14 @@ impl Client {
     }
 
     pub(crate) async fn lookup(&self, dir: FileId, text: &str) -> Option<FileId> {
-        let call = calls::Lookup { session: self.session, place: place(dir, text) };
+        let call = calls::Lookup { session: self.session, dentry: dentry(dir, text) };
         self.call(call).await.unwrap().found.map(|found| found.file)
     }
 }
 
 pub(crate) fn create(sequence: Sequence, dir: FileId, text: &str) -> calls::Open {
     let set = SetAttributes { mode: Some(0o644), ..SetAttributes::default() };
-    let create = calls::Create { place: place(dir, text), set, if_exists: IfExists::Fail };
+    let create = calls::Create { dentry: dentry(dir, text), set, if_exists: IfExists::Fail };
     calls::Open {
         sequence,
         what: OpenWhat::Create(create),
@@ -164,6 +164,6 @@ pub(crate) fn create(sequence: Sequence, dir: FileId, text: &str) -> calls::Open
     }
 }
 
-pub(crate) fn place(dir: FileId, text: &str) -> Place {
-    Place { dir, name: Name::new(Bytes::copy_from_slice(text.as_bytes())).unwrap() }
+pub(crate) fn dentry(dir: FileId, text: &str) -> Dentry {
+    Dentry { dir, name: Name::new(Bytes::copy_from_slice(text.as_bytes())).unwrap() }
 }

@@ -24,7 +24,7 @@ use larder_wire::seal::{MasterKey, Secret, Setup};
 use larder_wire::xdr::{Array, Decode};
 use tokio::task::JoinHandle;
 
-use crate::client::{Client, place, serve_metadata};
+use crate::client::{Client, dentry, serve_metadata};
 
 const ROOT: FileId = FileId::ROOT;
 const VOLUME: VolumeId = VolumeId([1; 16]);
@@ -263,7 +263,7 @@ async fn blocks_change_hands_and_show_nothing() {
     for round in 0..30 {
         let name = format!("f{round}");
         let (_, old) = one.write(&name, b"secret").await;
-        let call = calls::Remove { sequence: one.next(), place: place(ROOT, &name) };
+        let call = calls::Remove { sequence: one.next(), dentry: dentry(ROOT, &name) };
         one.meta.call(call).await.unwrap();
         assert_eq!(one.read(&old, 6).await, Err(DiskError::Refused(Refusal::Revoked)));
         // Another one gets blocks, and reads them before it wrote anything.
@@ -273,7 +273,8 @@ async fn blocks_change_hands_and_show_nothing() {
         let position = opened.layout.extents.0[0].position;
         let read = one.disk.read(&granted(grant), position, 6, CallOptions::default()).await;
         assert_eq!(&read.unwrap()[..], [0; 6]);
-        let call = calls::Remove { sequence: one.next(), place: place(ROOT, &format!("g{round}")) };
+        let call =
+            calls::Remove { sequence: one.next(), dentry: dentry(ROOT, &format!("g{round}")) };
         one.meta.call(call).await.unwrap();
         let close = calls::Close { sequence: one.next(), open: opened.open };
         one.meta.call(close).await.unwrap();

@@ -23,8 +23,8 @@ use larder_rpc::server::{Config, Dispatcher, SourcePorts};
 use larder_wire::Procedure;
 use larder_wire::capability::{DiskId, Mode, VolumeId};
 use larder_wire::meta::words::{
-    ByteRange, Extent, FileId, IfExists, Kind, Layout, LeaseKind, LeaseNumber, LockChange,
-    LockMode, Medium, Merged, MergedFrom, Name, OpenId, Place, Returned, Sequence, SessionId,
+    ByteRange, Dentry, Extent, FileId, IfExists, Kind, Layout, LeaseKind, LeaseNumber, LockChange,
+    LockMode, Medium, Merged, MergedFrom, Name, OpenId, Returned, Sequence, SessionId,
     SetAttributes, SetTime, Time, WaiterNumber, Written,
 };
 use larder_wire::meta::{self, BLOCK_BYTES, DISKS_MAX, RANGES_MAX, Res, calls};
@@ -294,8 +294,8 @@ impl Source<'_> {
         self.one_of(["user.a", "user.b", "trusted.a", "security.a", "a", "system.a"])
     }
 
-    fn place(&mut self) -> Place {
-        Place { dir: self.file(), name: self.name() }
+    fn dentry(&mut self) -> Dentry {
+        Dentry { dir: self.file(), name: self.name() }
     }
 
     /// Around blocks, the ends of files and the largest file.
@@ -387,9 +387,9 @@ impl Source<'_> {
             calls::Open::NUMBER => {
                 let what = match self.next() % 4 {
                     0 => calls::OpenWhat::File(self.data_file()),
-                    1 => calls::OpenWhat::Name(self.place()),
+                    1 => calls::OpenWhat::Name(self.dentry()),
                     _ => calls::OpenWhat::Create(calls::Create {
-                        place: self.place(),
+                        dentry: self.dentry(),
                         set: self.set(),
                         if_exists: [IfExists::Open, IfExists::Fail][usize::from(self.next() / 200)],
                     }),
@@ -439,7 +439,7 @@ impl Source<'_> {
             _ => {
                 let at = match self.is() {
                     true => calls::LookAt::File(self.data_file()),
-                    false => calls::LookAt::Name(self.place()),
+                    false => calls::LookAt::Name(self.dentry()),
                 };
                 let lease = lease[usize::from(self.next() % 3)];
                 bytes(&calls::Look { session, at, lease, range: self.range() })
@@ -473,7 +473,7 @@ impl Source<'_> {
 
     fn of_names(&mut self, procedure: u32, sequence: Sequence) -> Vec<u8> {
         let session = sequence.session;
-        let (file, place) = (self.file(), self.place());
+        let (file, dentry) = (self.file(), self.dentry());
         match procedure {
             calls::Session::NUMBER => {
                 let boot = u64::from(self.next() % 3);
@@ -482,11 +482,11 @@ impl Source<'_> {
             calls::Renew::NUMBER => bytes(&calls::Renew { session }),
             calls::EndSession::NUMBER => bytes(&calls::EndSession { session }),
             calls::GetAttr::NUMBER => bytes(&calls::GetAttr { session, file }),
-            calls::Lookup::NUMBER => bytes(&calls::Lookup { session, place }),
-            calls::MkDir::NUMBER => bytes(&calls::MkDir { sequence, place, set: self.set() }),
+            calls::Lookup::NUMBER => bytes(&calls::Lookup { session, dentry }),
+            calls::MkDir::NUMBER => bytes(&calls::MkDir { sequence, dentry, set: self.set() }),
             calls::Symlink::NUMBER => {
                 let target = Opaque(Bytes::from(vec![b'x'; 16 * usize::from(self.next())]));
-                bytes(&calls::Symlink { sequence, place, target, set: self.set() })
+                bytes(&calls::Symlink { sequence, dentry, target, set: self.set() })
             }
             calls::ReadLink::NUMBER => bytes(&calls::ReadLink { session, file }),
             calls::ListXattr::NUMBER => bytes(&calls::ListXattr { session, file }),
@@ -497,14 +497,14 @@ impl Source<'_> {
                 let (kind, set) =
                     ([Kind::Fifo, Kind::Directory][usize::from(self.is())], self.set());
                 let device = larder_wire::meta::words::Device { major: 1, minor: 3 };
-                bytes(&calls::MkNod { sequence, place, kind, device, set })
+                bytes(&calls::MkNod { sequence, dentry, kind, device, set })
             }
-            calls::Link::NUMBER => bytes(&calls::Link { sequence, file, place }),
-            calls::Remove::NUMBER => bytes(&calls::Remove { sequence, place }),
-            calls::RmDir::NUMBER => bytes(&calls::RmDir { sequence, place }),
+            calls::Link::NUMBER => bytes(&calls::Link { sequence, file, dentry }),
+            calls::Remove::NUMBER => bytes(&calls::Remove { sequence, dentry }),
+            calls::RmDir::NUMBER => bytes(&calls::RmDir { sequence, dentry }),
             calls::Rename::NUMBER => {
-                let (to, keep) = (self.place(), self.is());
-                bytes(&calls::Rename { sequence, from: place, to, keep })
+                let (to, keep) = (self.dentry(), self.is());
+                bytes(&calls::Rename { sequence, from: dentry, to, keep })
             }
             calls::ReadDir::NUMBER => {
                 let (cookie, bytes_max) = (u64::from(self.next()), u32::from(self.next()) * 64);
@@ -523,7 +523,7 @@ fn bears_sequence(procedure: u32) -> bool {
     procedure != 0 && !reads.contains(&procedure)
 }
 
-/// A session or a place in a slot, and words.
+/// A session or a number in a slot, and words.
 fn anything(out: &mut Encoder, procedure: u32, sequence: Sequence, words: &[u8]) {
     if bears_sequence(procedure) {
         sequence.encode(out);

@@ -11,7 +11,7 @@ use larder_wire::meta::words::FileId;
 
 use crate::client::{Client, create, engine, serve};
 
-/// In the environment of the process that is to be killed: the place of its store.
+/// In the environment of the process that is to be killed: the path of its store.
 const STORE: &str = "LARDER_META_TEST_STORE";
 /// Kills, unless the variable `LARDER_META_KILLS` says otherwise.
 const KILLS: u64 = 6;

@@ -8,7 +8,7 @@ use larder_wire::meta::words::FileId;
 use larder_wire::meta::{BLOCK_BYTES, Status};
 use tokio::task::JoinSet;
 
-use crate::client::{Client, create, engine, place, serve};
+use crate::client::{Client, create, dentry, engine, serve};
 
 const ROOT: FileId = FileId::ROOT;
 
@@ -30,7 +30,7 @@ async fn a_file_is_made_found_and_removed() {
     assert_eq!(renewed.unwrap().server_boot, 2);
     let close = calls::Close { sequence: client.sequence(0, 2), open: opened.open };
     client.call(close).await.unwrap();
-    let remove = calls::Remove { sequence: client.sequence(0, 3), place: place(ROOT, "a") };
+    let remove = calls::Remove { sequence: client.sequence(0, 3), dentry: dentry(ROOT, "a") };
     client.call(remove).await.unwrap();
     assert_eq!(client.lookup(ROOT, "a").await, None);
     let gone = client.call(calls::GetAttr { session: client.session, file }).await;
@@ -81,7 +81,7 @@ async fn many_make_and_take_the_same_names() {
                 sequence += 1;
                 let bearer = client.sequence(0, sequence);
                 let removed = client
-                    .call(calls::Remove { sequence: bearer, place: place(ROOT, &name) })
+                    .call(calls::Remove { sequence: bearer, dentry: dentry(ROOT, &name) })
                     .await;
                 match removed {
                     Ok(_) => taken += 1,

@@ -109,8 +109,8 @@ async fn what_the_server_may_have_done_for_us_is_no_other_clients_change() {
             let pair = if case / 4 % 2 == 0 { pair } else { pair.die() };
             pair.rig.server.reconnect();
             pair.rig.names.shared().state().forget_known();
-            let settled = pair.rig.deferring().replay(None).await;
-            assert_eq!(settled, Ok(()), "{what}");
+            let replayed = pair.rig.deferring().replay(None).await;
+            assert_eq!(replayed, Ok(()), "{what}");
             let told = pair.rig.deferring().deferred();
             assert!(told.is_empty(), "{what}: {told:?}");
             assert_eq!(tree(&*pair.rig.server).await, tree(&pair.reference).await, "{what}");

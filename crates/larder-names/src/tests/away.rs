@@ -266,8 +266,8 @@ impl Pair {
     }
 
     async fn check(&self) {
-        let settled = self.rig.deferring().replay(None).await;
-        assert_eq!(settled, Ok(()), "{:#?}", self.rig.deferring().deferred());
+        let replayed = self.rig.deferring().replay(None).await;
+        assert_eq!(replayed, Ok(()), "{:#?}", self.rig.deferring().deferred());
         let told = self.rig.deferring().deferred();
         assert!(told.is_empty(), "nobody else has changed anything: {told:?}");
         assert_eq!(tree(&*self.rig.server).await, tree(&self.reference).await);
@@ -400,8 +400,8 @@ async fn what_waits_is_not_attempted_at_a_silent_server() {
         let (names, _held) = licensed(&rig, licence);
         rig.names = names;
         rig.server.time_out();
-        let settled = rig.deferring().replay(None).await;
-        assert_eq!(settled, Err(Error::TimedOut), "{licence:?}");
+        let replayed = rig.deferring().replay(None).await;
+        assert_eq!(replayed, Err(Error::TimedOut), "{licence:?}");
         let (user, at) = (user(), |name| (&dir, OsStr::new(name)));
         let text = "text".into();
         let one = rig.find(&dir, "one").await.unwrap().handle;

@@ -110,8 +110,8 @@ async fn what_was_acknowledged_is_at_the_server_in_the_end() {
                         _ => Trouble::Refused(Error::TimedOut),
                     };
                     rig.server.trouble_after(history.random.below(6), trouble);
-                    let settled = rig.deferring().replay(None).await;
-                    troubles += u64::from(settled.is_err());
+                    let replayed = rig.deferring().replay(None).await;
+                    troubles += u64::from(replayed.is_err());
                     // A call that is set to go wrong must not be one of the checks.
                     rig.server.trouble_after(u64::MAX, Trouble::Unanswered);
                     assert_eq!(tree(rig.remote()).await, before, "{round}: nothing shows");

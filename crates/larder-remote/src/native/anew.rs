@@ -65,7 +65,7 @@ impl Native {
             return self.write_whole(cred, (file, open), &whole, how).await;
         }
         if self.uncommitted.merged(file) >= MERGED_MAX {
-            self.settle(file).await?;
+            self.commit_pending(file).await?;
         }
         let _turn = turn.write().await;
         let mut blocks = BTreeMap::new();
@@ -234,8 +234,8 @@ mod tests {
     /// blocks, what is written is the file with the data in it.
     #[test]
     fn what_is_written_for_a_part_is_the_whole_block() {
-        let places = [0, 1, 100, B - 1, B, B + 1, 2 * B - 1, 2 * B, 2 * B + 7, 3 * B];
-        for size in places {
+        let offsets = [0, 1, 100, B - 1, B, B + 1, 2 * B - 1, 2 * B, 2 * B + 7, 3 * B];
+        for size in offsets {
             let file: Vec<u8> = (0..size).map(|at| (at % 251) as u8 | 1).collect();
             let of = |block: u64| Block {
                 from: Some(MergedFrom { disk: DiskId(1), position: block, length: 4096 }),
@@ -243,7 +243,7 @@ mod tests {
                     .to_vec()
                     .into(),
             };
-            for (start, end) in places.iter().flat_map(|a| places.map(|b| (*a, b))) {
+            for (start, end) in offsets.iter().flat_map(|a| offsets.map(|b| (*a, b))) {
                 if start >= end {
                     continue;
                 }

@@ -17,7 +17,7 @@ use larder_wire::xdr::Array;
 use super::Native;
 use super::disks::NotDone;
 use super::opens::Open;
-use super::plan::{Piece, Place};
+use super::plan::{Location, Piece};
 use super::session::Failed;
 use super::uncommitted::ms;
 use super::write::How;
@@ -53,8 +53,8 @@ impl Native {
         let (pieces, grants) = self.planned(&layout, 0..end)?;
         let (mut written, mut copies) = (Vec::with_capacity(pieces.len()), Vec::new());
         for Piece { offset, length, at } in &pieces {
-            let to = at.and_then(|place| self.disks.to_be_written(&grants, place, *length));
-            let (Some(Place { disk, position }), Some(to)) = (*at, to) else {
+            let to = at.and_then(|location| self.disks.to_be_written(&grants, location, *length));
+            let (Some(Location { disk, position }), Some(to)) = (*at, to) else {
                 return Ok(Beside::NotWritten);
             };
             written.push(Written { offset: *offset, length: *length, disk, position });

@@ -47,7 +47,7 @@ impl Native {
     }
 
     /// Commits what was written of a file, so that what the server reports includes it.
-    pub(super) async fn settle(&self, file: FileId) -> Result<()> {
+    pub(super) async fn commit_pending(&self, file: FileId) -> Result<()> {
         self.commit_file(file).await.map(drop)
     }
 

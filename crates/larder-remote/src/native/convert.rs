@@ -12,7 +12,7 @@ use larder_vfs::{
 };
 use larder_wire::meta::calls::{Entries, Space};
 use larder_wire::meta::words::{
-    self, Attributes, Changed, FileId, Name, Place, SetAttributes, VolumeId,
+    self, Attributes, Changed, Dentry, FileId, Name, SetAttributes, VolumeId,
 };
 use larder_wire::meta::{NAME_BYTES_MAX, Status};
 use larder_wire::rpc::Outcome;
@@ -79,8 +79,8 @@ pub(super) fn file(volume: VolumeId, handle: &Handle) -> Result<FileId> {
 }
 
 /// A name in a directory.
-pub(super) fn place(dir: FileId, name: &OsStr) -> Result<Place> {
-    Ok(Place { dir, name: self::name(name.as_bytes())? })
+pub(super) fn dentry(dir: FileId, name: &OsStr) -> Result<Dentry> {
+    Ok(Dentry { dir, name: self::name(name.as_bytes())? })
 }
 
 /// A name of an object, or of an extended attribute.
@@ -235,7 +235,7 @@ mod tests {
 
     #[test]
     fn names_that_name_nothing_are_not_sent() {
-        let of = |name: &[u8]| place(FileId::ROOT, OsStr::from_bytes(name)).map(drop);
+        let of = |name: &[u8]| dentry(FileId::ROOT, OsStr::from_bytes(name)).map(drop);
         assert_eq!(of(b"name"), Ok(()));
         assert_eq!(of(&[b'x'; 255]), Ok(()));
         assert_eq!(of(&[b'x'; 256]), Err(Error::NameTooLong));

@@ -21,7 +21,7 @@ use larder_wire::xdr::Decode;
 use tokio::task::JoinSet;
 
 use super::convert;
-use super::plan::Place;
+use super::plan::Location;
 use super::session::Session;
 
 /// How long a disk is waited for while another one has the same.
@@ -53,15 +53,21 @@ impl Grants {
         grants.iter().map(granted).collect::<Result<_>>().map(Grants)
     }
 
-    /// The grants that cover `length` bytes at `place`, for writing or reading: one for each copy.
-    pub(super) fn covering(&self, place: Place, length: u64, writes: bool) -> Vec<Arc<Granted>> {
-        let Ok(wanted) = Extent::new(place.position, length) else { return Vec::new() };
+    /// The grants that cover `length` bytes at `location`, for writing or reading: one for each
+    /// copy.
+    pub(super) fn covering(
+        &self,
+        location: Location,
+        length: u64,
+        writes: bool,
+    ) -> Vec<Arc<Granted>> {
+        let Ok(wanted) = Extent::new(location.position, length) else { return Vec::new() };
         let mut found: Vec<Arc<Granted>> = Vec::new();
         for (set, one) in &self.0 {
             let Capability { disk, mode, extents, .. } = &one.capability;
             let suffices = if writes { mode.writes() } else { mode.reads() };
             let is_other = found.iter().all(|there| there.capability.disk != *disk);
-            if *set == place.disk && suffices && is_other && extents.cover(wanted) {
+            if *set == location.disk && suffices && is_other && extents.cover(wanted) {
                 found.push(Arc::clone(one));
             }
         }
@@ -125,30 +131,30 @@ impl Disks {
         }
     }
 
-    /// Reads `length` bytes at `place`, from any disk that has them.
+    /// Reads `length` bytes at `location`, from any disk that has them.
     ///
     /// # Errors
     /// [`NotDone`], if none of them answers
     pub(super) async fn read(
         &self,
         grants: &Grants,
-        place: Place,
+        location: Location,
         length: u64,
     ) -> Result<Bytes, NotDone> {
-        let mut copies = grants.covering(place, length, false);
+        let mut copies = grants.covering(location, length, false);
         if let [only] = &copies[..] {
-            return self.read_from(only, place, length).await;
+            return self.read_from(only, location, length).await;
         }
         let count = copies.len().max(1);
         // All readers of these bytes begin with the same disk, which has them in memory.
-        copies.rotate_left((place.position / SHARE_BYTES % count as u64) as usize % count);
+        copies.rotate_left((location.position / SHARE_BYTES % count as u64) as usize % count);
         copies.sort_by_key(|one| self.is_silent(one.capability.disk));
         let config = self.session.rpc().config();
         let until = config.clock.instant() + config.limit();
         loop {
             let (mut is_refused, mut failed) = (false, None);
             for granted in &copies {
-                match self.patiently(self.read_from(granted, place, length)).await {
+                match self.patiently(self.read_from(granted, location, length)).await {
                     Ok(Ok(data)) => return Ok(data),
                     Ok(Err(NotDone::Refused)) => is_refused = true,
                     Ok(Err(error)) => failed = Some(error),
@@ -171,17 +177,17 @@ impl Disks {
     async fn read_from(
         &self,
         granted: &Granted,
-        place: Place,
+        location: Location,
         length: u64,
     ) -> Result<Bytes, NotDone> {
         let length = u32::try_from(length).map_err(|_| Error::InvalidArgument)?;
         let disk = self.disk(granted.capability.disk).await?;
-        let read = disk.client.read(granted, place.position, length, CallOptions::default());
+        let read = disk.client.read(granted, location.position, length, CallOptions::default());
         read.await.map_err(|cause| disk.not_done(cause))
     }
 
-    /// Writes `data` at `place`, to all disks that are to have it; if `is_stable`, it is durable on
-    /// return. Returns which have it. A disk that is far behind another one has missed it.
+    /// Writes `data` at `location`, to all disks that are to have it; if `is_stable`, it is durable
+    /// on return. Returns which have it. A disk that is far behind another one has missed it.
     ///
     /// # Errors
     /// [`NotDone`], if a disk refuses the capability, or none has it; of memory disks, if one lacks
@@ -189,13 +195,13 @@ impl Disks {
     pub(super) async fn write(
         self: &Arc<Disks>,
         grants: &Grants,
-        place: Place,
+        location: Location,
         data: Bytes,
         is_stable: bool,
     ) -> Result<Vec<Unflushed>, NotDone> {
-        let mut copies = grants.covering(place, data.len() as u64, true);
+        let mut copies = grants.covering(location, data.len() as u64, true);
         let is_silent = |one: &Arc<Granted>| self.is_silent(one.capability.disk);
-        let is_in_memory = copies.len() > 1 && self.is_memory(place.disk);
+        let is_in_memory = copies.len() > 1 && self.is_memory(location.disk);
         if let Some(silent) = copies.iter().find(|one| is_in_memory && is_silent(one)) {
             self.note_not_taken(silent.capability.disk);
             return Err(Error::NoSpace.into());
@@ -206,14 +212,14 @@ impl Disks {
         match &copies[..] {
             [] => return Err(NotDone::Refused),
             [only] => {
-                return Ok(vec![self.write_to(only, place.position, data, is_stable).await?]);
+                return Ok(vec![self.write_to(only, location.position, data, is_stable).await?]);
             }
             _ => {}
         }
         let mut missing: BTreeSet<DiskId> = copies.iter().map(|one| one.capability.disk).collect();
         let mut writing = JoinSet::new();
         for granted in copies {
-            let (disks, data, position) = (Arc::clone(self), data.clone(), place.position);
+            let (disks, data, position) = (Arc::clone(self), data.clone(), location.position);
             writing.spawn(async move { disks.write_to(&granted, position, data, is_stable).await });
         }
         let (mut written, mut outcome) = (Vec::new(), None);
@@ -255,10 +261,10 @@ impl Disks {
     pub(super) fn to_be_written(
         &self,
         grants: &Grants,
-        place: Place,
+        location: Location,
         length: u64,
     ) -> Option<Vec<DiskId>> {
-        let copies = grants.covering(place, length, true);
+        let copies = grants.covering(location, length, true);
         let disks: Vec<DiskId> = copies.iter().map(|one| one.capability.disk).collect();
         let are_there = !disks.is_empty() && !disks.iter().any(|disk| self.is_silent(*disk));
         are_there.then_some(disks)

@@ -260,8 +260,8 @@ impl Drop for Turn<'_> {
         let mut files = self.locks.lock();
         let Some(file) = files.get(&self.file) else { return };
         // Two references, ours and the table's, mean that no other call is about to change it.
-        let is_settled = file.held.is_empty() && file.standing != Standing::Doubtful;
-        if is_settled && Arc::strong_count(&file.turn) <= 2 {
+        let is_idle = file.held.is_empty() && file.standing != Standing::Doubtful;
+        if is_idle && Arc::strong_count(&file.turn) <= 2 {
             files.remove(&self.file);
         }
     }

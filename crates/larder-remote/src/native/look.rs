@@ -37,7 +37,7 @@ impl Native {
         cred: &Cred,
         file: FileId,
     ) -> Result<(Attributes, u32, Lease)> {
-        self.settle(file).await?;
+        self.commit_pending(file).await?;
         let leases = self.session.leases();
         if let Some(judged) = leases.judged(cred, file) {
             return Ok(judged);

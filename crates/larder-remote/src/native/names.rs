@@ -12,7 +12,7 @@ use larder_wire::meta::calls::{
     RmDir, Symlink,
 };
 use larder_wire::meta::words::{
-    Attributes, ByteRange, Changed, FileId, IfExists, Medium, Mode, Place, Seen,
+    Attributes, ByteRange, Changed, Dentry, FileId, IfExists, Medium, Mode, Seen,
 };
 use larder_wire::xdr::Opaque;
 
@@ -22,8 +22,8 @@ use super::{Native, convert};
 const AHEAD_BYTES: u64 = 64 << 10;
 
 impl Native {
-    pub(super) async fn look_up(&self, cred: &Cred, place: Place) -> Result<LookedUp> {
-        let (answer, _) = self.look(cred, LookAt::Name(place)).await?;
+    pub(super) async fn look_up(&self, cred: &Cred, dentry: Dentry) -> Result<LookedUp> {
+        let (answer, _) = self.look(cred, LookAt::Name(dentry)).await?;
         let is_behind = |seen: &Seen| self.uncommitted.get(seen.attributes.file).is_some();
         let seen = match answer.found {
             Some(seen) if is_behind(&seen) => {
@@ -39,7 +39,7 @@ impl Native {
     pub(super) async fn make_object(
         &self,
         cred: &Cred,
-        place: Place,
+        dentry: Dentry,
         new: New,
         set: SetAttr,
     ) -> Result<Made> {
@@ -49,30 +49,30 @@ impl Native {
         };
         let set = convert::set(&set);
         let made = match new {
-            New::File => return self.create(cred, place, set, IfExists::Open, medium).await,
+            New::File => return self.create(cred, dentry, set, IfExists::Open, medium).await,
             New::FileExclusive => {
-                return self.create(cred, place, set, IfExists::Fail, medium).await;
+                return self.create(cred, dentry, set, IfExists::Fail, medium).await;
             }
             New::Directory => {
-                let args = |sequence| MkDir { sequence, place: place.clone(), set };
+                let args = |sequence| MkDir { sequence, dentry: dentry.clone(), set };
                 self.session.change(cred, args).await
             }
             New::Symlink(target) => {
                 let target = link_target(&target)?;
                 let args = |sequence| Symlink {
                     sequence,
-                    place: place.clone(),
+                    dentry: dentry.clone(),
                     target: target.clone(),
                     set,
                 };
                 self.session.change(cred, args).await
             }
             New::Node(larder_vfs::Kind::File, _) => {
-                return self.create(cred, place, set, IfExists::Fail, medium).await;
+                return self.create(cred, dentry, set, IfExists::Fail, medium).await;
             }
             New::Node(kind, device) => {
                 let (kind, device) = (convert::node_kind(kind)?, convert::device(device));
-                let args = |sequence| MkNod { sequence, place: place.clone(), kind, device, set };
+                let args = |sequence| MkNod { sequence, dentry: dentry.clone(), kind, device, set };
                 self.session.change(cred, args).await
             }
         };
@@ -84,7 +84,7 @@ impl Native {
     async fn create(
         &self,
         cred: &Cred,
-        place: Place,
+        dentry: Dentry,
         set: larder_wire::meta::words::SetAttributes,
         if_exists: IfExists,
         medium: Medium,
@@ -93,7 +93,7 @@ impl Native {
         let (asking, life, lease) = (session.leases().begin(), session.life(), self.wanted_lease());
         let opened = session.change(cred, |sequence| Open {
             sequence,
-            what: OpenWhat::Create(Create { place: place.clone(), set, if_exists }),
+            what: OpenWhat::Create(Create { dentry: dentry.clone(), set, if_exists }),
             mode: Mode::Write,
             lease,
             range: ByteRange { offset: 0, length: AHEAD_BYTES },
@@ -130,16 +130,16 @@ impl Native {
     pub(super) async fn remove_entry(
         &self,
         cred: &Cred,
-        place: Place,
+        dentry: Dentry,
         what: Removal,
     ) -> Result<Change> {
         let removed = match what {
             Removal::File => {
-                let args = |sequence| Remove { sequence, place: place.clone() };
+                let args = |sequence| Remove { sequence, dentry: dentry.clone() };
                 self.session.change(cred, args).await
             }
             Removal::Directory => {
-                let args = |sequence| RmDir { sequence, place: place.clone() };
+                let args = |sequence| RmDir { sequence, dentry: dentry.clone() };
                 self.session.change(cred, args).await
             }
         };
@@ -150,8 +150,8 @@ impl Native {
     pub(super) async fn rename_entry(
         &self,
         cred: &Cred,
-        from: Place,
-        to: Place,
+        from: Dentry,
+        to: Dentry,
     ) -> Result<(Change, Change)> {
         let renamed = self.session.change(cred, |sequence| Rename {
             sequence,
@@ -174,9 +174,9 @@ impl Native {
         &self,
         cred: &Cred,
         file: FileId,
-        place: Place,
+        dentry: Dentry,
     ) -> Result<(Option<larder_vfs::Attr>, Change)> {
-        let args = |sequence| Link { sequence, file, place: place.clone() };
+        let args = |sequence| Link { sequence, file, dentry: dentry.clone() };
         let done = self.session.change(cred, args).await;
         let NameChanged { file, dir } =
             self.note_changes(done, |done| vec![done.dir, done.file])?;
@@ -184,8 +184,8 @@ impl Native {
     }
 
     /// A name in a directory, as it is sent.
-    pub(super) fn place(&self, dir: &Handle, name: &OsStr) -> Result<Place> {
-        convert::place(self.file(dir)?, name)
+    pub(super) fn dentry(&self, dir: &Handle, name: &OsStr) -> Result<Dentry> {
+        convert::dentry(self.file(dir)?, name)
     }
 }
 

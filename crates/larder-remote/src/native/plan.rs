@@ -13,12 +13,12 @@ pub(super) struct Piece {
     /// How many.
     pub(super) length: u64,
     /// Where they are, or nowhere: then they are zeros.
-    pub(super) at: Option<Place>,
+    pub(super) at: Option<Location>,
 }
 
 /// A location on a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct Location {
     pub(super) disk: DiskId,
     pub(super) position: u64,
 }
@@ -56,8 +56,8 @@ pub(super) fn pieces(
         }
         push(&mut pieces, at..wanted.start, None, length_max);
         let position = extent.position + (wanted.start - span.start);
-        let place = Place { disk: extent.disk, position };
-        push(&mut pieces, wanted.clone(), Some(place), length_max);
+        let location = Location { disk: extent.disk, position };
+        push(&mut pieces, wanted.clone(), Some(location), length_max);
         at = wanted.end;
     }
     push(&mut pieces, at..end, None, length_max);
@@ -65,7 +65,7 @@ pub(super) fn pieces(
 }
 
 /// Appends a range, cut where it is too long.
-fn push(pieces: &mut Vec<Piece>, range: Range<u64>, at: Option<Place>, length_max: u64) {
+fn push(pieces: &mut Vec<Piece>, range: Range<u64>, at: Option<Location>, length_max: u64) {
     let mut offset = range.start;
     while offset < range.end {
         // A hole costs nothing, however long it is.
@@ -73,8 +73,10 @@ fn push(pieces: &mut Vec<Piece>, range: Range<u64>, at: Option<Place>, length_ma
             Some(_) => (range.end - offset).min(length_max),
             None => range.end - offset,
         };
-        let moved =
-            |place: Place| Place { position: place.position + (offset - range.start), ..place };
+        let moved = |location: Location| Location {
+            position: location.position + (offset - range.start),
+            ..location
+        };
         pieces.push(Piece { offset, length, at: at.map(moved) });
         offset += length;
     }
@@ -138,7 +140,7 @@ mod tests {
     }
 
     /// Where each byte is, asked of the layout without cutting anything.
-    fn place_of(layout: &Layout, byte: u64) -> Option<(u32, u64)> {
+    fn location_of(layout: &Layout, byte: u64) -> Option<(u32, u64)> {
         let extents = layout.extents.0.iter();
         let mut has = extents.filter(|one| (one.offset..one.offset + one.length).contains(&byte));
         has.next().map(|one| (one.disk.0, one.position + (byte - one.offset)))
@@ -161,9 +163,10 @@ mod tests {
                             assert!(piece.length > 0);
                             assert!(piece.at.is_none() || piece.length <= length_max);
                             for byte in 0..piece.length {
-                                let there =
-                                    piece.at.map(|place| (place.disk.0, place.position + byte));
-                                assert_eq!(there, place_of(&layout, at + byte));
+                                let there = piece
+                                    .at
+                                    .map(|location| (location.disk.0, location.position + byte));
+                                assert_eq!(there, location_of(&layout, at + byte));
                             }
                             at += piece.length;
                         }
@@ -205,14 +208,14 @@ mod tests {
     #[test]
     fn blocks_and_edges_are_the_range() {
         const B: u64 = BLOCK_BYTES;
-        let places = [0, 1, B - 1, B, B + 1, 2 * B - 1, 2 * B, 2 * B + 1, 3 * B];
-        for size in places.into_iter().skip(1) {
-            for start in places.into_iter().filter(|start| *start < size) {
-                for end in places.into_iter().filter(|end| *end > start) {
+        let offsets = [0, 1, B - 1, B, B + 1, 2 * B - 1, 2 * B, 2 * B + 1, 3 * B];
+        for size in offsets.into_iter().skip(1) {
+            for start in offsets.into_iter().filter(|start| *start < size) {
+                for end in offsets.into_iter().filter(|end| *end > start) {
                     let (blocks, edges) = parts(&(start..end), size);
                     let what = format!("{start}..{end} of {size}: {blocks:?} {edges:?}");
                     assert!(blocks.start % B == 0 && blocks.end % B == 0, "{what}");
-                    for at in (0..4 * B).step_by(7).chain(places).chain([size - 1, end - 1]) {
+                    for at in (0..4 * B).step_by(7).chain(offsets).chain([size - 1, end - 1]) {
                         let is_edge = edges.iter().filter(|edge| edge.contains(&at)).count();
                         let taken = is_edge + usize::from(blocks.contains(&at));
                         let wanted = usize::from((start..end).contains(&at) && at < size);

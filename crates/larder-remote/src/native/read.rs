@@ -38,7 +38,7 @@ impl Native {
         offset: u64,
         len: u32,
     ) -> Result<RemoteRead> {
-        self.settle(file).await?;
+        self.commit_pending(file).await?;
         let range = offset..offset.saturating_add(len.into()).min(FILE_BYTES_MAX);
         let mut read: Vec<Bytes> = Vec::new();
         let mut at = range.start;
@@ -92,7 +92,7 @@ impl Native {
         offset: u64,
         what: Seek,
     ) -> Result<u64> {
-        self.settle(of.0).await?;
+        self.commit_pending(of.0).await?;
         let size = self.look_at(cred, of.0).await?.0.size;
         let mut at = offset;
         while at < size {
@@ -112,7 +112,7 @@ impl Native {
 
     /// See [`larder_vfs::Remote::is_lost`]. Under a lease the layout is kept for readers.
     pub(super) async fn has_lost(&self, cred: &Cred, of: (FileId, Option<&Open>)) -> Result<bool> {
-        self.settle(of.0).await?;
+        self.commit_pending(of.0).await?;
         let mut at = 0;
         loop {
             let (attributes, layout) = self.layout(cred, of, &(at..at + 1)).await?;
@@ -172,10 +172,10 @@ impl Native {
             let length = usize::try_from(piece.length).map_err(|_| Error::InvalidArgument)?;
             match piece.at {
                 None => parts[number] = Bytes::from(vec![0; length]),
-                Some(place) => {
+                Some(location) => {
                     let (disks, grants) = (Arc::clone(&self.disks), Arc::clone(&grants));
                     reading.spawn(async move {
-                        (number, length, disks.read(&grants, place, piece.length).await)
+                        (number, length, disks.read(&grants, location, piece.length).await)
                     });
                 }
             }

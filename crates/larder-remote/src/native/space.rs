@@ -28,7 +28,7 @@ impl Native {
         change: &SpaceChange,
     ) -> Result<Change> {
         change.check(FILE_BYTES_MAX)?;
-        self.settle(of.0).await?;
+        self.commit_pending(of.0).await?;
         // A caller that may not write the file gets that error.
         let (size, _) = self.to_write(cred, of.0, &change.range).await?;
         if change.kind != SpaceKind::Punch && change.range.end > change.size_after(size) {

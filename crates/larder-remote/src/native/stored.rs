@@ -13,13 +13,13 @@ use larder_wire::meta::words::{
 
 use super::Native;
 use super::disks::Grants;
-use super::plan::Place;
+use super::plan::Location;
 
 impl Native {
     /// See [`larder_vfs::Remote::stored`]. Asks the metadata server, whatever leases are held: a
     /// lease says which blocks a file has, and not which disks have them.
     pub(super) async fn stored_parts(&self, cred: &Cred, file: FileId) -> Result<Vec<StoredPart>> {
-        self.settle(file).await?;
+        self.commit_pending(file).await?;
         let (mut counted, mut at) = (Counted::default(), 0);
         loop {
             let range = ByteRange { offset: at, length: FILE_BYTES_MAX - at };
@@ -39,7 +39,7 @@ impl Native {
 
     /// See [`larder_vfs::Remote::leave_memory`].
     pub(super) async fn destage(&self, cred: &Cred, file: FileId, within: Duration) -> Result<()> {
-        self.settle(file).await?;
+        self.commit_pending(file).await?;
         let due_ms = u32::try_from(within.as_millis()).unwrap_or(u32::MAX);
         let moved = self.session.ask(cred, |session| Destage { session, file, due_ms });
         Ok(moved.await?)
@@ -62,8 +62,8 @@ impl Counted {
         for extent in &layout.extents.0 {
             let Extent { offset, length, disk, position, state } = *extent;
             let bytes = offset.saturating_add(length).min(size).saturating_sub(offset);
-            let place = Place { disk, position };
-            let have = grants.covering(place, length, false).into_iter();
+            let location = Location { disk, position };
+            let have = grants.covering(location, length, false).into_iter();
             let mut disks: Vec<u32> = have.map(|one| one.capability.disk.0).collect();
             disks.sort_unstable();
             let medium = if is_memory(disk) { Medium::Memory } else { Medium::Disk };

@@ -1,8 +1,8 @@
 //! Bytes that were written to the disks, and are not yet part of their file.
 //!
 //! A write goes to the disks at once; the metadata server learns of it by the next commit, which
-//! names places and not data. Until then no other client sees the bytes, and the size at the server
-//! is the old one: a request for a file's attributes or bytes here commits first.
+//! names locations and not data. Until then no other client sees the bytes, and the size at the
+//! server is the old one: a request for a file's attributes or bytes here commits first.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -129,8 +129,8 @@ pub(super) struct Uncommitted {
     pub(super) pieces: Vec<Written>,
     /// What must still be flushed.
     pub(super) unflushed: Unflushed,
-    /// The disks that have it. A disk that was restarted between two writes does not count: what it
-    /// had is lost.
+    /// The disks that have it. A disk that was restarted between two writes does not count: what
+    /// it had is lost.
     pub(super) copies: Copies,
     merged: Merged,
     /// When the first of it is to have left memory disks.
@@ -378,8 +378,8 @@ mod tests {
                     let mut pieces = Vec::new();
                     written.iter().for_each(|one| add(&mut pieces, *one));
                     for byte in 0..8 {
-                        let wanted = written.iter().rev().find_map(|one| place(one, byte));
-                        let mut has = pieces.iter().filter_map(|one| place(one, byte));
+                        let wanted = written.iter().rev().find_map(|one| position_of(one, byte));
+                        let mut has = pieces.iter().filter_map(|one| position_of(one, byte));
                         assert_eq!(has.next(), wanted, "{a:?} {b:?} {c:?}: {pieces:?}");
                         assert_eq!(has.next(), None);
                     }
@@ -390,7 +390,7 @@ mod tests {
         }
     }
 
-    fn place(piece: &Written, byte: u64) -> Option<u64> {
+    fn position_of(piece: &Written, byte: u64) -> Option<u64> {
         (piece.offset..end(*piece)).contains(&byte).then(|| piece.position + byte - piece.offset)
     }
 

@@ -66,7 +66,7 @@ impl Native {
         };
         if medium != Medium::Memory(1) && self.has_uncommitted_in_memory(file) {
             // Those blocks are given up with the others that are asked for.
-            self.settle(file).await?;
+            self.commit_pending(file).await?;
         }
         for _ in 0..WRITES_MAX {
             // First: what is lost from now on may be this write, whichever call commits it.
@@ -117,7 +117,7 @@ impl Native {
         }
         if self.has_uncommitted_in_memory(file) {
             // Those blocks are given up with the others that are asked for.
-            self.settle(file).await?;
+            self.commit_pending(file).await?;
         }
         Ok(How { medium: Medium::Disk, ..how })
     }
@@ -217,16 +217,16 @@ impl Native {
         let (mut writing, mut all) = (JoinSet::new(), Vec::with_capacity(pieces.len()));
         for Piece { offset: from, length, at } in pieces {
             // Everything that was asked for was to be allocated.
-            let place = at.ok_or(Error::Io)?;
+            let location = at.ok_or(Error::Io)?;
             let index = |position: u64| usize::try_from(position).map_err(|_| Error::Io);
             let bytes = data.slice(index(from - offset)?..index(from - offset + length)?);
-            let (disk, position) = (place.disk, place.position);
+            let (disk, position) = (location.disk, location.position);
             all.push(Written { offset: from, length, disk, position });
             let (disks, grants) = (Arc::clone(&self.disks), Arc::clone(&grants));
             // What a memory disk has belongs to one boot, however it was written.
             let is_stable = is_stable && !disks.is_memory(disk);
             writing.spawn(async move {
-                (disk, is_stable, disks.write(&grants, place, bytes, is_stable).await)
+                (disk, is_stable, disks.write(&grants, location, bytes, is_stable).await)
             });
         }
         let mut noted = Noted::default();

@@ -44,7 +44,7 @@ impl Native {
     ) -> Result<Change> {
         set.check_lengths()?;
         let name = sent(&set.name)?;
-        self.settle(file).await?;
+        self.commit_pending(file).await?;
         let changed = match set.value {
             Some(value) => {
                 let value = calls::XattrValue::from(value);

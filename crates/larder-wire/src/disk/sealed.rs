@@ -49,13 +49,13 @@ impl<H: Head> crate::Procedure for Sealed<H> {
 
 /// What a seal covers besides the head and the data.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct Address {
     procedure: u32,
     session: SessionId,
     sequence: u64,
 }
 
-impl Place {
+impl Address {
     /// It and the head, in one piece.
     fn before(self, head: &[u8]) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(20 + head.len());
@@ -77,9 +77,9 @@ impl<H: Head> Sealed<H> {
         head: &H,
         data: Bytes,
     ) -> Sealed<H> {
-        let place = Place { procedure: H::NUMBER, session, sequence };
+        let address = Address { procedure: H::NUMBER, session, sequence };
         let head = encoded(head);
-        let (seal, data) = key.seal(setup, sequence, &place.before(&head), data);
+        let (seal, data) = key.seal(setup, sequence, &address.before(&head), data);
         Sealed {
             session,
             sequence,
@@ -120,12 +120,12 @@ impl<H: Head> Sealed<H> {
     /// # Errors
     /// [`Forged`]
     pub fn open(self, key: &SealKey, setup: Setup) -> Result<Bytes, Forged> {
-        let place = self.place();
-        key.open(setup, self.sequence, &place.before(&self.head), &self.seal, self.data.0)
+        let address = self.address();
+        key.open(setup, self.sequence, &address.before(&self.head), &self.seal, self.data.0)
     }
 
-    fn place(&self) -> Place {
-        Place { procedure: H::NUMBER, session: self.session, sequence: self.sequence }
+    fn address(&self) -> Address {
+        Address { procedure: H::NUMBER, session: self.session, sequence: self.sequence }
     }
 }
 
@@ -139,9 +139,9 @@ impl<H: Head> SealedReply<H> {
         head: &Res<H::Done>,
         data: Bytes,
     ) -> SealedReply<H> {
-        let place = Place { procedure: H::NUMBER, session, sequence };
+        let address = Address { procedure: H::NUMBER, session, sequence };
         let head = encoded(head);
-        let (seal, data) = key.seal(setup, sequence, &place.before(&head), data);
+        let (seal, data) = key.seal(setup, sequence, &address.before(&head), data);
         SealedReply { head: Opaque(head), seal, data: Opaque(data), kind: PhantomData }
     }
 
@@ -162,8 +162,8 @@ impl<H: Head> SealedReply<H> {
         session: SessionId,
         sequence: u64,
     ) -> Result<(Res<H::Done>, Bytes), ReplyError> {
-        let place = Place { procedure: H::NUMBER, session, sequence }.before(&self.head);
-        let data = key.open(setup, sequence, &place, &self.seal, self.data.0);
+        let address = Address { procedure: H::NUMBER, session, sequence }.before(&self.head);
+        let data = key.open(setup, sequence, &address, &self.seal, self.data.0);
         Ok((decoded(&self.head.0)?, data?))
     }
 

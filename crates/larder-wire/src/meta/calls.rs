@@ -4,10 +4,10 @@
 //! the session. So every call except [`Session`] renews the session.
 
 use super::words::{
-    Attributes, ByteRange, ChangeId, Changed, Device, DiskId, Disks, FileId, IfExists, Kind,
-    Layout, LeaseGiven, LeaseKind, LockChange, LockFound, LockMode, Medium, Merged, Mode, Name,
-    OpenId, Place, Returned, Seen, Sequence, SessionId, SetAttributes, Time, VolumeId,
-    WaiterNumber, Written,
+    Attributes, ByteRange, ChangeId, Changed, Dentry, Device, DiskId, Disks, FileId, IfExists,
+    Kind, Layout, LeaseGiven, LeaseKind, LockChange, LockFound, LockMode, Medium, Merged, Mode,
+    Name, OpenId, Returned, Seen, Sequence, SessionId, SetAttributes, Time, VolumeId, WaiterNumber,
+    Written,
 };
 use super::{
     DISKS_MAX, ENTRIES_MAX, LOCK_CHANGES_MAX, PROGRAM, RANGES_MAX, RETURNED_MAX, Res,
@@ -62,7 +62,7 @@ xdr_struct! {
     }
 
     /// Arguments of LOOKUP. `.` and `..` are names, too.
-    Lookup { session: SessionId, place: Place }
+    Lookup { session: SessionId, dentry: Dentry }
     /// Answer of LOOKUP. That there is no such name is an answer.
     #[derive(Copy)]
     LookedUp { dir: Attributes, found: Option<Attributes> }
@@ -74,7 +74,7 @@ xdr_struct! {
         allocate: Option<Medium>,
     }
     /// What OPEN creates, unless the name exists.
-    Create { place: Place, set: SetAttributes, if_exists: IfExists }
+    Create { dentry: Dentry, set: SetAttributes, if_exists: IfExists }
     /// Answer of OPEN. `dir` is present if a name was given. If CREATE opened an existing file,
     /// `created` is false.
     Opened {
@@ -125,11 +125,11 @@ xdr_struct! {
     Preallocate { sequence: Sequence, file: FileId, open: OpenId, range: ByteRange }
 
     /// Arguments of MKDIR.
-    MkDir { sequence: Sequence, place: Place, set: SetAttributes }
+    MkDir { sequence: Sequence, dentry: Dentry, set: SetAttributes }
     /// Arguments of SYMLINK.
-    Symlink { sequence: Sequence, place: Place, target: Target, set: SetAttributes }
+    Symlink { sequence: Sequence, dentry: Dentry, target: Target, set: SetAttributes }
     /// Arguments of MKNOD. Not for files, directories and symbolic links.
-    MkNod { sequence: Sequence, place: Place, kind: Kind, device: Device, set: SetAttributes }
+    MkNod { sequence: Sequence, dentry: Dentry, kind: Kind, device: Device, set: SetAttributes }
     /// Answer of MKDIR, SYMLINK and MKNOD.
     #[derive(Copy)]
     Made { made: Attributes, dir: Changed }
@@ -141,19 +141,19 @@ xdr_struct! {
     LinkRead { attributes: Attributes, target: Target }
 
     /// Arguments of LINK.
-    Link { sequence: Sequence, file: FileId, place: Place }
+    Link { sequence: Sequence, file: FileId, dentry: Dentry }
     /// Results of LINK, REMOVE and RMDIR: the file that got or lost the name, and its directory. A
     /// file without links is gone once no session has it open.
     #[derive(Copy)]
     NameChanged { file: Changed, dir: Changed }
 
     /// Arguments of REMOVE: anything but a directory.
-    Remove { sequence: Sequence, place: Place }
+    Remove { sequence: Sequence, dentry: Dentry }
     /// Arguments of RMDIR: an empty directory.
-    RmDir { sequence: Sequence, place: Place }
+    RmDir { sequence: Sequence, dentry: Dentry }
 
     /// Arguments of RENAME. With `keep`, a target that exists is an error.
-    Rename { sequence: Sequence, from: Place, to: Place, keep: bool }
+    Rename { sequence: Sequence, from: Dentry, to: Dentry, keep: bool }
     /// Answer of RENAME. If both directories are the same, `from_dir` and `to_dir` are the same.
     #[derive(Copy)]
     Renamed { from_dir: Changed, to_dir: Changed, moved: Changed, replaced: Option<Changed> }
@@ -251,12 +251,12 @@ xdr_struct! {
 
 xdr_union! {
     /// What to open: a known file, a name, or a name that is created if it does not exist.
-    OpenWhat { 0 => File(FileId), 1 => Name(Place), 2 => Create(Create) }
+    OpenWhat { 0 => File(FileId), 1 => Name(Dentry), 2 => Create(Create) }
 }
 
 xdr_union! {
     /// What to look at: a known file, or a name.
-    LookAt { 0 => File(FileId), 1 => Name(Place) }
+    LookAt { 0 => File(FileId), 1 => Name(Dentry) }
 }
 
 xdr_enum! {

@@ -28,8 +28,8 @@ fn name(text: &'static str) -> Name {
     Name::new(Bytes::from_static(text.as_bytes())).unwrap()
 }
 
-fn place(text: &'static str) -> Place {
-    Place { dir: FileId(1), name: name(text) }
+fn dentry(text: &'static str) -> Dentry {
+    Dentry { dir: FileId(1), name: name(text) }
 }
 
 fn sequence() -> Sequence {
@@ -85,7 +85,7 @@ where
 #[test]
 fn a_call_is_what_the_document_says() {
     let create = Create {
-        place: place("a.txt"),
+        dentry: dentry("a.txt"),
         set: SetAttributes { mode: Some(0o644), mtime: SetTime::Now, ..SetAttributes::default() },
         if_exists: IfExists::Fail,
     };
@@ -214,7 +214,7 @@ fn a_recall_is_what_the_document_says() {
 fn a_look_is_what_the_document_says() {
     let look = Look {
         session: SessionId([0xa5; 16]),
-        at: LookAt::Name(place("a.txt")),
+        at: LookAt::Name(dentry("a.txt")),
         lease: LeaseKind::Read,
         range: ByteRange { offset: 0, length: 1 << 20 },
     };

@@ -110,7 +110,7 @@ xdr_struct! {
     Sequence { session: SessionId, slot: u32, sequence: u32 }
 
     /// A name in a directory.
-    Place { dir: FileId, name: Name }
+    Dentry { dir: FileId, name: Name }
 
     /// Bytes of a file.
     #[derive(Copy)]

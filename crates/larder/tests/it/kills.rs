@@ -181,7 +181,7 @@ impl Stand {
     }
 
     /// Everything that was written is at the servers.
-    fn settle(&self) {
+    fn sync_all(&self) {
         for mount in &self.mounts {
             succeed(mount.larder().arg("sync").arg(mount.path("")));
         }
@@ -274,7 +274,7 @@ fn kill_again_and_again(victim: Victim) {
             load.join().unwrap();
         });
         steps += done.load(SeqCst);
-        stand.settle();
+        stand.sync_all();
         for (number, worker) in workers.iter_mut().enumerate() {
             let seen_by_others = stand.observer.path(&format!("w{number}"));
             worker.verify(&seen_by_others).unwrap_or_else(|fault| {

@@ -30,8 +30,8 @@ fn volume(random: &mut Random) -> MemoryEngine {
             1 => drop(rig.remove(dir, &text)),
             2 if !files.is_empty() => {
                 let (file, sequence) = (files[random.below(files.len())], rig.next());
-                let place = place(dir, &format!("l{step}"));
-                let _ = rig.call(&root, larder_wire::meta::calls::Link { sequence, file, place });
+                let dentry = dentry(dir, &format!("l{step}"));
+                let _ = rig.call(&root, larder_wire::meta::calls::Link { sequence, file, dentry });
             }
             3 if !files.is_empty() => {
                 let file = files[random.below(files.len())];

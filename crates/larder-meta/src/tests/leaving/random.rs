@@ -22,7 +22,7 @@ const FILE_BLOCKS: u64 = 5;
 type Block = (FileId, u64);
 
 /// One that a client may write to.
-type Place = (usize, Block);
+type ClientBlock = (usize, Block);
 
 struct World {
     rig: Rig,
@@ -31,7 +31,7 @@ struct World {
     /// What each block may have: what was committed last, and what was written in place since.
     can_be: BTreeMap<Block, Vec<u64>>,
     /// Blocks that a client may write to.
-    held: BTreeMap<Place, Held>,
+    held: BTreeMap<ClientBlock, Held>,
     clients: Clients,
     away: Vec<DiskId>,
     next: u64,
@@ -73,15 +73,15 @@ impl World {
             return;
         }
         let at = self.random.below(self.held.len() as u64) as usize;
-        let (place, held) = self.held.iter().nth(at).unwrap();
-        let (place, mut held) = (*place, held.clone());
-        let (client, block) = place;
+        let (of, held) = self.held.iter().nth(at).unwrap();
+        let (of, mut held) = (*of, held.clone());
+        let (client, block) = of;
         match held.written.filter(|_| do_commit) {
             Some(what) => {
                 self.clients.turn_to(&mut self.rig, client);
                 match held.commit(&mut self.rig) {
-                    Ok(()) => self.committed(place, &held, what),
-                    Err(Status::NotAllocated | Status::Changed) => drop(self.held.remove(&place)),
+                    Ok(()) => self.committed(of, &held, what),
+                    Err(Status::NotAllocated | Status::Changed) => drop(self.held.remove(&of)),
                     Err(status) => panic!("{status:?}"),
                 }
             }
@@ -91,13 +91,13 @@ impl World {
                 if held.write(&self.rig, what) && held.is_in_place() {
                     self.can_be(block).push(what);
                 }
-                self.held.insert(place, held);
+                self.held.insert(of, held);
             }
         }
     }
 
-    fn committed(&mut self, place: Place, held: &Held, what: u64) {
-        let can_be = self.can_be(place.1);
+    fn committed(&mut self, of: ClientBlock, held: &Held, what: u64) {
+        let can_be = self.can_be(of.1);
         if held.is_in_place() {
             // What others have written there since is there.
             let before = can_be.iter().position(|one| *one == what).unwrap_or(0);
@@ -105,7 +105,7 @@ impl World {
         } else {
             *can_be = vec![what];
             // It is the file's now, and its client asks before it writes there again.
-            self.held.remove(&place);
+            self.held.remove(&of);
         }
     }
 
@@ -188,7 +188,7 @@ impl World {
 
     fn enrol(&mut self) {
         if self.disks().len() < DISKS_MAX {
-            self.rig.enrol(disk_of(DISK_BLOCKS), volume::Place::Any).unwrap();
+            self.rig.enrol(disk_of(DISK_BLOCKS), volume::Joining::Anywhere).unwrap();
         }
     }
 
@@ -251,7 +251,7 @@ impl World {
         for disk in std::mem::take(&mut self.away) {
             self.rig.disks.come_back(disk);
         }
-        let wide = self.rig.enrol(disk_of(200), volume::Place::Any).unwrap();
+        let wide = self.rig.enrol(disk_of(200), volume::Joining::Anywhere).unwrap();
         let leave: Vec<DiskId> = {
             let all = volume::copies(&self.rig.engine).unwrap().disks;
             all.into_iter().filter(|(_, about)| about.leaves).map(|(disk, _)| disk).collect()

@@ -150,7 +150,7 @@ impl FakeDisks {
         out.ever.iter().filter(|(on, _)| *on == disk).map(|(_, what)| *what).collect()
     }
 
-    /// Copies a block to a place as a task does. `false` if a disk is away or does not accept a
+    /// Copies a block to a position as a task does. `false` if a disk is away or does not accept a
     /// capability.
     pub(crate) fn copy_block(
         &self,

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn sizes_are_settled_within_both_limits() {
+fn sizes_are_chosen_within_both_limits() {
     let info = |preferred, max| FSINFO3resok {
         obj_attributes: None,
         rtmax: max,

@@ -96,7 +96,7 @@ impl Args {
         let prepared = prepare(wanted, &*engine, &keys)?;
         secret::write_new(&self.file, &prepared.key.to_text())
             .with_context(|| format!("cannot make {}", self.file.display()))?;
-        let added = volume::enrol(&*engine, &prepared.new, prepared.place);
+        let added = volume::enrol(&*engine, &prepared.new, prepared.joining);
         if added.is_err() {
             // Of no use by itself; that of the volume is, to the next try.
             let _ = std::fs::remove_file(&self.file);

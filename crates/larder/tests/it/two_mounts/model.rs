@@ -71,7 +71,7 @@ pub(crate) struct Object {
     linked_by: [bool; 2],
     lost_track: [bool; 2],
     /// Size without unsent bytes.
-    settled: u64,
+    certain: u64,
     /// Size that it may have since whole chunks were sent.
     slack: u64,
     server: Layers,
@@ -90,7 +90,7 @@ impl Object {
             unlinked_by: [false; 2],
             linked_by: [false; 2],
             lost_track: [false; 2],
-            settled: 0,
+            certain: 0,
             slack: 0,
             server: Layers::empty(),
             unsent: [unsent(), unsent()],
@@ -102,7 +102,7 @@ impl Object {
     fn size(&self, who: Option<Who>) -> Size {
         let own = who.map_or(0, |who| self.unsent[who].end);
         let ends = self.unsent.iter().map(|unsent| unsent.end);
-        (self.settled.max(own), ends.fold(self.settled.max(self.slack), u64::max))
+        (self.certain.max(own), ends.fold(self.certain.max(self.slack), u64::max))
     }
 
     pub(crate) fn is_unsent(&self, who: Who) -> bool {
@@ -471,7 +471,7 @@ impl Model {
     /// `who` has written; the server may have it.
     pub(crate) fn write(&mut self, who: Who, id: Id, range: Range<u64>, write: WriteId) {
         let object = &mut self.objects[id];
-        let hole = object.settled..range.start;
+        let hole = object.certain..range.start;
         object.server.add(hole.clone(), &[HOLE]);
         object.server.add(range.clone(), &[write]);
         let unsent = &mut object.unsent[who];
@@ -514,7 +514,7 @@ impl Model {
             }
         }
         object.unsent[who] = Unsent { layers: Layers::empty(), end: 0 };
-        object.settled = object.settled.max(end);
+        object.certain = object.certain.max(end);
         if self.recalls {
             self.send_whole_chunks(1 - who, id);
         }
@@ -550,10 +550,10 @@ impl Model {
     }
 
     /// Which size the server has, if that was not certain.
-    pub(crate) fn settle(&mut self, id: Id, size: u64) {
+    pub(crate) fn learn_size(&mut self, id: Id, size: u64) {
         let object = &mut self.objects[id];
-        if (object.settled..=object.slack).contains(&size) {
-            object.settled = size;
+        if (object.certain..=object.slack).contains(&size) {
+            object.certain = size;
         }
         object.slack = 0;
     }
@@ -563,8 +563,8 @@ impl Model {
         self.flush(who, id);
         let object = &mut self.objects[id];
         assert!(!object.is_unsent(1 - who), "checked: the other one has nothing unsent");
-        let grown = object.settled..size;
-        (object.settled, object.slack) = (size, 0);
+        let grown = object.certain..size;
+        (object.certain, object.slack) = (size, 0);
         object.server.clear_from(size);
         object.server.add(grown.clone(), &[HOLE]);
         for open in self.opens.values_mut().filter(|open| open.id == id) {

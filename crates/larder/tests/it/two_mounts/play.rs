@@ -333,7 +333,7 @@ impl Play {
             .read_at_server(id, path)
             .map_err(|error| format!("file {id} at the server by {path:?}: {error}"))?;
         let same = self.model.at_server(id).explain(0, ALL, &bytes);
-        self.model.settle(id, bytes.len() as u64);
+        self.model.learn_size(id, bytes.len() as u64);
         same.map_err(|text| format!("at the server, file {id}: {text}"))
     }
 

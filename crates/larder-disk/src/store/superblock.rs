@@ -1,4 +1,4 @@
-//! The head of a store: text that says what the file is, and whose.
+//! The superblock of a store: text that says what the file is, and whose.
 //!
 //! ```text
 //! larder disk format 1
@@ -9,10 +9,10 @@
 //! check 1a2b3c4d
 //! ```
 //!
-//! `check` is a CRC-32C over the lines above it. The rest of the head's 4096 bytes is zeros. The
-//! text is shorter than a sector, so it is written as a whole or not at all. A new store has its
-//! length, durably, before it has a head: a file of the right length without one is a store that
-//! was not used yet.
+//! `check` is a CRC-32C over the lines above it. The rest of the superblock's 4096 bytes is zeros.
+//! The text is shorter than a sector, so it is written as a whole or not at all. A new store has
+//! its length, durably, before it has a superblock: a file of the right length without one is a
+//! store that was not used yet.
 
 use std::io;
 use std::sync::Arc;
@@ -23,8 +23,8 @@ use larder_wire::disk::BLOCK_BYTES;
 use larder_wire::seal::Setup;
 use thiserror::Error;
 
-/// Bytes of the head.
-pub(super) const HEAD_BYTES: u64 = 4096;
+/// Bytes of the superblock.
+pub(super) const SUPERBLOCK_BYTES: u64 = 4096;
 const FORMAT: &str = "larder disk format ";
 const VERSION: &str = "1";
 
@@ -52,15 +52,15 @@ pub enum OpenError {
     /// It has another format.
     #[error("it has format {0:?}; this larder knows format {VERSION}")]
     Format(String),
-    /// Its head is damaged.
-    #[error("its head is damaged")]
+    /// Its superblock is damaged.
+    #[error("its superblock is damaged")]
     Damaged,
     /// It belongs to another volume, to another disk, has another size, or another setup.
     #[error("its {what} is {found}, not {wanted}")]
     Other {
         /// The property that differs.
         what: &'static str,
-        /// The value in its head.
+        /// The value in its superblock.
         found: String,
         /// The expected value.
         wanted: String,
@@ -81,7 +81,7 @@ pub enum OpenError {
     Io(#[from] io::Error),
 }
 
-/// Opens the file of a store, or makes it, and checks or writes its head.
+/// Opens the file of a store, or makes it, and checks or writes its superblock.
 pub(super) fn open(
     disk: &dyn Disk,
     name: &str,
@@ -97,14 +97,14 @@ pub(super) fn open(
     }
     let wanted = super::layout(size).1 + size;
     let found = file.len()?;
-    let mut head = vec![0; found.min(HEAD_BYTES) as usize];
-    file.read_exact_at(&mut head, 0)?;
-    let is_new = (found == 0 || found == wanted) && head.iter().all(|byte| *byte == 0);
+    let mut superblock = vec![0; found.min(SUPERBLOCK_BYTES) as usize];
+    file.read_exact_at(&mut superblock, 0)?;
+    let is_new = (found == 0 || found == wanted) && superblock.iter().all(|byte| *byte == 0);
     if is_new {
         make(disk, &*file, identity, size)?;
         return Ok(file);
     }
-    check(&head, identity, size)?;
+    check(&superblock, identity, size)?;
     if found < wanted {
         return Err(OpenError::Truncated { found, wanted });
     }
@@ -120,9 +120,9 @@ fn make(
     file.set_len(super::layout(size).1 + size)?;
     file.sync_data()?;
     disk.sync_dir("")?;
-    let mut head = text(identity, size).into_bytes();
-    head.resize(HEAD_BYTES as usize, 0);
-    file.write_at(&head, 0)?;
+    let mut superblock = text(identity, size).into_bytes();
+    superblock.resize(SUPERBLOCK_BYTES as usize, 0);
+    file.write_at(&superblock, 0)?;
     Ok(file.sync_data()?)
 }
 
@@ -149,10 +149,10 @@ fn fields(identity: &Identity, size: u64) -> [(&'static str, String); 4] {
     ]
 }
 
-/// Whether a head is that of this disk, with this size.
-fn check(head: &[u8], identity: &Identity, size: u64) -> Result<(), OpenError> {
-    let end = head.iter().position(|byte| *byte == 0).unwrap_or(head.len());
-    let text = std::str::from_utf8(&head[..end]).map_err(|_| OpenError::NotAStore)?;
+/// Whether a superblock is that of this disk, with this size.
+fn check(superblock: &[u8], identity: &Identity, size: u64) -> Result<(), OpenError> {
+    let end = superblock.iter().position(|byte| *byte == 0).unwrap_or(superblock.len());
+    let text = std::str::from_utf8(&superblock[..end]).map_err(|_| OpenError::NotAStore)?;
     let format = text.lines().next().and_then(|line| line.strip_prefix(FORMAT));
     let format = format.ok_or(OpenError::NotAStore)?;
     let (lines, check) = text.rsplit_once("check ").ok_or(OpenError::Damaged)?;
