@@ -10,6 +10,7 @@ use larder_io::{DiskFile, Stamp};
 
 use crate::backing::BackingFile;
 use crate::file::CachedFile;
+use crate::memory::is_in_memory;
 use crate::state::{Base, State, ZEROS_MAX};
 use crate::sums::{Summer, chunk_range, chunks_of};
 
@@ -116,17 +117,23 @@ impl CachedFile {
     }
 
     /// Hands out the local file to be written by the kernel itself; `None` unless
-    /// [`CachedFile::whole`].
+    /// [`CachedFile::whole`], and if its disk has little room left.
     ///
     /// Waits like [`CachedFile::write`]. May be nested; each needs a [`CachedFile::end_bypass`].
     /// Also returns the local file's stamp from before the kernel has it.
     pub fn begin_bypass(&self) -> Option<(Arc<BackingFile>, Stamp)> {
         let _alone = self.alone();
         let mut state = self.state();
-        if !self.may_hand_out(&state) {
+        if !self.may_hand_out(&state) || !(state.is_bypassed() || self.has_room_for_kernel(&state))
+        {
             return None;
         }
         self.begin_bypass_locked(&mut state)
+    }
+
+    fn has_room_for_kernel(&self, state: &State) -> bool {
+        let store = &self.store;
+        is_in_memory(state.serial()) || store.gauge.lets_kernel_write(&*store.disk, &*store.clock)
     }
 
     /// As [`CachedFile::begin_bypass`], for a file that the kernel got from an earlier process, and

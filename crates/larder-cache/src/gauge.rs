@@ -17,6 +17,10 @@ use crate::{CHUNK_BYTES, Limits, Marks, lock};
 
 /// Free space is queried again after this time: other programs use the disk too.
 const ROOM_INTERVAL: Duration = Duration::from_secs(1);
+/// Above the stop mark there is to be this much for files that the kernel writes by itself, or that
+/// part of a small disk.
+const KERNEL_ROOM_BYTES: u64 = 128 << 20;
+const KERNEL_ROOM_SHARE: u64 = 8;
 /// It is also queried when a quarter of the space above the stop mark was reserved, but not for
 /// less than this.
 const ROOM_BYTES_MIN: u64 = 1 << 20;
@@ -247,6 +251,15 @@ impl Gauge {
         self.limits.bytes.run.min(on_disk)
     }
 
+    /// Whether the disk has room for files that the kernel writes by itself: its error for a full
+    /// disk would be the caller's, though the server has room.
+    pub(crate) fn lets_kernel_write(&self, disk: &dyn Disk, clock: &dyn Clock) -> bool {
+        let mut room = lock(&self.room);
+        let marks = self.look(&mut room, 0, disk, clock);
+        let wanted = KERNEL_ROOM_BYTES.min(room.total_bytes / KERNEL_ROOM_SHARE);
+        room.total_bytes == 0 || room.left_bytes() >= marks.stop + wanted
+    }
+
     /// Free space, less what is reserved.
     pub(crate) fn free_bytes(&self, disk: &dyn Disk, clock: &dyn Clock) -> u64 {
         let mut room = lock(&self.room);
@@ -417,7 +430,9 @@ mod tests {
         gauge.disk_is_full(&clock);
         assert!(gauge.reserve(1, &disk, &clock).is_none());
         assert!(gauge.wants_cull(&disk, &clock) && gauge.free_bytes(&disk, &clock) == 0);
+        assert!(!gauge.lets_kernel_write(&disk, &clock));
         clock.advance(ROOM_INTERVAL);
         assert!(gauge.reserve(1, &disk, &clock).is_some());
+        assert!(gauge.lets_kernel_write(&disk, &clock));
     }
 }

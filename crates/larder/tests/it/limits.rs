@@ -80,10 +80,10 @@ fn a_burst_leaves_a_small_cache_disk_with_room_and_it_can_be_mounted_and_emptied
         assert_eq!(mount.status()["cache"]["failed"], false);
         // Once it is listed it is on the disk, before others take the blocks that it would need.
         succeed(mount.larder().args(["cache", "ls"]).arg(mount.path("")));
-        fill_up(&disk);
+        disk.fill_up();
         fs::read(mount.path("f0")).unwrap();
         mount.unmount();
-        fill_up(&disk);
+        disk.fill_up();
         mount.mount();
         let drop = mount.larder().args(["cache", "drop"]).arg(mount.path("")).output().unwrap();
         let drop = String::from_utf8(drop.stdout).unwrap();
@@ -93,16 +93,6 @@ fn a_burst_leaves_a_small_cache_disk_with_room_and_it_can_be_mounted_and_emptied
         assert!(free_percent(&disk) > 5.0);
         mount.unmount();
     }
-}
-
-/// Another program uses up the remaining space.
-fn fill_up(disk: &SmallDisk) {
-    let others = disk.path().join("others");
-    let mut file = fs::File::options().create(true).append(true).open(others).unwrap();
-    let page = [1; 4096];
-    while file.write_all(&page).is_ok() {}
-    let _ = file.sync_data();
-    while file.write_all(&page).is_ok() {}
 }
 
 /// The kernel writes a new file itself, but appends come to the daemon.

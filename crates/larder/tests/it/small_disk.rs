@@ -1,6 +1,7 @@
 //! A small disk of its own for a test: an ext4 in a file. Unmounted when it is dropped.
 
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
@@ -37,6 +38,24 @@ impl SmallDisk {
     /// Its root.
     pub(crate) fn path(&self) -> PathBuf {
         self.dir.path().join("at")
+    }
+
+    /// Another program takes all that is free.
+    pub(crate) fn fill_up(&self) {
+        let mut file = fs::File::options().create(true).append(true).open(self.others()).unwrap();
+        let page = [1; 4096];
+        while file.write_all(&page).is_ok() {}
+        let _ = file.sync_data();
+        while file.write_all(&page).is_ok() {}
+    }
+
+    /// It gives that back.
+    pub(crate) fn free_up(&self) {
+        fs::remove_file(self.others()).unwrap();
+    }
+
+    fn others(&self) -> PathBuf {
+        self.path().join("others")
     }
 }
 
