@@ -37,6 +37,7 @@
 pub mod abi;
 mod agree;
 mod backing;
+mod bare;
 mod convert;
 mod copy;
 mod counts;
@@ -65,6 +66,7 @@ mod space;
 mod waits;
 mod xattrs;
 
+pub use bare::Bare;
 pub use counts::References;
 pub use error::MountError;
 pub use mounted::{Begin, Mounted, UNMOUNT_LIMIT, mount, serve};

@@ -6,7 +6,7 @@
 //! | interface | real | for tests |
 //! |---|---|---|
 //! | [`Clock`] | [`RealClock`] | [`SimClock`], moved by hand |
-//! | [`Disk`] | [`RealDisk`] (a directory), [`MemDisk`] (anonymous memory files) | [`SimDisk`] (crash images, torn writes, faults) |
+//! | [`Disk`] | [`RealDisk`] (a directory), [`MemDisk`] (anonymous memory files), [`SlowDisk`] (with slow syncs) | [`SimDisk`] (crash images, torn writes, faults) |
 //!
 //! Everything here may block. Nothing here knows about remote file systems, caches or servers.
 //! System calls go through `rustix`; unsafe code is in [`class_hint`], [`confined`], [`handle`],
@@ -38,6 +38,7 @@ mod program;
 mod real;
 pub mod secret;
 mod sim;
+mod slow;
 pub mod sockets;
 mod tail;
 pub mod watched;
@@ -52,4 +53,5 @@ pub use mem::MemDisk;
 pub use program::program_of;
 pub use real::RealDisk;
 pub use sim::{CrashPoint, CrashPoints, Fault, Image, SimDisk};
+pub use slow::SlowDisk;
 pub use tail::Tail;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use larder_disk::Device;
 use larder_io::{
-    AvailableMemory, Clock, Disk, RealClock, RealDisk, available_memory, headroom, secret,
+    AvailableMemory, Clock, Disk, RealClock, RealDisk, SlowDisk, available_memory, headroom, secret,
 };
 use larder_meta::disks::{ControlledDisks, DiskAddress, Disks};
 use larder_meta::engine::embedded::{Embedded, Sizes};
@@ -113,7 +113,7 @@ impl Storage {
                 let held = held.with_context(|| {
                     format!("{}: it holds none: make one by larder volume create", about())
                 })?;
-                open_embedded(&held).with_context(about)
+                open_embedded(&held, None).with_context(about)
             }
             EngineAt::Postgres(typed) => {
                 let target = target(typed)?;
@@ -154,7 +154,7 @@ impl Storage {
                 let is_used = std::fs::read_dir(dir).is_ok_and(|mut names| names.next().is_some());
                 ensure!(!is_used, "{about}: it is not empty");
                 make_private(dir, "directory of the metadata")?;
-                (open_embedded(dir).with_context(|| about.clone())?, about)
+                (open_embedded(dir, None).with_context(|| about.clone())?, about)
             }
             EngineAt::Postgres(typed) => {
                 let target = target(typed)?;
@@ -214,13 +214,17 @@ fn open_postgres(target: Target, term: Duration) -> Result<Postgres, EngineError
     Postgres::open(target, Arc::new(RealClock), waits)
 }
 
-/// Opens the embedded engine's store in a directory, or makes one.
+/// Opens the embedded engine's store in a directory, or makes one; on a slow disk if one is given.
 ///
 /// # Errors
 /// If another process has it, or the directory holds something else.
-pub(crate) fn open_embedded(dir: &Path) -> Result<Arc<dyn Engine>> {
+pub(crate) fn open_embedded(dir: &Path, slow: Option<&SlowDisk>) -> Result<Arc<dyn Engine>> {
     make_private(dir, "directory of the metadata")?;
     let medium: Arc<dyn Disk> = Arc::new(RealDisk::open(dir)?);
+    let medium = match slow {
+        Some(slow) => Arc::new(slow.with(medium)),
+        None => medium,
+    };
     Ok(Arc::new(Embedded::open(&medium, Sizes::default())?))
 }
 

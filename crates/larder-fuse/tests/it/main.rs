@@ -4,6 +4,7 @@
 // Helpers of tests unwrap as the tests themselves do.
 #![allow(clippy::unwrap_used)]
 
+mod bare;
 mod data;
 mod fs;
 mod killed;

@@ -2,6 +2,7 @@
 
 mod command_line;
 mod compare;
+mod passthrough;
 mod report;
 mod rpc_budget;
 mod run;
@@ -38,6 +39,9 @@ enum Command {
     Report(report::Args),
     /// Check that no work costs more RPCs with the cache than without
     RpcBudget(rpc_budget::Args),
+    /// Mount a directory through FUSE and nothing else
+    #[command(hide = true)]
+    Passthrough(passthrough::Args),
     /// List the suites
     #[command(after_help = "Example:\n  larder bench list")]
     List,
@@ -74,6 +78,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Command::Compare(args) => compare::run(args),
         Command::Report(args) => report::run(args),
         Command::RpcBudget(args) => rpc_budget::run(args),
+        Command::Passthrough(args) => passthrough::run(args),
         Command::List => {
             let lines = suite::SUITES.iter().map(|(name, about)| format!("{name:12}{about}\n"));
             print(&lines.collect::<String>())?;
@@ -101,7 +106,9 @@ fn again(command: &str, out: Option<&Path>) -> Result<ExitCode> {
     let plan = match &mut recorded.command {
         Command::Run(args) => &mut args.plan,
         Command::Compare(args) => &mut args.plan,
-        Command::Report(_) | Command::RpcBudget(_) | Command::List => bail!(cannot()),
+        Command::Report(_) | Command::RpcBudget(_) | Command::Passthrough(_) | Command::List => {
+            bail!(cannot())
+        }
     };
     plan.out = out.map(Path::to_path_buf);
     plan.repeats = Some(command.to_owned());

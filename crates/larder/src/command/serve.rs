@@ -4,10 +4,11 @@
 use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use larder_disk::{Config as DeviceConfig, Device, DiskService, Identity, Store};
-use larder_io::{Clock, Disk, MemDisk, RealClock, RealDisk, secret};
+use larder_io::{Clock, Disk, MemDisk, RealClock, RealDisk, SlowDisk, secret};
 use larder_meta::Options;
 use larder_meta::disks::DiskAddress;
 use larder_meta::engine::Engine;
@@ -21,7 +22,7 @@ use tokio::task::JoinHandle;
 
 use crate::error::Usage;
 use crate::log;
-use crate::options::{Bytes, parse_size};
+use crate::options::{Bytes, parse_size, parse_span};
 use crate::runtime_dir::make_private;
 use crate::volume::{
     END_MAX, Ends, Listening, META_DIR, StoredIn, begin_meta, bind, demand_memory, key_path,
@@ -60,6 +61,10 @@ pub(crate) struct Args {
     /// and what is on it is lost with this process. Ordinary files are never placed there
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     memory: Option<u64>,
+    /// For benchmarks: each sync of the disk takes this long, one after the other, be it of
+    /// metadata or of bytes. A memory disk has none
+    #[arg(long, value_name = "TIME", value_parser = parse_span)]
+    disk_latency: Option<Duration>,
     #[command(flatten)]
     listening: Listening,
 }
@@ -180,11 +185,16 @@ impl Args {
     fn open(&self) -> Result<Volume> {
         let key = self.key().with_context(|| self.cannot())?;
         let meta = self.dir.join(META_DIR);
-        let engine = open_embedded(&meta).with_context(|| self.cannot())?;
+        let dir: Arc<dyn Disk> = Arc::new(RealDisk::open(&self.dir)?);
+        let slow = self.disk_latency.map(|takes| {
+            let clock: Arc<dyn Clock> = Arc::new(RealClock);
+            SlowDisk::new(Arc::clone(&dir), takes, clock)
+        });
+        let engine = open_embedded(&meta, slow.as_ref()).with_context(|| self.cannot())?;
         let id = key.volume;
         let size = self.disk_bytes(&*engine, id)?;
-        let dir = RealDisk::open(&self.dir)?;
-        let opened = open_disk(&dir, key, size, false);
+        let dir = slow.map_or(dir, |slow| Arc::new(slow));
+        let opened = open_disk(&*dir, key, size, false);
         let opened = opened.with_context(|| {
             format!("cannot use the disk {}", self.dir.join(STORE_FILE).display())
         })?;
@@ -301,6 +311,7 @@ mod tests {
             dir: dir.to_owned(),
             size,
             memory: None,
+            disk_latency: None,
             listening: Listening {
                 listen: "127.0.0.1:0".parse().unwrap(),
                 cert: None,

@@ -1,0 +1,55 @@
+//! `larder bench passthrough`: a directory behind FUSE and nothing else, which suite `mbfs` measures
+//! as the least that any mount can cost.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use larder_fuse::{Bare, MountOptions, mount};
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Arguments of `larder bench passthrough`.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// The directory; nobody else may change it meanwhile
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+    /// Where to mount it
+    #[arg(value_name = "MOUNTPOINT")]
+    mountpoint: PathBuf,
+}
+
+/// Serves until a signal arrives or somebody unmounts.
+///
+/// # Errors
+/// If it cannot be mounted.
+pub(super) fn run(args: &Args) -> Result<ExitCode> {
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    let runtime = runtime.context("cannot start the runtime")?;
+    let bare = Bare::new(&args.dir).with_context(|| args.dir.display().to_string())?;
+    let options = MountOptions {
+        probe_dir: Some(args.dir.clone()),
+        ..MountOptions::new(format!("passthrough:{}", args.dir.display()))
+    };
+    // Before anything is mounted: from now on a signal ends the process in order.
+    let (mut interrupt, mut terminate) = {
+        let _inside = runtime.enter();
+        (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?)
+    };
+    let mounted = Arc::new(mount(Arc::new(bare), &args.mountpoint, &options, runtime.handle())?);
+    let ending = Arc::clone(&mounted);
+    runtime.spawn(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+        let unmounted = tokio::task::spawn_blocking(move || ending.unmount()).await;
+        if let Ok(Err(error)) = unmounted {
+            eprintln!("larder: {error}");
+        }
+    });
+    mounted.wait().context("the mount failed")?;
+    Ok(ExitCode::SUCCESS)
+}
