@@ -62,7 +62,8 @@ pub fn run(
     keep: &mut dyn FnMut(&[record::Test]) -> Result<()>,
 ) -> Result<Done> {
     let started = Instant::now();
-    let steps = suite.tests.len() * targets.len() * limits.rounds_max as usize;
+    let runs = |target: &Target| suite.tests.iter().filter(|test| target.runs(test)).count();
+    let steps = targets.iter().map(runs).sum::<usize>() * limits.rounds_max as usize;
     let progress = Progress::start(suite.name, steps as u64);
     let tests = suite.tests.iter().map(blank).collect();
     let mut runner = Runner { suite, targets, interrupted, progress, tests, checks: Vec::new() };
@@ -123,7 +124,7 @@ impl Runner<'_> {
         }
         for index in 0..self.suite.tests.len() {
             for target in &order {
-                if self.is_interrupted() || !target.tests.includes(&self.suite.tests[index]) {
+                if self.is_interrupted() || !target.runs(&self.suite.tests[index]) {
                     continue;
                 }
                 let sample = match unfurnished.get(&target.name) {
@@ -155,7 +156,7 @@ impl Runner<'_> {
     }
 
     fn fill(&self, target: &Target, round: u32) -> Result<()> {
-        for test in self.suite.tests.iter().filter(|test| target.tests.includes(test)) {
+        for test in self.suite.tests.iter().filter(|test| target.runs(test)) {
             for place in self.suite.work_dirs(test, target, round) {
                 let dir = place.back.clone().unwrap_or_else(|| place.dir.clone());
                 let place = WorkDir { dir, ..place };
@@ -204,7 +205,7 @@ impl Runner<'_> {
     fn clear(&self, target: &Target, round: u32) {
         let name = format!("{}-{round}", self.suite.name);
         // Only a client's own mount may know what it has made.
-        for test in self.suite.tests.iter().filter(|test| target.tests.includes(test)) {
+        for test in self.suite.tests.iter().filter(|test| target.runs(test)) {
             for place in self.suite.work_dirs(test, target, round) {
                 // Files that stay are reported below.
                 let _ = fs::remove_dir_all(place.dir);
@@ -398,6 +399,7 @@ mod tests {
             own_mounts: false,
             confinement: None,
             disk_latency: None,
+            rounds: crate::suite::ROUNDS,
         }
     }
 

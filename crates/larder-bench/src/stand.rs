@@ -12,16 +12,18 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::Arc;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use tempfile::TempDir;
 
 mod beside;
 mod confined;
 mod contestant;
 mod ganesha;
+mod memory;
+mod mount;
+mod passthrough;
 mod served;
 mod volume;
 
@@ -31,6 +33,9 @@ pub use confined::Confinement;
 use confined::{Disk, Group};
 pub use contestant::{Contestant, LARDER, PLAIN, Server, contestants};
 use ganesha::{Ganesha, Renewal};
+use memory::MemoryVolume;
+use mount::Mount;
+use passthrough::Passthrough;
 pub use served::Protocol;
 use served::{Export, How, Names, spawn_at};
 pub use volume::Parts;
@@ -39,7 +44,7 @@ use volume::Volume;
 use crate::link::netns::Netns;
 use crate::link::proxy::{self, Proxy};
 use crate::link::{Shape, measure};
-use crate::process::{self, succeed_within};
+use crate::process;
 use crate::record::Link;
 use crate::rpc::Counter;
 use crate::target::{Target, mount_of};
@@ -48,11 +53,10 @@ use crate::target::{Target, mount_of};
 const PORT: u16 = 12049;
 /// The same, for the server that answers changes of names before they are on its disk.
 const ASYNCHRONOUS_PORT: u16 = 12050;
+/// Where the volume with a memory disk listens, and at the two ports behind it.
+const MEMORY_PORT: u16 = 12060;
 /// Where the first volume listens; each takes as many ports as it has servers.
 const VOLUME_PORT: u16 = 12100;
-
-/// Longest wait for a command of ours: an unmount writes back.
-const COMMAND_MAX: Duration = Duration::from_secs(120);
 
 /// Memory of each of our mounts: the same for all.
 const MEMORY: &str = "memory=256M";
@@ -81,12 +85,15 @@ pub struct Stand {
     asynchronous: Option<Export>,
     ganeshas: Vec<(&'static str, Ganesha)>,
     volumes: Vec<(&'static str, Volume)>,
+    memory: Option<MemoryVolume>,
+    far: Option<(Proxy, Export)>,
     groups: Vec<Group>,
     way: Way,
     shape: Shape,
     link: Link,
     disk: Option<Disk>,
     disk_latency: Option<Duration>,
+    passthrough: Option<Passthrough>,
     beside: Vec<Beside>,
     unconfined: Option<String>,
     top: TempDir,
@@ -167,12 +174,15 @@ impl Stand {
             asynchronous: None,
             ganeshas: Vec::new(),
             volumes: Vec::new(),
+            memory: None,
+            far: None,
             groups,
             way,
             shape,
             link,
             disk,
             disk_latency,
+            passthrough: None,
             beside: Vec::new(),
             unconfined,
             top,
@@ -192,7 +202,9 @@ impl Stand {
             let group = |disk: &Disk| disk.growing_group(ganesha::OWN);
             let group = self.disk.as_ref().map(group).transpose()?;
             let at = self.disk.as_ref().map_or(self.top.path(), Disk::mountpoint);
-            let (state, dir) = (self.top.path().join("servers").join(name), at.join(name));
+            // Its configuration has no way to write a space.
+            let word = name.replace(' ', "-");
+            let (state, dir) = (self.top.path().join("servers").join(&word), at.join(&word));
             let server = Ganesha::start(&state, &dir, group.as_ref());
             self.groups.extend(group);
             self.ganeshas.push((name, server?));
@@ -240,6 +252,40 @@ impl Stand {
         let volume = Volume::start(&self.larder, &dir, parts, address, netns)?;
         self.volumes.push((name, volume));
         Ok(&self.volumes.last().expect("just started").1)
+    }
+
+    /// The volume with a memory disk, which is started when it is first requested.
+    fn memory(&mut self, size: &str) -> Result<&MemoryVolume> {
+        if self.memory.is_none() {
+            let (address, netns) = match &self.way {
+                Way::Loopback => (Ipv4Addr::LOCALHOST, None),
+                Way::Netns(netns) => (netns.inside(), Some(netns)),
+                Way::Proxy(_) => bail!("the disks of a volume are not behind the proxy"),
+            };
+            let dir = self.top.path().join("volumes").join("memory");
+            let address = (address, MEMORY_PORT).into();
+            let started =
+                MemoryVolume::start(&self.larder, &dir, size, self.disk_latency, address, netns);
+            self.memory = Some(started?);
+        }
+        Ok(self.memory.as_ref().expect("just started"))
+    }
+
+    /// Our server of a directory of its own behind a proxy, which are started when they are first
+    /// requested. They and their clients are where we are.
+    fn far(&mut self, delay: Duration) -> Result<&(Proxy, Export)> {
+        if self.far.is_none() {
+            let dir = self.top.path().join("far");
+            fs::create_dir(&dir)?;
+            let (names, disk_latency) = (Names::Durable, self.disk_latency);
+            let how = How { names, disk_latency, group: self.groups.first() };
+            let here = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+            let export = Export::nfs(&self.larder, &dir, here, None, how)?;
+            let shape = Shape { delay, ..Shape::default() };
+            let proxy = Proxy::start(&proxy::Options::to(export.address, shape))?;
+            self.far = Some((proxy, export));
+        }
+        Ok(self.far.as_ref().expect("just started"))
     }
 
     /// Where clients reach the server.
@@ -366,7 +412,10 @@ impl Stand {
         }
         let server = match contestant.server {
             Server::Ganesha => self.ganesha_of(contestant.name).map(|ganesha| &ganesha.netns),
-            Server::Own | Server::Asynchronous | Server::Volume(_) => self.netns(),
+            Server::Own | Server::Asynchronous | Server::Volume(_) | Server::Memory(_) => {
+                self.netns()
+            }
+            Server::Far(_) => None,
         };
         let netns = match server.filter(|_| self.own_namespaces) {
             Some(server) => {
@@ -376,15 +425,11 @@ impl Stand {
             }
             None => None,
         };
-        let mount = Arc::new(Mount {
-            larder: self.larder.clone(),
-            source: served.source.clone(),
-            mountpoint: home.join("mnt"),
-            cache: contestant.cached.then(|| home.join("cache")),
-            options: options.join(","),
-            netns,
-            mounted: Mutex::new(false),
-        });
+        let cache = contestant.cached.then(|| home.join("cache"));
+        let (larder, source) = (self.larder.clone(), served.source.clone());
+        let mountpoint = home.join("mnt");
+        let mount = Mount::new(larder, source, mountpoint, cache, options.join(","), netns);
+        let mount = Arc::new(mount);
         self.mounts.push(mount.clone());
         mount.mount()?;
         Ok(mount)
@@ -425,6 +470,29 @@ impl Stand {
                     processes: vec![("server_cpu_s", ganesha.pid())],
                 })
             }
+            Server::Memory(size) => {
+                let volume = self.memory(size)?;
+                Ok(Served {
+                    source: volume.source(),
+                    options: volume.options(),
+                    exported: None,
+                    disks: Some(volume.dir.clone()),
+                    renewal: None,
+                    processes: vec![("server_cpu_s", volume.pid())],
+                })
+            }
+            Server::Far(delay) => {
+                let protocol = self.protocol;
+                let (proxy, export) = self.far(delay)?;
+                Ok(Served {
+                    source: protocol.source(proxy.address()),
+                    options: protocol.options().iter().map(ToString::to_string).collect(),
+                    exported: Some(export.dir.clone()),
+                    disks: None,
+                    renewal: None,
+                    processes: vec![("server_cpu_s", export.pid())],
+                })
+            }
             Server::Volume(parts) => {
                 let volume = self.volume(contestant.name, parts)?;
                 Ok(Served {
@@ -439,17 +507,24 @@ impl Stand {
         }
     }
 
-    /// A file system of this machine, made for the run if it has to be.
+    /// A file system of this machine, made for the run if it has to be; if it is mounted for each
+    /// client, so many times.
     ///
     /// # Errors
     /// If it cannot be made here.
-    pub fn beside(&mut self, local: Local) -> Result<Target> {
+    pub fn beside(&mut self, local: Local, clients: u32) -> Result<Target> {
         match local {
-            Local::Disk => Ok(self.local()),
+            Local::Disk => Ok(Target { tests: local.tests(), ..self.local() }),
             Local::Synchronous | Local::Memory => {
                 let beside = Beside::create(self.top.path(), local)?;
                 let target = beside.target(local);
                 self.beside.push(beside);
+                Ok(target)
+            }
+            Local::Passthrough => {
+                let passthrough = Passthrough::start(&self.larder, self.top.path(), clients)?;
+                let target = passthrough.target();
+                self.passthrough = Some(passthrough);
                 Ok(target)
             }
         }
@@ -478,99 +553,6 @@ struct Served {
     renewal: Option<Renewal>,
     /// The label for its processes' time, and the leaders of their groups.
     processes: Vec<(&'static str, u32)>,
-}
-
-/// A mount of ours that is unmounted when the stand is dropped.
-#[derive(Debug)]
-struct Mount {
-    larder: PathBuf,
-    source: String,
-    mountpoint: PathBuf,
-    cache: Option<PathBuf>,
-    options: String,
-    /// Where its daemon runs, if not where we do.
-    netns: Option<Netns>,
-    mounted: Mutex<bool>,
-}
-
-/// The part that we read of what `larder status --json` prints.
-#[derive(serde::Deserialize)]
-struct Status {
-    worker_pid: u32,
-    supervisor_pid: Option<u32>,
-    cache: Option<CacheState>,
-}
-
-#[derive(serde::Deserialize)]
-struct CacheState {
-    #[serde(default)]
-    commits: u64,
-    #[serde(default)]
-    logged: u64,
-}
-
-impl Mount {
-    fn command(&self) -> Command {
-        process::larder_of(&self.larder, &self.mountpoint)
-    }
-
-    fn mount(&self) -> Result<()> {
-        let mut mounted = self.mounted();
-        let mut command = self.command();
-        command.args(["mount", &self.source]).arg(&self.mountpoint).arg("--cache");
-        match &self.cache {
-            Some(dir) => command.arg(dir),
-            None => command.arg("none"),
-        };
-        command.args(["-o", &self.options]);
-        match &self.netns {
-            Some(netns) => netns.enter(|| succeed_within(&mut command, COMMAND_MAX))??,
-            None => succeed_within(&mut command, COMMAND_MAX)?,
-        };
-        *mounted = true;
-        Ok(())
-    }
-
-    fn unmount(&self) -> Result<()> {
-        let mut mounted = self.mounted();
-        if std::mem::take(&mut *mounted) {
-            let mut command = self.command();
-            succeed_within(command.arg("umount").arg(&self.mountpoint), COMMAND_MAX)?;
-        }
-        Ok(())
-    }
-
-    fn restart(&self, empty: bool) -> Result<()> {
-        self.unmount()?;
-        if let (true, Some(cache)) = (empty, &self.cache) {
-            fs::remove_dir_all(cache).context("cannot empty the cache")?;
-        }
-        self.mount()
-    }
-
-    /// Its cost so far, by name; nothing if its daemon cannot be asked.
-    fn costs(&self) -> Vec<(&'static str, f64)> {
-        let mut command = self.command();
-        command.args(["status", "--json"]).arg(&self.mountpoint);
-        let told = succeed_within(&mut command, COMMAND_MAX).ok();
-        let status: Option<Status> = told.and_then(|told| serde_json::from_str(&told).ok());
-        let Some(Status { worker_pid, supervisor_pid, cache }) = status else { return Vec::new() };
-        let all = std::iter::once(worker_pid).chain(supervisor_pid);
-        let mut costs = vec![
-            ("daemon_cpu_s", all.map(process::cpu_of_process_s).sum()),
-            ("daemon_switches", process::switches_of_process(worker_pid)),
-            ("daemon_file_calls", process::file_calls_of_process(worker_pid)),
-        ];
-        if let Some(cache) = cache {
-            costs.push(("index_commits", cache.commits as f64));
-            costs.push(("index_log_writes", cache.logged as f64));
-        }
-        costs
-    }
-
-    fn mounted(&self) -> MutexGuard<'_, bool> {
-        self.mounted.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Drop for Stand {

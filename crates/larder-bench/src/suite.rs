@@ -95,7 +95,12 @@ pub struct Suite {
     pub confinement: Option<Confinement>,
     /// How long each operation of the server's disk takes, if not the machine's own time.
     pub disk_latency: Option<Duration>,
+    /// Most rounds, unless a run asks for another number.
+    pub rounds: u32,
 }
+
+/// Most rounds of a suite that has no reason for another number.
+pub const ROUNDS: u32 = 5;
 
 /// A step for one copy while the time is not measured.
 pub type Untimed = Arc<dyn Fn(&WorkDir) -> Result<()> + Send + Sync>;

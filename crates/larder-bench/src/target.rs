@@ -36,8 +36,8 @@ pub struct Target {
     pub options: String,
     /// Version of what serves it, for the report.
     pub version: String,
-    /// The tests that it runs.
-    pub tests: Chosen,
+    /// The tests that it runs: those that one of these chooses. Empty: all.
+    pub tests: &'static [Chosen],
 }
 
 /// Some of a suite's tests.
@@ -45,16 +45,21 @@ pub struct Target {
 pub struct Chosen {
     /// Of these names; empty: of any.
     pub names: &'static [&'static str],
-    /// Of so many copies; `None`: of any number.
-    pub copies: Option<u32>,
+    /// Of one of these numbers of copies; empty: of any number.
+    pub copies: &'static [u32],
 }
 
 impl Chosen {
     /// Whether a test is one of them.
-    pub fn includes(self, test: &Test) -> bool {
+    fn includes(self, test: &Test) -> bool {
         (self.names.is_empty() || self.names.contains(&test.name))
-            && self.copies.is_none_or(|copies| copies == test.copies)
+            && (self.copies.is_empty() || self.copies.contains(&test.copies))
     }
+}
+
+/// Whether a test is among what is chosen.
+pub fn includes(chosen: &[Chosen], test: &Test) -> bool {
+    chosen.is_empty() || chosen.iter().any(|one| one.includes(test))
 }
 
 /// The cost of processes so far, by name with unit: CPU time, changes of thread, calls, commits.
@@ -77,7 +82,7 @@ impl Target {
             restart: None,
             options: String::new(),
             version: String::new(),
-            tests: Chosen::default(),
+            tests: &[],
         }
     }
 
@@ -112,6 +117,11 @@ impl Target {
             target.disks.push(disk);
         }
         Ok(target)
+    }
+
+    /// Whether it runs a test.
+    pub fn runs(&self, test: &Test) -> bool {
+        includes(self.tests, test)
     }
 
     /// Where a copy works, from 0.

@@ -190,7 +190,9 @@ mod tests {
             clock.advance(takes);
             assert_eq!(clock.next_wake(), Some(begin + takes * 2), "the other waits its turn");
             clock.advance(takes);
-            syncs.map(|sync| sync.join().unwrap().unwrap());
+            for sync in syncs {
+                sync.join().unwrap().unwrap();
+            }
         });
     }
 }

@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::Result;
 
 use crate::process::succeed;
-use crate::target::{Target, mount_of};
+use crate::target::{Chosen, Target, mount_of};
 
 /// Size of a disk that is made for a run, in bytes: a sparse file.
 const DISK_BYTES: u64 = 4 << 30;
@@ -22,12 +22,14 @@ pub enum Local {
     Synchronous,
     /// A tmpfs.
     Memory,
+    /// A tmpfs, behind FUSE and nothing else: one mount for each client.
+    Passthrough,
 }
 
 /// Those that a suite measures, if it measures any.
 pub fn locals(suite: &str) -> &'static [Local] {
     match suite {
-        "mbfs" => &[Local::Disk, Local::Synchronous, Local::Memory],
+        "mbfs" => &[Local::Disk, Local::Synchronous, Local::Memory, Local::Passthrough],
         _ => &[Local::Disk],
     }
 }
@@ -39,6 +41,20 @@ impl Local {
             Local::Disk => "local",
             Local::Synchronous => "local sync",
             Local::Memory => "tmpfs",
+            Local::Passthrough => "passthrough",
+        }
+    }
+
+    /// The tests of a suite that it runs; empty: all.
+    pub(super) fn tests(self) -> &'static [Chosen] {
+        /// Works beside those that were published with `mbfs`: of these it runs one, on the disk.
+        const PUBLISHED: Chosen = Chosen {
+            names: &["large-write", "small-file", "untar", "edit", "andrew"],
+            copies: &[],
+        };
+        match self {
+            Local::Disk => &[],
+            Local::Synchronous | Local::Memory | Local::Passthrough => &[PUBLISHED],
         }
     }
 }
@@ -58,7 +74,7 @@ impl Beside {
         let mountpoint = top.join(local.name().replace(' ', "-"));
         fs::create_dir(&mountpoint)?;
         let mut mount = Command::new("mount");
-        if local == Local::Memory {
+        if matches!(local, Local::Memory | Local::Passthrough) {
             mount.args(["-t", "tmpfs", "tmpfs"]);
         } else {
             let image = top.join("synchronous.img");
@@ -70,9 +86,14 @@ impl Beside {
         Ok(Beside { mountpoint })
     }
 
+    pub(super) fn mountpoint(&self) -> &Path {
+        &self.mountpoint
+    }
+
     pub(super) fn target(&self, local: Local) -> Target {
         let mut target = Target::new(local.name(), &self.mountpoint);
         target.options = mount_of(&self.mountpoint).unwrap_or_default();
+        target.tests = local.tests();
         // All of a tmpfs is in memory, before a test and after it.
         if local != Local::Memory {
             target.disks = vec![self.mountpoint.clone()];

@@ -1,7 +1,11 @@
 //! The contestants: each is a client of ours, and the server that it mounts.
 
+mod mbfs;
+
 use super::served::Protocol;
 use super::volume::Parts;
+use std::time::Duration;
+
 use crate::target::Chosen;
 
 /// A client of ours that is to be measured.
@@ -14,7 +18,7 @@ pub struct Contestant {
     /// Further mount options.
     pub options: &'static [&'static str],
     /// The tests that it runs.
-    pub tests: Chosen,
+    pub tests: &'static [Chosen],
     /// Whose export it mounts.
     pub server: Server,
 }
@@ -22,7 +26,8 @@ pub struct Contestant {
 impl Contestant {
     /// Whether a share cannot offer what it mounts, or how.
     fn is_of_nfs_alone(&self) -> bool {
-        self.server == Server::Asynchronous || self.options.contains(&"exclusive")
+        matches!(self.server, Server::Asynchronous | Server::Far(_))
+            || self.options.contains(&"exclusive")
     }
 
     /// Whether its server is made slow.
@@ -43,16 +48,16 @@ pub enum Server {
     Ganesha,
     /// A volume of its own, of the same disk.
     Volume(Parts),
+    /// A volume that all contestants with this server share, on a disk as slow as the stand's, with
+    /// a memory disk of this size, as `larder serve --memory` takes it.
+    Memory(&'static str),
+    /// Ours, of a directory of its own, with this delay each way between it and its clients.
+    Far(Duration),
 }
 
 /// Through the persistent cache.
-pub const LARDER: Contestant = Contestant {
-    name: "larder",
-    cached: true,
-    options: &[],
-    tests: Chosen { names: &[], copies: None },
-    server: Server::Own,
-};
+pub const LARDER: Contestant =
+    Contestant { name: "larder", cached: true, options: &[], tests: &[], server: Server::Own };
 /// The reference client: the same code, timeouts and memory, no cache on disk.
 pub const PLAIN: Contestant = Contestant { name: "plain", cached: false, ..LARDER };
 
@@ -69,7 +74,8 @@ pub fn contestants(suite: &str, protocol: Protocol) -> Vec<Contestant> {
         let parts = Parts { setup, disks: 1, rate: None };
         plain(name, &[], Server::Volume(parts))
     };
-    let tests = Chosen { names: &["small-writes"], copies: None };
+    const SMALL_WRITES: &[Chosen] = &[Chosen { names: &["small-writes"], copies: &[] }];
+    let tests = SMALL_WRITES;
     let synchronous = Contestant { name: "plain-sync", options: &["sync"], tests, ..PLAIN };
     match suite {
         "badros" => vec![LARDER, PLAIN, synchronous],
@@ -88,46 +94,29 @@ pub fn contestants(suite: &str, protocol: Protocol) -> Vec<Contestant> {
             plain("nfs", &[], Server::Ganesha),
         ],
         "mbfs" => {
-            let classes = CLASSES.map(|(name, options)| Contestant { name, options, ..LARDER });
-            let plain_async = plain("plain async names", &[], Server::Asynchronous);
-            let mut all: Vec<Contestant> =
-                classes.into_iter().chain([PLAIN, plain_async]).collect();
+            let mut all = mbfs::contestants();
             all.retain(|one| protocol == Protocol::Nfs || !one.is_of_nfs_alone());
             all
         }
-        "disks" => DISKS.map(|(name, disks)| several(name, disks)).to_vec(),
+        "disks" => DISKS.map(|(name, disks, tests)| several(name, disks, tests)).to_vec(),
         _ => vec![LARDER, PLAIN],
     }
 }
 
-/// Mounts of suite `mbfs`: each class, with names that are made on this machine and at the server.
-/// `edited` is the default class of a mount.
-const CLASSES: [(&str, &[&str]); 8] = [
-    ("larder scratch exclusive", &["class=scratch", "exclusive"]),
-    ("larder scratch", &["class=scratch"]),
-    ("larder generated exclusive", &["class=generated", "exclusive"]),
-    ("larder generated", &["class=generated"]),
-    ("larder edited exclusive", &["class=edited", "exclusive"]),
-    ("larder edited", &["class=edited"]),
-    ("larder critical exclusive", &["class=critical", "exclusive"]),
-    ("larder critical", &["class=critical"]),
-];
-
 /// Volumes of suite `disks`: as many disks as clients.
-const DISKS: [(&str, u16); 7] = [
-    ("1 disk", 1),
-    ("2 disks", 2),
-    ("3 disks", 3),
-    ("4 disks", 4),
-    ("5 disks", 5),
-    ("6 disks", 6),
-    ("7 disks", 7),
+const DISKS: [(&str, u16, &[Chosen]); 7] = [
+    ("1 disk", 1, &[Chosen { names: &[], copies: &[1] }]),
+    ("2 disks", 2, &[Chosen { names: &[], copies: &[2] }]),
+    ("3 disks", 3, &[Chosen { names: &[], copies: &[3] }]),
+    ("4 disks", 4, &[Chosen { names: &[], copies: &[4] }]),
+    ("5 disks", 5, &[Chosen { names: &[], copies: &[5] }]),
+    ("6 disks", 6, &[Chosen { names: &[], copies: &[6] }]),
+    ("7 disks", 7, &[Chosen { names: &[], copies: &[7] }]),
 ];
 /// As fast as one of their disks: so slow that seven, on one machine, are no faster together.
 const DISKS_RATE: &str = "8MB/s";
 
-fn several(name: &'static str, disks: u16) -> Contestant {
+fn several(name: &'static str, disks: u16, tests: &'static [Chosen]) -> Contestant {
     let server = Server::Volume(Parts { setup: "secure", disks, rate: Some(DISKS_RATE) });
-    let tests = Chosen { names: &[], copies: Some(disks.into()) };
     Contestant { name, server, tests, ..PLAIN }
 }

@@ -126,20 +126,20 @@ impl Drop for Volume {
 }
 
 /// Starts a part, which leads a group: Ctrl-C ends the run, and the run ends its servers.
-fn spawn(command: &mut Command, log: &Path, netns: Option<&Netns>) -> Result<Child> {
+pub(super) fn spawn(command: &mut Command, log: &Path, netns: Option<&Netns>) -> Result<Child> {
     log_to(command, log)?;
     spawn_at(command.process_group(0), netns)
 }
 
 /// A certificate, its key, and the authority that vouches for it, as files.
-struct Tls {
-    authority: PathBuf,
-    certificate: PathBuf,
-    key: PathBuf,
+pub(super) struct Tls {
+    pub(super) authority: PathBuf,
+    pub(super) certificate: PathBuf,
+    pub(super) key: PathBuf,
 }
 
 /// Makes a certificate for an address.
-fn certify(dir: &Path, address: IpAddr) -> Result<Tls> {
+pub(super) fn certify(dir: &Path, address: IpAddr) -> Result<Tls> {
     let mut params = CertificateParams::new(Vec::new())?;
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let key = KeyPair::generate()?;

@@ -11,7 +11,7 @@ use anyhow::{Result, ensure};
 
 use super::andrew::{self, Tree};
 use super::archive::{self, Archive};
-use super::{Before, Outcome, Size, Suite, Test, WorkDir, write_pattern};
+use super::{Before, Outcome, ROUNDS, Size, Suite, Test, WorkDir, write_pattern};
 use crate::data::{Pattern, Random};
 
 /// Numbers of copies.
@@ -74,6 +74,7 @@ pub(super) fn suite(size: Size) -> Suite {
         own_mounts: false,
         confinement: None,
         disk_latency: None,
+        rounds: ROUNDS,
     }
 }
 
@@ -103,7 +104,7 @@ fn tests(scale: Scale, copies: u32) -> Vec<Test> {
         test("read-big-again", copies, move |place| read_big(place, scale)),
         test("copy-big", copies, move |place| copy_big(place, scale)),
         test("random-reads", copies, move |place| random_reads(place, scale)),
-        test("small-writes", copies, move |place| small_writes(place, scale)),
+        test("small-writes", copies, move |place| small_writes(place, scale.small_writes)),
         test("small-rw", copies, move |place| small_rw(place, scale)),
     ]
 }
@@ -180,14 +181,15 @@ fn integers(count: u32) -> String {
     (1..=count).map(|i| i.to_string()).collect()
 }
 
-fn small_writes(place: &WorkDir, scale: Scale) -> Result<Outcome> {
+/// Appends the integers from 1 to `count` to one file, each by a write of its own.
+pub(super) fn small_writes(place: &WorkDir, count: u32) -> Result<Outcome> {
     let path = place.at("log");
     let mut file = File::create(&path)?;
-    for i in 1..=scale.small_writes {
+    for i in 1..=count {
         file.write_all(i.to_string().as_bytes())?;
     }
     drop(file);
-    Outcome::checked_at_end(move || check_integers(&path, scale.small_writes))
+    Outcome::checked_at_end(move || check_integers(&path, count))
 }
 
 fn small_rw(place: &WorkDir, scale: Scale) -> Result<Outcome> {

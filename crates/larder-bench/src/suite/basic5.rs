@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context, Result};
 
 use super::pieces::Content;
-use super::{Before, Outcome, Size, Suite, Test, WorkDir};
+use super::{Before, Outcome, ROUNDS, Size, Suite, Test, WorkDir};
 use crate::data::{Pattern, Stamped, Stamps};
 use crate::stand::Confinement;
 
@@ -42,6 +42,7 @@ pub(super) fn suite(size: Size) -> Suite {
         own_mounts: false,
         confinement: Some(SERVER),
         disk_latency: None,
+        rounds: ROUNDS,
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 
-use super::{Before, Outcome, Size, Suite, Test, WorkDir, read_pattern, write_pattern};
+use super::{Before, Outcome, ROUNDS, Size, Suite, Test, WorkDir, read_pattern, write_pattern};
 use crate::data::Pattern;
 
 /// The file's name.
@@ -45,6 +45,7 @@ pub(super) fn suite(size: Size) -> Suite {
         own_mounts: false,
         confinement: None,
         disk_latency: None,
+        rounds: ROUNDS,
     }
 }
 

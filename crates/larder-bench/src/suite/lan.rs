@@ -15,7 +15,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::archive::{self, Archive};
 use super::command::run;
-use super::{Before, Outcome, Size, Suite, Test, WorkDir, read_pattern, write_pattern};
+use super::{Before, Outcome, ROUNDS, Size, Suite, Test, WorkDir, read_pattern, write_pattern};
 use crate::data::Pattern;
 
 /// How much there is of everything.
@@ -57,6 +57,7 @@ pub(super) fn suite(size: Size) -> Suite {
         own_mounts: false,
         confinement: None,
         disk_latency: None,
+        rounds: ROUNDS,
     }
 }
 

@@ -2,12 +2,13 @@
 //! to 10 clients at once. A client is a parallel copy in a directory of its own.
 
 mod edit;
+mod further;
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
@@ -16,15 +17,25 @@ use super::archive::{self, Archive};
 use super::{Before, Outcome, Size, Suite, Test, WorkDir, write_pattern};
 use crate::data::Pattern;
 use edit::Edits;
+use further::Further;
 
 /// How much there is of everything.
 #[derive(Clone, Copy, Debug)]
 struct Scale {
     large_bytes: u64,
-    small_files: u32,
+    small_files: SmallFiles,
     archive: Archive,
     edits: Edits,
     tree: Tree,
+    further: Further,
+}
+
+/// Files that a client makes, writes and removes.
+#[derive(Clone, Copy, Debug)]
+struct SmallFiles {
+    count: u32,
+    /// After this, no further one is begun.
+    time_max: Duration,
 }
 
 const SMALL_BYTES: usize = 1024;
@@ -34,48 +45,80 @@ const PIECE_BYTES: usize = 64 << 10;
 /// The time of a disk operation in 1999.
 const DISK_LATENCY: Duration = Duration::from_millis(10);
 
+/// Most rounds, because a server with that disk takes minutes for one.
+const ROUNDS: u32 = 3;
+
 const LARGE: &str = "large";
 const SMALL: &str = "small";
 
+impl Scale {
+    fn of(size: Size) -> Scale {
+        Scale {
+            large_bytes: size.pick_of(1_000_000, 4_000_000, 10_000_000),
+            small_files: SmallFiles {
+                count: size.pick_of(10, 100, 100),
+                time_max: size.pick_of(
+                    Duration::from_secs(60),
+                    Duration::from_millis(500),
+                    Duration::from_secs(1),
+                ),
+            },
+            archive: Archive::of_files(size.pick_of(4, 6, 20), 8000),
+            edits: Edits { each: size.pick_of(2, 1, 4) },
+            tree: Tree {
+                dirs: size.pick_of(3, 3, 7),
+                files: size.pick_of(6, 8, 24),
+                sources: size.pick_of(2, 2, 6),
+                ..Tree::original(Size::Smoke)
+            },
+            further: Further::of(size),
+        }
+    }
+}
+
 /// The suite.
 pub(super) fn suite(size: Size) -> Suite {
-    let scale = Scale {
-        large_bytes: size.pick(1_000_000, 10_000_000),
-        small_files: size.pick(20, 100),
-        archive: Archive::of(size),
-        edits: Edits { each: size.pick(3, 20) },
-        tree: Tree { sources: size.pick(4, 24), ..Tree::original(size) },
-    };
-    let clients: &[u32] = size.pick_of(&[1, 3], &[1, 2, 4], &[1, 2, 4, 6, 8, 10]);
+    let scale = Scale::of(size);
+    let clients: &[u32] = size.pick_of(&[1, 3], &[1, 10], &[1, 2, 4, 6, 8, 10]);
+    // What reads a large file from the server's memory goes first: others have that forgotten.
+    let mut tests = scale.further.tests();
+    tests.extend(clients.iter().flat_map(|clients| published(scale, *clients)));
     Suite {
         name: "mbfs",
         method: method(scale),
-        tests: clients.iter().flat_map(|clients| tests(scale, *clients)).collect(),
+        tests,
         furnish: Arc::new(|_| Ok(())),
         link_bits_per_s: None,
         own_mounts: true,
         confinement: None,
         disk_latency: Some(DISK_LATENCY),
+        rounds: ROUNDS,
     }
 }
 
 fn method(scale: Scale) -> Vec<String> {
-    let Scale { large_bytes, small_files, edits, .. } = scale;
-    vec![
-        "Every client is a mount of its own on this machine, with a cache, connections and (as root) a network namespace of its own, and works in a directory of its own; the time is until the last one is done. Before each work, memory forgets all files on client and server; compiler and tar are then brought back, being no part of what is measured.".to_owned(),
+    let Scale { large_bytes, small_files, edits, tree, .. } = scale;
+    let Tree { dirs, files, sources, .. } = tree;
+    let mut all = vec![
+        "Every client is a mount of its own on this machine, with a cache, connections and (as root) a network namespace of its own, and works in a directory of its own; the time is until the last one is done. Before each published work, memory forgets all files on client and server; compiler and tar are then brought back, being no part of what is measured.".to_owned(),
         format!("large-write copies a file of {} MB that was then read once, by reads and writes of 64 KiB, so that no file system shares blocks in place of copying.", large_bytes / 1_000_000),
-        format!("small-file makes, writes ({SMALL_BYTES} bytes) and deletes {small_files} files per client, one after the other: files of all clients per second. What was deleted cannot be compared; that its names are gone is checked at once, that nothing stayed after the last work."),
+        format!("small-file makes, writes ({SMALL_BYTES} bytes) and deletes {} files per client, one after the other, and begins none after {:?}: files of all clients per second. What was deleted cannot be compared; that its names are gone is checked at once, that nothing stayed after the last work.", small_files.count, small_files.time_max),
         format!("untar unpacks {}, with the system's tar.", scale.archive.shown()),
         format!("edit: {} texts are replaced as editors do (read, write a new file, fsync, rename over the old one, fsync the directory), as many pages are rewritten in place and fsynced, as many messages are appended to a mailbox, each fsynced, marked as read in place, each fsynced, and the mailbox is then replaced without the old ones.", edits.each),
-        "andrew: make directories, copy, scan once, read once, compile. The compilers' CPU time (user and system, in steps of 10 ms) is subtracted; of parallel clients their sum by the number of processors that they can use at once, so what remains is the waiting that compiling did not hide. System time counts: what the kernel does for a file system within the compiler is subtracted too.".to_owned(),
+        format!("andrew: make {dirs} directories, copy {files} files into them, scan once, read once, compile {sources}. The compilers' CPU time (user and system, in steps of 10 ms) is subtracted; of parallel clients their sum by the number of processors that they can use at once, so what remains is the waiting that compiling did not hide. System time counts: what the kernel does for a file system within the compiler is subtracted too."),
+    ];
+    all.extend(scale.further.method());
+    all.extend([
         "What was written is compared after the last work.".to_owned(),
-        format!("Without --target, each operation of the server's disk (a sync of a file or directory, a read that is not in its memory) takes {} ms, one after the other, beside what the machine's own disk takes. Names and attributes are on it when the server answers, except for \"plain async names\", which mounts a second server of ours that does not wait for them. local, local sync (ext4, sync and dirsync) and tmpfs are this machine's, at its speed.", DISK_LATENCY.as_millis()),
-        "Mounts with a class of durability have it for all files. \"exclusive\": names are made on the client's machine, where the class allows it; on the others they are at the server when a call returns. What a class lets stay on the client's machine is not sent within the time that is measured.".to_owned(),
-    ]
+        format!("Without --target, each operation of the disk of our servers (a sync of a file or directory; of the export also a read that is not in its memory) takes {} ms, one after the other, beside what the machine's own disk takes. Names and attributes are on it when the server answers, except for \"plain async names\", which mounts a second server of ours that does not wait for them.", DISK_LATENCY.as_millis()),
+        "plain writes as the kernel's NFS client does: asynchronously, by WRITE UNSTABLE, with COMMIT at close; \"plain sync\" has each write on the server's disk when it returns. nfs-ganesha has the machine's own disk, at its speed. So have local (ext4), local sync (ext4, sync and dirsync), and tmpfs. passthrough is a tmpfs behind FUSE and nothing else: no cache, no server.".to_owned(),
+        "Mounts with a class of durability have it for all files. \"exclusive\": names are made on the client's machine, where the class allows it; on the others they are at the server when a call returns. \"volume\": a volume of our own servers with a memory disk, where names are on its other disk when a call returns. What a class lets stay on the client's machine is not sent within the time that is measured.".to_owned(),
+    ]);
+    all
 }
 
-fn tests(scale: Scale, clients: u32) -> Vec<Test> {
-    let Scale { large_bytes, small_files, archive, edits, tree } = scale;
+fn published(scale: Scale, clients: u32) -> Vec<Test> {
+    let Scale { large_bytes, small_files, archive, edits, tree, .. } = scale;
     let cold = Before::DropMemory;
     let small_file = Arc::new(move |place: &WorkDir| small_file(place, small_files));
     vec![
@@ -121,17 +164,20 @@ fn copy(place: &WorkDir, bytes: u64) -> Result<Outcome> {
     })
 }
 
-fn small_file(place: &WorkDir, count: u32) -> Result<Outcome> {
+fn small_file(place: &WorkDir, files: SmallFiles) -> Result<Outcome> {
     let dir = place.at(SMALL);
     let content = Pattern(u64::from(place.copy)).bytes(SMALL_BYTES);
-    for i in 0..count {
-        let path = dir.join(format!("small-{i}"));
+    let (started, mut made) = (Instant::now(), 0);
+    while made < files.count && started.elapsed() < files.time_max {
+        let path = dir.join(format!("small-{made}"));
         let mut file = File::create_new(&path)?;
         file.write_all(&content)?;
         drop(file);
         fs::remove_file(path)?;
+        made += 1;
     }
-    let outcome = Outcome::of_amount(f64::from(count));
+    let mut outcome = Outcome::of_amount(f64::from(made));
+    outcome.extra.insert("files_per_client".to_owned(), f64::from(made));
     let again = dir.clone();
     Ok(outcome
         .and_check(move || check_deleted(&dir, "small-"))

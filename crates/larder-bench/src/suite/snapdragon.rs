@@ -16,7 +16,7 @@ use anyhow::{Result, ensure};
 
 use super::andrew::{self, Tree};
 use super::pieces::Content;
-use super::{Before, Outcome, Size, Suite, Test, WorkDir};
+use super::{Before, Outcome, ROUNDS, Size, Suite, Test, WorkDir};
 use crate::data::{Pattern, Stamped, Stamps};
 
 const PIECE_BYTES: usize = 64 << 10;
@@ -67,6 +67,7 @@ pub(super) fn suite(size: Size) -> Suite {
         own_mounts: true,
         confinement: None,
         disk_latency: None,
+        rounds: ROUNDS,
     }
 }
 
@@ -90,6 +91,7 @@ pub(super) fn disks(size: Size) -> Suite {
         own_mounts: true,
         confinement: None,
         disk_latency: None,
+        rounds: ROUNDS,
     }
 }
 

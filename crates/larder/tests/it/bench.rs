@@ -198,6 +198,66 @@ fn the_disks_of_a_volume_are_measured() {
     assert_eq!(samples, 2, "it is read from and written to");
 }
 
+/// One round of suite `mbfs` on a contestant of each kind, with servers whose disk is slow: what
+/// `scratch` makes, writes and removes costs no call that changes anything, elsewhere each file
+/// costs one of each; the report says of
+/// each goal what was measured, or why not.
+#[test]
+fn contestants_of_mbfs_do_what_they_claim() {
+    let _forgetting = MayForget::now();
+    let dir = scratch("larder-bench-test-");
+    let contestants = [
+        "larder scratch exclusive",
+        "larder volume volatile",
+        "larder generated exclusive far",
+        "plain",
+        "local",
+        "passthrough",
+    ];
+    let work = ["run", "mbfs", "--single", "--size", "smoke", "--rounds", "1", "--out", "out"];
+    let only = contestants.iter().flat_map(|name| ["--only", *name]);
+    let output = succeed(bench(dir.path(), &work).args(only));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains(" left)"), "progress tells the remaining time: {said}");
+    let record = record_of(&dir.path().join("out/mbfs.json"));
+    assert_eq!(measured(&record), contestants);
+    assert_eq!(records(dir.path()), 0, "something is still mounted");
+    let mounts = fs::read_to_string("/proc/mounts").unwrap();
+    let source = record["targets"][5]["mounted"].as_str().unwrap().split(' ').nth(1).unwrap();
+    assert!(source.starts_with("passthrough:") && !mounts.contains(source), "{source}");
+
+    let of = |test: &str, target: &str| -> serde_json::Value {
+        let tests = record["tests"].as_array().unwrap();
+        let test = tests.iter().find(|one| one["name"] == test).unwrap();
+        let samples = test["samples"].as_array().unwrap();
+        samples.iter().find(|one| one["target"] == target).unwrap().clone()
+    };
+    let small = of("small-file", "larder scratch exclusive");
+    let files = small["extra"]["files_per_client"].as_f64().unwrap() as u64;
+    assert!(files > 0);
+    for change in ["CREATE", "SETATTR", "WRITE", "COMMIT", "REMOVE"] {
+        assert!(small["rpcs"][change].is_null(), "{change}: {small}");
+    }
+    let plain = of("small-file", "plain");
+    for change in ["CREATE", "WRITE", "REMOVE"] {
+        assert!(plain["rpcs"][change].as_u64().unwrap() >= files, "{change}: {plain}");
+    }
+    let volume = of("small-file", "larder volume volatile");
+    assert!(volume["rpcs"]["REMOVE"].as_u64().unwrap() >= files, "{volume}");
+    let far = of("untar-far", "larder generated exclusive far");
+    assert!(far["rpcs"]["CREATE"].is_null() && far["rpcs"]["WRITE"].is_null(), "{far}");
+
+    succeed(&mut bench(dir.path(), &["report", "out"]));
+    let report = fs::read_to_string(dir.path().join("out/report.md")).unwrap();
+    assert!(report.contains("What was to be reached"), "{report}");
+    let goal = "| small-file, 1 client: larder scratch exclusive against passthrough |";
+    let row = report.lines().find(|line| line.starts_with(goal)).unwrap();
+    assert!(row.contains("at least 0.7 times as fast") && row.contains("(n"), "{row}");
+    let unmeasured = "fsync: larder edited";
+    let row = report.lines().find(|line| line.starts_with(&format!("| {unmeasured} |"))).unwrap();
+    assert!(row.contains("not measured: larder edited is no target of this run"), "{row}");
+}
+
 #[test]
 fn bench_refuses_what_it_cannot_measure() {
     let dir = scratch("larder-bench-test-");
@@ -207,6 +267,7 @@ fn bench_refuses_what_it_cannot_measure() {
         (&["run", "badros", "--target", "here"], "NAME=DIR"),
         (&["run", "badros", "--target", "x=/tmp", "--link", "none"], "--link"),
         (&["compare", "fscache", "--rival", "nosuch"], "there is no rival nosuch"),
+        (&["run", "lan", "--only", "nosuch"], "lan has no contestant nosuch: larder, plain, local"),
     ] {
         let output = bench(dir.path(), args).output().unwrap();
         let line = String::from_utf8(output.stderr).unwrap();

@@ -35,7 +35,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         let mut stand = session.stand(suite, None)?;
         record.link = Some(stand.link().clone());
         record.method.extend(METHOD.map(str::to_owned));
-        let mut targets = ours(&mut stand, suite, &mut record)?;
+        let mut targets = ours(&mut stand, suite, session.only(), &mut record)?;
         // The rivals end before the stand that carries them.
         let mut entrants = Vec::new();
         for rival in &rivals {

@@ -1,5 +1,5 @@
-//! `larder bench passthrough`: a directory behind FUSE and nothing else, which suite `mbfs` measures
-//! as the least that any mount can cost.
+//! `larder bench passthrough`: a directory behind FUSE and nothing else, which suite `mbfs`
+//! measures as the least that any mount can cost.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use larder_bench::link::Shape;
 use larder_bench::machine;
 use larder_bench::record::{self, FORMAT, Run};
@@ -14,11 +14,12 @@ use larder_bench::runner::{self, Limits};
 use larder_bench::stand::Server::Own;
 use larder_bench::stand::{Contestant, Protocol, Stand, Wants, contestants, locals};
 use larder_bench::suite::{self, Suite};
-use larder_bench::target::{Target, mount_of};
+use larder_bench::target::{Target, includes, mount_of};
 
 use super::super::print;
 use super::{Size, interruption, report};
 use crate::clock::Since;
+use crate::error::Usage;
 
 /// Rounds that are made even if every result is known before: three give an interval, five a
 /// meaningful one.
@@ -56,9 +57,9 @@ pub(super) struct Plan {
     /// How much work
     #[arg(long, value_enum, default_value = "full")]
     size: Size,
-    /// Most rounds
-    #[arg(long, default_value_t = 5)]
-    rounds: u32,
+    /// Most rounds [default: 5; mbfs 3]
+    #[arg(long)]
+    rounds: Option<u32>,
     /// Start no round of a suite after this many minutes
     #[arg(long, default_value_t = 60)]
     minutes: u64,
@@ -68,6 +69,9 @@ pub(super) struct Plan {
     /// Only works of one copy
     #[arg(long)]
     single: bool,
+    /// Only this contestant, of those that the suite mounts; may be given more than once
+    #[arg(long, value_name = "NAME")]
+    only: Vec<String>,
     /// The link to the servers that are started for the run: none, or a rate, and delay= (each
     /// way), rtt= and loss=, for which a proxy is used instead of the kernel. If repeated, the
     /// suites run behind each link, and write SUITE-LINK.json [default: as published, 10mbit or
@@ -120,7 +124,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         }
         let mut stand = session.stand(suite, suite.disk_latency)?;
         record.link = Some(stand.link().clone());
-        let targets = ours(&mut stand, suite, &mut record)?;
+        let targets = ours(&mut stand, suite, session.only(), &mut record)?;
         session.measure(suite, &targets, record)
     })
 }
@@ -136,13 +140,33 @@ fn larder() -> Result<PathBuf> {
 ///
 /// # Errors
 /// If one cannot be mounted.
-pub(super) fn ours(stand: &mut Stand, suite: &Suite, record: &mut Run) -> Result<Vec<Target>> {
+pub(super) fn ours(
+    stand: &mut Stand,
+    suite: &Suite,
+    only: &[String],
+    record: &mut Run,
+) -> Result<Vec<Target>> {
+    let is_wanted = |name: &str| only.is_empty() || only.iter().any(|one| one == name);
     let mut targets = Vec::new();
     let contestants = contestants(suite.name, stand.protocol());
+    let known = || {
+        contestants
+            .iter()
+            .map(|one| one.name)
+            .chain(locals(suite.name).iter().map(|one| one.name()))
+    };
+    if let Some(unknown) = only.iter().find(|one| known().all(|name| name != one.as_str())) {
+        bail!(Usage(format!(
+            "{} has no contestant {unknown}: {}",
+            suite.name,
+            known().collect::<Vec<_>>().join(", ")
+        )));
+    }
+    let most = suite.tests.iter().map(|test| test.copies).max().unwrap_or(1);
     // Beside slow servers the local disk's speed means nothing.
     let has_locals = suite.confinement.is_none() && !contestants.iter().any(Contestant::is_slowed);
-    for contestant in contestants {
-        let tests = suite.tests.iter().filter(|test| contestant.tests.includes(test));
+    for contestant in contestants.into_iter().filter(|one| is_wanted(one.name)) {
+        let tests = suite.tests.iter().filter(|test| includes(contestant.tests, test));
         let Some(copies) = tests.map(|test| test.copies).max() else { continue };
         let clients = if suite.own_mounts { copies } else { 1 };
         match stand.mount(&contestant, clients) {
@@ -156,8 +180,8 @@ pub(super) fn ours(stand: &mut Stand, suite: &Suite, record: &mut Run) -> Result
     if let Some(reason) = stand.unconfined() {
         record.absent.push(format!("a small server, the machine's is used: {reason}"));
     }
-    for local in locals(suite.name).iter().filter(|_| has_locals) {
-        match stand.beside(*local) {
+    for local in locals(suite.name).iter().filter(|one| has_locals && is_wanted(one.name())) {
+        match stand.beside(*local, most) {
             Ok(target) => targets.push(target),
             Err(reason) => record.absent.push(format!("{}: {reason:#}", local.name())),
         }
@@ -246,6 +270,11 @@ impl Plan {
 }
 
 impl Session<'_> {
+    /// The contestants that were asked for; none: all.
+    pub(super) fn only(&self) -> &[String] {
+        &self.plan.only
+    }
+
     /// A stand behind the requested link, else behind that of the published run. Each operation of
     /// its server's disk takes `disk_latency`, or the machine's own time.
     ///
@@ -281,9 +310,10 @@ impl Session<'_> {
     /// If it cannot be stored.
     pub(super) fn measure(&self, suite: &Suite, targets: &[Target], mut record: Run) -> Result<()> {
         record.targets = targets.iter().map(described).collect();
+        let rounds = self.plan.rounds.unwrap_or(suite.rounds);
         let limits = Limits {
-            rounds_min: self.plan.rounds.min(ROUNDS_MIN),
-            rounds_max: self.plan.rounds,
+            rounds_min: rounds.min(ROUNDS_MIN),
+            rounds_max: rounds,
             relative_width: self.plan.width / 100.0,
             time: Duration::from_secs(self.plan.minutes.saturating_mul(60)),
         };
