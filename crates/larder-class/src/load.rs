@@ -184,7 +184,13 @@ mod tests {
     /// An offer of everything that the built-in classes ask for.
     fn everything() -> Offer {
         let copies = Level::ALL.into_iter().map(|level| (level, 2)).collect();
-        Offer { whose: "a dream".into(), copies, waits_for: None, durable_within: None }
+        Offer {
+            whose: "a dream".into(),
+            copies,
+            waits_for: None,
+            local_if_asked: false,
+            durable_within: None,
+        }
     }
 
     #[test]

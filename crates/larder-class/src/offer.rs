@@ -14,6 +14,8 @@ pub struct Offer {
     pub copies: BTreeMap<Level, u8>,
     /// close and fsync wait for this level at least, whatever the class asks for.
     pub waits_for: Option<Level>,
+    /// Where a class asks for this machine's disk, though, close and fsync wait for that.
+    pub local_if_asked: bool,
     /// Bytes of a class that does not promise the server's disk reach it within this time all the
     /// same; `None`: never.
     pub durable_within: Option<Duration>,
@@ -63,7 +65,8 @@ impl Offer {
             *both = Step { within, copies };
         }
         for (call, waits) in [("close", &mut fitted.close), ("fsync", &mut fitted.fsync)] {
-            let at_least = (*waits).max(self.waits_for);
+            let is_as_asked = self.local_if_asked && *waits == Some(Level::Local);
+            let at_least = (*waits).max(self.waits_for.filter(|_| !is_as_asked));
             let held = at_least.map(|level| self.level_for(level, 1)).transpose()?;
             if let Some(held) = held.filter(|_| held != *waits) {
                 raised.push(format!("{call} waits for {held}"));
@@ -95,17 +98,24 @@ pub(crate) mod tests {
     pub(crate) fn plain() -> Offer {
         let copies = BTreeMap::from([(Level::Memory, 1), (Level::Durable, 1)]);
         let waits_for = Some(Level::Durable);
-        Offer { whose: "an NFS mount".into(), copies, waits_for, durable_within: None }
+        Offer {
+            whose: "an NFS mount".into(),
+            copies,
+            waits_for,
+            local_if_asked: false,
+            durable_within: None,
+        }
     }
 
     fn any_offer() -> impl Strategy<Value = Offer> {
         let level = || proptest::sample::select(Level::ALL.to_vec());
         let copies = proptest::collection::btree_map(level(), 1_u8..3, 0..5);
         let within = proptest::option::of((1_u64..4).prop_map(Duration::from_secs));
-        let parts = (copies, proptest::option::of(level()), within);
-        parts.prop_map(|(copies, waits_for, durable_within)| {
+        let parts = (copies, proptest::option::of(level()), proptest::bool::ANY, within);
+        parts.prop_map(|(copies, waits_for, is_local, durable_within)| {
             let waits_for = waits_for.filter(|level| copies.contains_key(level));
-            Offer { whose: "a mount".into(), copies, waits_for, durable_within }
+            let local_if_asked = is_local && copies.contains_key(&Level::Local);
+            Offer { whose: "a mount".into(), copies, waits_for, local_if_asked, durable_within }
         })
     }
 

@@ -43,6 +43,6 @@ pub use class::{Durability, Here, offer, shared_offer};
 pub use client::{Client, Status};
 pub use names::{last_path, parent_in_record};
 pub use open::Remaker;
-pub use options::{LookupCache, Options, Start};
+pub use options::{Keeps, LookupCache, Options, Start};
 pub use read::Fill;
 pub use write::{Due, Unsaved, UnsentTotal};

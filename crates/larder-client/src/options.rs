@@ -31,6 +31,8 @@ pub struct Options {
     pub sync: bool,
     /// How durable files are (`class`, `rules`); fitted to [`crate::offer`].
     pub classes: Arc<Classes>,
+    /// Of which files unsent data is kept here, where this machine's disk is enough for its class.
+    pub keeps: Keeps,
     /// Refuse every change (`ro`).
     pub read_only: bool,
     /// Keep clean data in the cache. Without it (`plain`) only dirty data is held, until it is
@@ -55,6 +57,19 @@ pub struct Options {
     pub fill_after: Option<Duration>,
     /// Larger files are not completed, in bytes.
     pub fill_bytes_max: u64,
+}
+
+/// The files of which unsent data may be kept on this machine's disk: what the server offers
+/// against overwriting what another client writes meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keeps {
+    /// All: the file's version says whether another client has changed it.
+    Any,
+    /// Those from which the server excludes other clients ([`larder_vfs::Remote::exclude`]).
+    Alone,
+    /// Those that the server has empty: the version of a file may change without a change by
+    /// another client, but in an empty file there is nothing to overwrite.
+    Empty,
 }
 
 /// How a client begins.
@@ -109,6 +124,7 @@ impl Default for Options {
                 Classes::shipped(&crate::offer("a mount", Here::default(), UNSENT_AGE_MAX))
                     .expect("what larder brings, it keeps"),
             ),
+            keeps: Keeps::Any,
             read_only: false,
             cache_data: true,
             read_bytes_max: 1 << 20,

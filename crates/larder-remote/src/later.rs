@@ -262,6 +262,7 @@ impl<R: Remote> Remote for Later<R> {
             guard: Option<Time>
         ) -> Changed;
         fn access(cred: &'a Cred, file: &'a Handle, wanted: Access) -> Judged;
+        fn exclude(cred: &'a Cred, file: &'a Handle) -> Option<Attr>;
         fn open(cred: &'a Cred, file: &'a Handle, intent: Intent) -> RemoteOpened;
         fn close(cred: &'a Cred, token: Token) -> ();
         fn lock(cred: &'a Cred, file: &'a Handle, changes: &'a [LockChange]) -> Attr;
@@ -353,6 +354,10 @@ impl<R: Remote> Remote for Later<R> {
 
     fn gives_leases(&self) -> bool {
         self.get().map_or(self.inner.remembered.gives_leases, |remote| remote.gives_leases())
+    }
+
+    fn is_excluding(&self, file: &Handle) -> bool {
+        self.get().is_some_and(|remote| remote.is_excluding(file))
     }
 
     /// Perhaps, as long as it is not known.

@@ -170,6 +170,14 @@ impl Remote for Native {
         })
     }
 
+    fn exclude<'a>(&'a self, cred: &'a Cred, file: &'a Handle) -> Future<'a, Option<Attr>> {
+        Box::pin(async move { self.exclude_others(cred, self.file(file)?).await })
+    }
+
+    fn is_excluding(&self, file: &Handle) -> bool {
+        self.file(file).is_ok_and(|file| self.session.leases().excludes(file))
+    }
+
     fn xattr<'a>(
         &'a self,
         cred: &'a Cred,

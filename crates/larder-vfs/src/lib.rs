@@ -32,6 +32,7 @@ mod error;
 mod fs;
 mod id;
 mod lease;
+mod listing;
 mod lock;
 mod mem;
 mod open;
@@ -54,14 +55,15 @@ pub use fs::{
 };
 pub use id::{Handle, Ino};
 pub use lease::{Lease, LeaseHandled, Watcher};
+pub use listing::{Cookie, Listed, Listing};
 pub use lock::{
     GivenUp, LOCK_END, Lock, LockChange, LockKind, LockMap, LockMode, LockOwner, ReservedLock,
 };
 pub use mem::{MemRemote, Trouble};
 pub use open::{Intent, RemoteOpened, Token};
 pub use remote::{
-    Changed, Committed, Cookie, Found, Future, Judged, Listed, Listing, LookedUp, Made, New,
-    Remote, RemoteLimits, RemoteRead, RemoteWritten, Removal, Stability, Verifier,
+    Changed, Committed, Found, Future, Judged, LookedUp, Made, New, Remote, RemoteLimits,
+    RemoteRead, RemoteWritten, Removal, Stability, Verifier,
 };
 pub use space::{Seek, SpaceChange, SpaceKind};
 pub use stored::{Medium, StoredPart};

@@ -21,9 +21,9 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::{
-    Access, Attr, Change, CopyEnd, Cred, Deferring, Error, Handle, Intent, Kind, Lease, LockChange,
-    LockMode, RemoteCopied, RemoteOpened, ReservedLock, Result, Seek, SetAttr, SetXattr,
-    SpaceChange, StatFs, StoredPart, Time, Token, Watcher,
+    Access, Attr, Change, Cookie, CopyEnd, Cred, Deferring, Error, Handle, Intent, Kind, Lease,
+    Listing, LockChange, LockMode, RemoteCopied, RemoteOpened, ReservedLock, Result, Seek, SetAttr,
+    SetXattr, SpaceChange, StatFs, StoredPart, Time, Token, Watcher,
 };
 
 /// A future answer. Boxing costs nothing compared with an RPC.
@@ -58,6 +58,18 @@ pub trait Remote: Send + Sync + 'static {
     /// Whether [`Remote::access`] may return a lease, so that it is worth more than
     /// [`Remote::getattr`].
     fn gives_leases(&self) -> bool {
+        false
+    }
+
+    /// Excludes other clients from `file`, and describes it as it is then: from now on, a call of
+    /// theirs that reads or changes its bytes waits until [`Watcher::write_back`] has ended, except
+    /// in the first moments after a restart of the server. `None` if that cannot be had now.
+    fn exclude<'a>(&'a self, _cred: &'a Cred, _file: &'a Handle) -> Future<'a, Option<Attr>> {
+        Box::pin(async { Ok(None) })
+    }
+
+    /// Whether other clients are excluded from `file`, and none of them waits.
+    fn is_excluding(&self, _file: &Handle) -> bool {
         false
     }
 
@@ -555,43 +567,4 @@ pub enum Removal {
     File,
     /// An empty directory.
     Directory,
-}
-
-/// Where a listing continues. The default is its beginning.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cookie {
-    /// The server's position.
-    pub position: u64,
-    /// Says which state of the directory the position belongs to.
-    pub verifier: u64,
-}
-
-/// Answer of [`Remote::readdir`].
-#[derive(Clone, Debug)]
-pub struct Listing {
-    /// Entries in the server's order.
-    pub entries: Vec<Listed>,
-    /// Whether these were the last ones.
-    pub eof: bool,
-    /// Verifier to continue with.
-    pub verifier: u64,
-    /// Attributes of the directory, if the reply has them.
-    pub dir: Option<Attr>,
-}
-
-/// An entry of a [`Listing`].
-#[derive(Clone, Debug)]
-pub struct Listed {
-    /// Its name.
-    pub name: OsString,
-    /// The server's inode number.
-    pub fileid: u64,
-    /// Position after this entry.
-    pub position: u64,
-    /// Attributes, if the reply has them.
-    pub attr: Option<Attr>,
-    /// Whether the link count is among them; otherwise it is 1 there.
-    pub tells_links: bool,
-    /// Handle, if the reply has it.
-    pub handle: Option<Handle>,
 }

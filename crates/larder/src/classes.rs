@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use larder_class::{Class, Classes, LoadError, Offer, RuleFile, Sources, load};
-use larder_client::Here;
+use larder_client::{Here, shared_offer};
 
 use crate::memory_dir;
 use crate::report::ClassShown;
@@ -88,8 +88,7 @@ pub(crate) fn raised(classes: &Classes) -> Vec<String> {
     raised.map(|class| format!("class {}: {}", class.name, class.raised)).collect()
 }
 
-/// What a mount can provide. So far only NFS servers report reliably whether another client has
-/// changed a file in the meantime.
+/// What a mount can provide.
 fn offer(mount: Mount) -> Offer {
     let here = Here {
         disk: mount.on_disk,
@@ -100,8 +99,12 @@ fn offer(mount: Mount) -> Offer {
         Protocol::Nfs if mount.is_exclusive => ("an exclusive NFS mount", here),
         Protocol::Nfs if mount.on_disk => ("an NFS mount", here),
         Protocol::Nfs => ("an NFS mount without a cache on disk", Here::default()),
-        Protocol::Smb => ("a share", Here::default()),
-        Protocol::Native => return larder_client::shared_offer("a volume"),
+        Protocol::Smb if mount.on_disk => ("a share", Here::DISK),
+        Protocol::Smb => ("a share without a cache on disk", Here::default()),
+        Protocol::Native if mount.on_disk => return shared_offer("a volume", Here::DISK),
+        Protocol::Native => {
+            return shared_offer("a volume without a cache on disk", Here::default());
+        }
     };
     let usual = larder_client::Options::default().unsent_age_max;
     larder_client::offer(whose, here, mount.unsent_age_max.unwrap_or(usual))

@@ -6,6 +6,8 @@
 
 use std::fmt;
 
+use larder_client::Keeps;
+
 /// How its server is spoken to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protocol {
@@ -23,6 +25,16 @@ impl Protocol {
             Protocol::Nfs => "nfs://",
             Protocol::Smb => "smb://",
             Protocol::Native => "larder://",
+        }
+    }
+
+    /// Of which files unsent data may be kept on this machine's disk. Samba changes a file's times
+    /// after a close, without a change by anybody.
+    pub(crate) fn keeps(self) -> Keeps {
+        match self {
+            Protocol::Nfs => Keeps::Any,
+            Protocol::Smb => Keeps::Empty,
+            Protocol::Native => Keeps::Alone,
         }
     }
 }

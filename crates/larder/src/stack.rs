@@ -275,6 +275,7 @@ fn client_options(back: &Backend) -> larder_client::Options {
         pass_locks: back.passes_locks(),
         has_xattrs: back.has_xattrs(),
         unsent_age_max: options.unsent_age_max.unwrap_or(default.unsent_age_max),
+        keeps: back.source.protocol.keeps(),
         read_only: options.flags.read_only,
         cache_data: back.cache.is_some(),
         read_bytes_max: options.read_max.unwrap_or(default.read_bytes_max),

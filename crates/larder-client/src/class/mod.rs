@@ -54,7 +54,7 @@ pub fn offer(whose: &str, here: Here, unsent_age_max: Duration) -> Offer {
     let copies = levels.map(|level| (level, 1)).collect();
     let may_stay = here.memory && here.names;
     let durable_within = (!may_stay).then_some(unsent_age_max);
-    Offer { whose: whose.to_owned(), copies, waits_for, durable_within }
+    Offer { whose: whose.to_owned(), copies, waits_for, local_if_asked: false, durable_within }
 }
 
 /// How bytes of a class are kept in the memory of other machines, if that is enough.
@@ -64,10 +64,13 @@ pub(crate) fn volatile(class: &Class) -> Option<Volatile> {
 }
 
 /// What this client can keep for a mount of a server that places bytes in the memory of machines,
-/// or on its disk if no machine has memory for them: close and fsync wait for one of them.
-pub fn shared_offer(whose: &str) -> Offer {
+/// or on its disk if no machine has memory for them: close and fsync wait for one of them, or for
+/// this machine's disk if `here` has one and the class asks for it.
+pub fn shared_offer(whose: &str, here: Here) -> Offer {
     // Where fewer memory disks than copies were enrolled beside each other, bytes are on a disk.
-    let copies = [(Level::Memory, 1), (Level::Shared, u8::MAX), (Level::Durable, 1)].into();
-    let waits_for = Some(Level::Shared);
-    Offer { whose: whose.to_owned(), copies, waits_for, durable_within: None }
+    let levels = [(Level::Memory, 1), (Level::Shared, u8::MAX), (Level::Durable, 1)];
+    let copies = levels.into_iter().chain(here.disk.then_some((Level::Local, 1))).collect();
+    let whose = whose.to_owned();
+    let (waits_for, local_if_asked) = (Some(Level::Shared), here.disk);
+    Offer { whose, copies, waits_for, local_if_asked, durable_within: None }
 }

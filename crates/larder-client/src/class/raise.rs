@@ -114,7 +114,7 @@ mod tests {
                     [class.twice]\nlike = 'volatile'\nshared = { copies = 2 }\n";
         std::fs::write(&file, text).unwrap();
         let sources = Sources { files: vec![file], ..Sources::default() };
-        let classes = load(&sources, &crate::shared_offer("a volume")).unwrap();
+        let classes = load(&sources, &crate::shared_offer("a volume", crate::Here::DISK)).unwrap();
         let (now, minute) = (Some(Duration::ZERO), Duration::from_secs(60));
         for (before, after, within) in [
             ("volatile", "volatile", None),

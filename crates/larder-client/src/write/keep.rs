@@ -7,10 +7,16 @@
 //! nothing of the other one is overwritten; unless the server has our bytes already: then a crash
 //! came between its answer and our record of it. From the first request on the kept data counts as
 //! being sent, and each later attempt continues that: this is recorded as well.
+//!
+//! A server that excludes other clients from a file on request ([`larder_vfs::Remote::exclude`]) is
+//! asked for that first, before data is kept and before kept data is sent. So nobody reads what is
+//! older than a close here, and nobody writes between that question and our data. Such a client
+//! waits until we have sent, so it is not much that is kept of one file. Where versions say nothing
+//! reliable, only files are kept that the server has empty ([`Keeps`]).
 
 use std::sync::Arc;
 
-use larder_cache::Keeping;
+use larder_cache::{CachedFile, Keeping};
 use larder_class::Level;
 use larder_vfs::{Cred, Deadline, Error, Result, SetAttr, SetTime, Time};
 
@@ -18,6 +24,10 @@ use super::unsent::Event;
 use crate::core::{Core, blocking};
 use crate::names::on_handle;
 use crate::node::Node;
+use crate::options::Keeps;
+
+/// Most bytes that are kept of a file for which another client may have to wait.
+const KEPT_ALONE_BYTES_MAX: u64 = 64 << 20;
 
 impl Core {
     /// Brings what is unsent to `level`, or to a stronger one, by the caller's `deadline`.
@@ -69,12 +79,64 @@ impl Core {
         }
         let file = self.file(node);
         self.collect(node, &file).await?;
+        let (mode, server_end) = {
+            let state = node.state();
+            (state.known().attr.mode, state.server_end())
+        };
+        // A server of another kind than NFS lets nobody write to a read-only file, and what is sent
+        // later is sent without the open by which it was written.
+        let may_write = mode & 0o200 != 0;
+        let may_keep = match self.options.keeps {
+            Keeps::Any => true,
+            Keeps::Alone => may_write && self.may_keep_alone(node, &file, deadline).await,
+            Keeps::Empty => may_write && server_end == 0,
+        };
+        if !may_keep {
+            return Ok(false);
+        }
         self.note_unfinished(node.ino, &mut node.state());
         let kept = blocking(move || file.keep()).await?;
+        if self.options.keeps == Keeps::Alone
+            && !node.handle().is_ok_and(|it| self.remote.is_excluding(&it))
+        {
+            // Another client waits, or has gone on.
+            return Ok(false);
+        }
         if let Err(error) = &kept {
             tracing::debug!(ino = node.ino.0, %error, "not kept on this disk: sent at once");
         }
         Ok(kept.is_ok())
+    }
+
+    /// Whether a file may be kept whose other clients are to be excluded. They are, then.
+    async fn may_keep_alone(
+        &self,
+        node: &Arc<Node>,
+        file: &CachedFile,
+        deadline: Option<Deadline>,
+    ) -> bool {
+        if file.unsent().bytes > KEPT_ALONE_BYTES_MAX {
+            return false;
+        }
+        let mut cred = self.writer(node);
+        cred.deadline = deadline;
+        match self.exclude(node, &cred).await {
+            // What is over another client's change is sent now: its writer is still there.
+            Ok(is_alone) => is_alone && !node.state().unsent().is_mixed(),
+            Err(error) => {
+                tracing::debug!(ino = node.ino.0, %error, "others are not excluded: sent at once");
+                false
+            }
+        }
+    }
+
+    /// Excludes other clients from a file, and learns what it is. `false` if that cannot be had.
+    async fn exclude(&self, node: &Arc<Node>, cred: &Cred) -> Result<bool> {
+        let asked = self.now();
+        let attr = on_handle!(self, cred, node, handle => self.remote.exclude(cred, &handle))?;
+        let Some(attr) = attr else { return Ok(false) };
+        self.observe(node, attr, asked);
+        Ok(true)
     }
 
     /// Sends what is kept of a file before a rename: callers that find it by the new name may rely
@@ -100,10 +162,20 @@ impl Core {
         if file.keeping() != Keeping::Kept {
             return Ok(());
         }
-        let asked = self.now();
-        let attr = on_handle!(self, cred, node, handle => self.remote.getattr(cred, &handle))?;
-        self.observe(node, attr, asked);
-        if node.state().unsent().is_mixed() && !self.is_sent_already(node, cred, attr.size).await? {
+        if self.options.keeps == Keeps::Alone {
+            // It is sent later if another client is just about to go on.
+            self.exclude(node, cred).await?.then_some(()).ok_or(Error::TimedOut)?;
+        } else {
+            let asked = self.now();
+            let attr = on_handle!(self, cred, node, handle => self.remote.getattr(cred, &handle))?;
+            self.observe(node, attr, asked);
+        }
+        let is_over_another = {
+            let state = node.state();
+            let is_empty = self.options.keeps == Keeps::Empty && state.known().attr.size == 0;
+            state.unsent().is_mixed() && !is_empty
+        };
+        if is_over_another && !self.is_sent_already(node, cred).await? {
             self.set_aside(node, Error::Changed).await;
             return Err(Error::Changed);
         }
@@ -133,9 +205,9 @@ impl Core {
     }
 
     /// Whether the server's file has our bytes in every unsent range, and ends where ours does.
-    async fn is_sent_already(&self, node: &Arc<Node>, cred: &Cred, size: u64) -> Result<bool> {
+    async fn is_sent_already(&self, node: &Arc<Node>, cred: &Cred) -> Result<bool> {
         let file = self.file(node);
-        if size != file.size() {
+        if node.state().known().attr.size != file.size() {
             return Ok(false);
         }
         for piece in self.pieces(&file.dirty()) {

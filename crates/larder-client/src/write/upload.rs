@@ -197,7 +197,7 @@ impl Core {
         Ok(took)
     }
 
-    fn writer(&self, node: &Node) -> Cred {
+    pub(super) fn writer(&self, node: &Node) -> Cred {
         // The writer of what was left before writers were recorded is not known.
         node.state().unsent().writer().cloned().unwrap_or_else(Cred::root)
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use larder_class::{Sources, load};
-use larder_client::{Options, shared_offer};
+use larder_client::{Here, Options, shared_offer};
 use larder_vfs::{Error, FileSystem, Ino};
 
 use crate::rig::{Rig, root};
@@ -14,7 +14,7 @@ fn options() -> Options {
     let path = folder.path().join("larder.toml");
     std::fs::write(&path, "[[rule]]\nglob = '*.o'\nclass = 'volatile'\n").unwrap();
     let sources = Sources { files: vec![path], ..Sources::default() };
-    let classes = load(&sources, &shared_offer("a volume")).unwrap();
+    let classes = load(&sources, &shared_offer("a volume", Here::default())).unwrap();
     Options { classes: Arc::new(classes), ..Options::default() }
 }
 

@@ -30,10 +30,15 @@ pub(crate) fn of(txn: &Txn<'_>, change: &Change) -> Result<Vec<Demand>, Status> 
         Change::GetCaps(call) => vec![data(call.file)],
         Change::Alloc(call) => vec![data(call.file)],
         Change::Lock(call) => vec![data(call.file)],
-        Change::Look(call) => match &call.at {
-            LookAt::File(file) => vec![data(*file)],
-            LookAt::Name(dentry) => vec![named(dentry)?.and_then(data)],
-        },
+        Change::Look(call) => {
+            let file = match &call.at {
+                LookAt::File(file) => Some(*file),
+                LookAt::Name(dentry) => named(dentry)?,
+            };
+            // A write lease is the only one on its file.
+            let is_alone = call.lease == LeaseKind::Write;
+            vec![file.and_then(|file| if is_alone { whole(file) } else { data(file) })]
+        }
         Change::Open(call) => match &call.what {
             OpenWhat::File(file) => vec![data(*file)],
             OpenWhat::Name(dentry) => vec![named(dentry)?.and_then(data)],

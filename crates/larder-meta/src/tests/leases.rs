@@ -95,6 +95,35 @@ fn a_change_waits_for_the_leases_of_others() {
     assert_eq!(two.lease(0, file), Some(again));
 }
 
+/// A write lease is given once all others on the file were returned, and a reader waits for it.
+#[test]
+fn who_wants_to_be_alone_waits_for_others_and_they_for_it() {
+    let mut two = Two::new();
+    let file = two.rig.create(&Caller::root(), ROOT, "a").unwrap().file.after.file;
+    let theirs = two.lease(1, file).unwrap();
+    let range = ByteRange { offset: 0, length: 1 << 20 };
+    let look = |session, lease| calls::Look { session, at: LookAt::File(file), lease, range };
+    let mut reply = two.begin(look(two.sessions[0], LeaseKind::Write));
+    assert!(answer::<LookedAt>(&mut reply).is_none(), "others may still read");
+    assert_eq!(two.rig.recaller.take().len(), 1);
+    two.give_back(1, file, theirs, LeaseKind::None);
+    let seen = answer::<LookedAt>(&mut reply).unwrap().unwrap().found.unwrap();
+    let alone = seen.lease.unwrap();
+    assert_eq!(alone.kind, LeaseKind::Write);
+    let mut reply = two.begin(look(two.sessions[1], LeaseKind::Read));
+    let recalled = two.rig.recaller.take();
+    let [recall] = recalled[..] else { panic!("{recalled:?}") };
+    assert_eq!((recall.number, recall.keep), (alone.number, LeaseKind::Read));
+    assert!(answer::<LookedAt>(&mut reply).is_none());
+    // What it has not sent yet is sent meanwhile.
+    let (sequence, set, open) = (two.next(0), mode(0o600), larder_wire::meta::words::OpenId::NONE);
+    let mut change = two.begin(calls::SetAttr { sequence, file, open, set, guard: None });
+    assert!(answer::<calls::FileChanged>(&mut change).unwrap().is_ok());
+    two.give_back(0, file, alone, LeaseKind::None);
+    let seen = answer::<LookedAt>(&mut reply).unwrap().unwrap().found.unwrap();
+    assert_eq!(seen.attributes.mode, 0o600);
+}
+
 /// Names, too: leases on the directory, and on the file that loses or gets a name.
 #[test]
 fn a_change_of_a_directory_recalls_it_and_its_file() {

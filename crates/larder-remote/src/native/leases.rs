@@ -8,17 +8,22 @@
 //! a change of ours. So a request first [begins](Leases::begin), and what happened since then
 //! decides which parts of the answer count.
 //!
+//! A write lease excludes other clients: what waits in a file may be sent later, since nobody reads
+//! the file or changes it before. When it is recalled it excludes them until it is returned, and
+//! what waits is sent before that. No client waits for another one by that: nobody else has a lease
+//! on such a file.
+//!
 //! Invariants:
 //! - a lease ends here before the server learns that it was returned;
 //! - the cached description of a file is that of its present version, except for changes of ours
 //!   whose replies have not arrived.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use larder_vfs::{Cred, Lease, Watcher};
 use larder_wire::meta::words::{
-    Attributes, Changed, FileId, Layout, LeaseGiven, LeaseNumber, Seen, VolumeId,
+    Attributes, Changed, FileId, Layout, LeaseGiven, LeaseKind, LeaseNumber, Seen, VolumeId,
 };
 
 use super::convert;
@@ -46,6 +51,8 @@ impl std::fmt::Debug for Leases {
 #[derive(Default)]
 struct State {
     held: HashMap<FileId, Held>,
+    /// Files whose write lease is recalled, and not returned yet.
+    returning: HashSet<FileId>,
     /// Counts events.
     moment: Moment,
     /// The moments at which requests in flight began, and how many began at each.
@@ -63,6 +70,7 @@ type Moment = u64;
 
 struct Held {
     number: LeaseNumber,
+    kind: LeaseKind,
     lease: Lease,
     known: Option<Known>,
 }
@@ -183,6 +191,7 @@ impl Leases {
             let state = &mut *self.lock();
             state.moment += 1;
             (state.all_recalled, state.layouts) = (state.moment, 0);
+            state.returning.clear();
             state.held.values().for_each(|held| held.lease.end());
             state.held.drain().map(|(file, _)| file).collect()
         };
@@ -204,17 +213,36 @@ impl Leases {
         let _ = self.watcher.set(watcher);
     }
 
-    /// A lease is recalled: one that we have, or one whose grant is in flight. Returns whether we
-    /// had it.
-    pub(super) fn recalled(&self, file: FileId, number: LeaseNumber) -> bool {
+    /// A lease is recalled: one that we have, or one whose grant is in flight. Returns the one that
+    /// we had.
+    pub(super) fn recalled(&self, file: FileId, number: LeaseNumber) -> LeaseKind {
         let state = &mut *self.lock();
         state.moment += 1;
         state.recalled.insert(file, state.moment);
-        if state.held.get(&file).is_none_or(|held| held.number != number) {
-            return false;
-        }
+        let kind = match state.held.get(&file).filter(|held| held.number == number) {
+            Some(held) => held.kind,
+            None => return LeaseKind::None,
+        };
         state.drop_held(file);
-        true
+        if kind == LeaseKind::Write {
+            state.returning.insert(file);
+        }
+        kind
+    }
+
+    /// A lease that was recalled excludes nobody any more: it is about to be returned.
+    pub(super) fn returned(&self, file: FileId) {
+        self.lock().returning.remove(&file);
+    }
+
+    /// Whether a write lease excludes other clients, and none of them waits.
+    pub(super) fn excludes(&self, file: FileId) -> bool {
+        self.lock().held.get(&file).is_some_and(|held| held.kind == LeaseKind::Write)
+    }
+
+    /// Whether a write lease is recalled, and not returned yet.
+    pub(super) fn is_returning(&self, file: FileId) -> bool {
+        self.lock().returning.contains(&file)
     }
 
     /// A reply reports what a change of ours made of a file.
@@ -266,6 +294,7 @@ impl Asking<'_> {
         let is_changed = is_since(state.changed.get(&file)) || state.all_changed > self.since;
         let held = state.held.entry(file).or_insert_with(|| Held {
             number: given.number,
+            kind: given.kind,
             lease: lease.clone(),
             known: None,
         });
@@ -274,6 +303,7 @@ impl Asking<'_> {
             held.lease.end();
             (held.number, held.lease, held.known) = (given.number, lease, None);
         }
+        held.kind = given.kind;
         let lease = held.lease.clone();
         if !is_changed {
             let before = held.known.take().filter(|one| one.attributes == seen.attributes);
@@ -307,8 +337,8 @@ impl Asking<'_> {
         // The one before was given back, and its number is not given again.
         state.drop_held(file);
         let known = Known { attributes: *attributes, rights: Vec::new(), layout: None };
-        let (number, lease, known) = (given.number, Lease::new(), (!is_changed).then_some(known));
-        state.held.insert(file, Held { number, lease, known });
+        let (lease, known) = (Lease::new(), (!is_changed).then_some(known));
+        state.held.insert(file, Held { number: given.number, kind: given.kind, lease, known });
     }
 
     /// Keeps the location of a part of a file, if these are known to be its present attributes.

@@ -42,7 +42,7 @@ impl Native {
         if let Some(judged) = leases.judged(cred, file) {
             return Ok(judged);
         }
-        let (looked, lease) = self.look(cred, LookAt::File(file)).await?;
+        let (looked, lease) = self.look(cred, LookAt::File(file), self.wanted_lease(file)).await?;
         let seen = looked.found.ok_or(Error::Stale)?;
         Ok((seen.attributes, seen.granted, lease.ok_or(Error::Io)?))
     }
@@ -50,11 +50,16 @@ impl Native {
     /// Looks at an object, and keeps the answer for later callers. While another client is about to
     /// change it, the server gives no lease for the time that a recall takes. An answer without a
     /// lease would be trusted after that change, so the request is repeated.
-    pub(super) async fn look(&self, cred: &Cred, at: LookAt) -> Result<(LookedAt, Option<Lease>)> {
+    pub(super) async fn look(
+        &self,
+        cred: &Cred,
+        at: LookAt,
+        lease: LeaseKind,
+    ) -> Result<(LookedAt, Option<Lease>)> {
         let leases = self.session.leases();
         let mut pauses = LOOK_PAUSES.iter();
         loop {
-            let (asking, lease) = (leases.begin(), self.wanted_lease());
+            let asking = leases.begin();
             let asked = self.session.ask(cred, |session| calls::Look {
                 session,
                 at: at.clone(),
@@ -69,8 +74,48 @@ impl Native {
         }
     }
 
-    /// The lease to ask for.
-    pub(super) fn wanted_lease(&self) -> LeaseKind {
+    /// The lease to ask for when a name is looked up.
+    pub(super) fn any_lease(&self) -> LeaseKind {
         if self.session.leases().has_room() { LeaseKind::Read } else { LeaseKind::None }
+    }
+
+    /// The lease to ask for on a file: none while another client waits for the one that we had.
+    fn wanted_lease(&self, file: FileId) -> LeaseKind {
+        if self.session.leases().is_returning(file) { LeaseKind::None } else { self.any_lease() }
+    }
+
+    /// Excludes other clients from a file, by a write lease, and describes it. Another client that
+    /// looks at the file just then may get a lease first; it is recalled by the next attempt.
+    pub(super) async fn exclude_others(&self, cred: &Cred, file: FileId) -> Result<Option<Attr>> {
+        let mut pauses = LOOK_PAUSES.iter();
+        loop {
+            let excluded = self.try_to_exclude(cred, file).await?;
+            let Some(pause) = pauses.next().filter(|_| excluded.is_none()) else {
+                return Ok(excluded);
+            };
+            self.rpc().config().clock.sleep(*pause).await;
+        }
+    }
+
+    /// Tries once. While we write back because another client waits, the lease that we had still
+    /// excludes that client.
+    async fn try_to_exclude(&self, cred: &Cred, file: FileId) -> Result<Option<Attr>> {
+        self.commit_pending(file).await?;
+        let leases = self.session.leases();
+        if leases.excludes(file)
+            && let Some(known) = leases.attributes(file)
+        {
+            return Ok(Some(self.attr(&known)));
+        }
+        let was_returning = leases.is_returning(file);
+        let wanted = match was_returning {
+            true => LeaseKind::None,
+            false if leases.has_room() => LeaseKind::Write,
+            false => return Ok(None),
+        };
+        let (looked, _) = self.look(cred, LookAt::File(file), wanted).await?;
+        let seen = looked.found.ok_or(Error::Stale)?;
+        let is_alone = leases.excludes(file) || (was_returning && leases.is_returning(file));
+        Ok(is_alone.then(|| self.attr(&seen.attributes)))
     }
 }

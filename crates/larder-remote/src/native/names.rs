@@ -23,7 +23,7 @@ const AHEAD_BYTES: u64 = 64 << 10;
 
 impl Native {
     pub(super) async fn look_up(&self, cred: &Cred, dentry: Dentry) -> Result<LookedUp> {
-        let (answer, _) = self.look(cred, LookAt::Name(dentry)).await?;
+        let (answer, _) = self.look(cred, LookAt::Name(dentry), self.any_lease()).await?;
         let is_behind = |seen: &Seen| self.uncommitted.get(seen.attributes.file).is_some();
         let seen = match answer.found {
             Some(seen) if is_behind(&seen) => {
@@ -90,7 +90,7 @@ impl Native {
         medium: Medium,
     ) -> Result<Made> {
         let session = &self.session;
-        let (asking, life, lease) = (session.leases().begin(), session.life(), self.wanted_lease());
+        let (asking, life, lease) = (session.leases().begin(), session.life(), self.any_lease());
         let opened = session.change(cred, |sequence| Open {
             sequence,
             what: OpenWhat::Create(Create { dentry: dentry.clone(), set, if_exists }),

@@ -4,6 +4,9 @@
 //! more, here or in the kernel; open files are opened at the server; then the lease is returned.
 //! Unsent data is sent after that. Before returning it, the client waits for nothing that may wait
 //! for the server: another client may wait for this lease, and we for one of its leases.
+//!
+//! Of a write lease that is not so, as it is the only lease on its file: unsent data is sent before
+//! it is returned, and so the other client finds it.
 
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -23,6 +26,9 @@ use super::{convert, locking};
 
 /// Longest wait for the watcher of leases, before the server is answered in any case.
 const DISTRUST_MAX: Duration = Duration::from_secs(5);
+/// Longest wait for unsent data to be sent under a write lease that is recalled: with the other
+/// wait shorter than the time after which the server ends our session.
+const WRITE_BACK_MAX: Duration = Duration::from_secs(8);
 
 const PROGRAMS: [Program; 1] =
     [Program { number: PROGRAM, version: VERSION, procedures: PROCEDURE_NAMES }];
@@ -97,12 +103,20 @@ impl Service for Recalls {
 async fn give_back(session: Arc<Session>, clock: Arc<dyn Clock>, recall: Recall) {
     let Recall { file, number, .. } = recall;
     let handle = convert::handle(session.now().given.volume, file);
-    let watcher = session.leases().recalled(file, number).then(|| session.leases().watcher());
-    let watcher = watcher.flatten();
+    let had = session.leases().recalled(file, number);
+    let watcher = session.leases().watcher().filter(|_| had != LeaseKind::None);
     if let Some(watcher) = &watcher
         && clock.timeout(DISTRUST_MAX, watcher.distrust(&handle)).await.is_err()
     {
         tracing::warn!(file = file.0, "what depended on a lease was not given up in time");
+    }
+    if had == LeaseKind::Write {
+        if let Some(watcher) = &watcher
+            && clock.timeout(WRITE_BACK_MAX, watcher.write_back(&handle)).await.is_err()
+        {
+            tracing::warn!(file = file.0, "unsent data was not sent before another client goes on");
+        }
+        session.leases().returned(file);
     }
     session.opens().keep(file).await;
     let returned = Array(vec![Returned { file, number, keep: LeaseKind::None }]);

@@ -15,7 +15,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use larder_cache::{Cache, Config};
 use larder_class::{Classes, RuleFile, Sources};
-use larder_client::{Client, Options, Start};
+use larder_client::{Client, Here, Keeps, Options, Start, shared_offer};
 use larder_io::{BootId, Clock, Fault, Image, RealClock, SimClock, SimDisk};
 use larder_remote::native::{MountOptions, Native};
 use larder_rpc::{Recovery, ServerState};
@@ -81,6 +81,7 @@ pub(crate) struct Life {
     /// Unique among the lives of all clients.
     pub(crate) number: u64,
     pub(crate) client: Client,
+    pub(crate) cache: Cache,
     native: Arc<Native>,
     runtime: Handle,
     dirs: Arc<Mutex<BTreeMap<Ino, Arc<RwLock<()>>>>>,
@@ -165,8 +166,21 @@ impl World {
         );
         std::fs::write(&file, rules).unwrap();
         let sources = Sources { rules: Some(RuleFile::File(file)), ..Sources::default() };
-        let classes = larder_class::load(&sources, &larder_client::shared_offer("a volume"));
+        let classes = larder_class::load(&sources, &shared_offer("a volume", Here::DISK));
         world.classes = Arc::new(classes.unwrap());
+        for _ in 0..clients {
+            world.add();
+        }
+        world
+    }
+
+    /// All files are of class `generated`.
+    pub(crate) fn generated(clients: usize) -> World {
+        let mut world = World::with_copies(0, 1);
+        let sources = Sources { class: Some("generated".into()), ..Sources::default() };
+        let classes = larder_class::load(&sources, &shared_offer("a volume", Here::DISK));
+        world.classes = Arc::new(classes.unwrap());
+        assert!(world.classes.mount().raised.is_empty());
         for _ in 0..clients {
             world.add();
         }
@@ -266,7 +280,9 @@ impl World {
             ..MountOptions::new("127.0.0.1")
         };
         let classes = Arc::clone(&self.classes);
-        let options = Options { pass_locks: true, classes, ..Options::default() };
+        let keeps = Keeps::Alone;
+        let options = Options { pass_locks: true, classes, keeps, ..Options::default() };
+        let held = cache.clone();
         let begun = runtime.spawn(async move {
             let native = Arc::new(Native::mount(&mount).await.unwrap());
             let (remote, clock) = (Arc::clone(&native) as Arc<dyn Remote>, clock as Arc<dyn Clock>);
@@ -277,8 +293,9 @@ impl World {
         runtime.spawn(async move { tell.send(begun.await.unwrap()) });
         let (native, client) = told.recv().unwrap();
         let handle = runtime.handle().clone();
+        let (native_of_life, dirs) = (native.clone(), Arc::default());
         let life =
-            Life { number, client, native: native.clone(), runtime: handle, dirs: Arc::default() };
+            Life { number, client, cache: held, native: native_of_life, runtime: handle, dirs };
         seat.running = Some((runtime, native));
         seat.now.send_replace(Some(life));
     }

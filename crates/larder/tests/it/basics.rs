@@ -52,7 +52,9 @@ impl Place<'_> {
 
 /// Runs these tests on a mount of each kind, each in a directory of its own.
 pub(crate) fn on(kind: Kind, works: &[Work]) {
-    for options in [&[][..], &["plain"]] {
+    // On a volume nobody sees that data is kept here.
+    let kept = (kind == Kind::Volume).then_some(&["class=generated"][..]);
+    for options in [&[][..], &["plain"]].into_iter().chain(kept) {
         let server = Server::start(kind);
         let (mount, other) = (Mount::new(&server, options), Mount::new(&server, options));
         // A volume's disk shows no files.

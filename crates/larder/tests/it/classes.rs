@@ -2,13 +2,15 @@
 
 use std::fs;
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::Command;
+use std::time::UNIX_EPOCH;
 
-use rustix::fs::XattrFlags;
+use rustix::fs::{OFlags, XattrFlags};
 use rustix::io::Errno;
 
-use crate::harness::{Kind, Mount, Server, eventually, kill, said, scratch, succeed};
+use crate::harness::{Kind, Mount, Server, eventually, kill, pattern, run, said, scratch, succeed};
 use crate::unsent::Writer;
 
 /// Long enough that nothing is sent without a request.
@@ -204,44 +206,159 @@ fn what_a_mount_cannot_keep_is_said_in_one_line() {
 }
 
 /// After a close, the bytes are on this machine's disk only, until they are due or a sync is
-/// requested.
+/// requested; or, on a volume, until another client wants the file.
 #[test]
-fn a_generated_file_is_kept_here_and_sent_later_on_nfs() {
-    for kind in [Kind::Larder, Kind::Ganesha] {
+fn a_generated_file_is_kept_here_and_sent_later() {
+    for kind in [Kind::Larder, Kind::Ganesha, Kind::Samba, Kind::Volume] {
         let server = Server::start(kind);
         let mut mount = Mount::new(&server, &["rules=build", "class=edited"]);
-        let there = |name: &str| fs::read(server.path(name)).unwrap();
+        let other = (kind == Kind::Volume).then(|| Mount::plain(&server, &["noac"]));
+        let there = |name: &str| match &other {
+            Some(other) => fs::read(other.path(name)).unwrap(),
+            None => fs::read(server.path(name)).unwrap(),
+        };
+        let on_volumes = |bytes: &str| other.iter().flat_map(|_| bytes.bytes()).collect::<Vec<_>>();
         fs::write(mount.path("main.c"), "source").unwrap();
         fs::write(mount.path("main.o"), "object").unwrap();
         fs::write(mount.path("gone.o"), "object").unwrap();
-        assert_eq!((there("main.c"), there("main.o")), (b"source".to_vec(), vec![]));
+        fs::write(mount.path("wanted.o"), "object").unwrap();
+        assert_eq!(
+            (there("main.c"), there("wanted.o")),
+            (b"source".to_vec(), on_volumes("object"))
+        );
         fs::remove_file(mount.path("gone.o")).unwrap();
         let (code, listed) = said(&mount, &["status", "--unsaved"]);
         let told = "main.o: 6 B unsent, class generated, local, promised durable, sent in ";
-        let wait = listed.split_once(told).and_then(|(_, wait)| wait.trim().strip_suffix('s'));
-        let wait: u64 = wait.and_then(|wait| wait.parse().ok()).unwrap_or_default();
-        assert!(code == Some(0) && listed.lines().count() == 1, "{listed}");
+        let wait = listed.split_once(told).and_then(|(_, wait)| wait.split_once("s\n"));
+        let wait: u64 = wait.and_then(|(wait, _)| wait.parse().ok()).unwrap_or_default();
+        let count = if kind == Kind::Volume { 1 } else { 2 };
+        assert!(code == Some(0) && listed.lines().count() == count, "{kind:?}: {listed}");
         // The kernel writes the file by itself, and the class gives it ten minutes.
         assert!((400..=600).contains(&wait), "{listed}");
         assert_eq!(fs::read(mount.path("main.o")).unwrap(), b"object");
-        assert_eq!(there("main.o"), b"");
-        let written = fs::metadata(mount.path("main.o")).unwrap().modified().unwrap();
+        // A share's times are multiples of 100 ns.
+        let modified = |path| {
+            let time = fs::metadata(path).unwrap().modified().unwrap();
+            time.duration_since(UNIX_EPOCH).unwrap().as_nanos() / 100
+        };
+        let written = modified(mount.path("main.o"));
         assert_eq!(said(&mount, &["sync", mount.path("").to_str().unwrap()]).0, Some(0));
         assert_eq!(there("main.o"), b"object");
-        let sent = fs::metadata(mount.path("main.o")).unwrap().modified().unwrap();
-        assert_eq!(sent, written);
-        assert_eq!(fs::metadata(server.path("main.o")).unwrap().modified().unwrap(), written);
+        assert_eq!(modified(mount.path("main.o")), written, "{kind:?}");
+        if other.is_none() {
+            assert_eq!(modified(server.path("main.o")), written, "{kind:?}");
+        }
         // The process that serves it dies: another one sends it.
         fs::write(mount.path("left.o"), "object").unwrap();
         let worker = u32::try_from(mount.status()["worker_pid"].as_u64().unwrap()).unwrap();
         kill([worker, worker]);
         assert_eq!(fs::read(mount.path("left.o")).unwrap(), b"object");
-        eventually("it is at the server", || there("left.o") == b"object");
+        // If it died before the kernel's RELEASE, by itself within 30 s.
+        assert_eq!(said(&mount, &["sync", mount.path("").to_str().unwrap()]).0, Some(0));
+        assert_eq!(there("left.o"), b"object");
+        // So does the next mount.
+        fs::write(mount.path("next.o"), "object").unwrap();
+        mount.kill();
+        mount.mount();
+        assert_eq!(fs::read(mount.path("next.o")).unwrap(), b"object");
+        eventually("it is at the server", || there("next.o") == b"object");
         // An unmount sends the rest.
         fs::write(mount.path("more.o"), "object").unwrap();
-        assert_eq!(there("more.o"), b"");
+        assert_eq!(said(&mount, &["status", "--unsaved"]).1.lines().count(), 1, "{kind:?}");
         mount.unmount();
         assert_eq!(there("more.o"), b"object");
+    }
+}
+
+/// A part of a file that a share has is sent at close, and so is a read-only file of a share or a
+/// volume.
+#[test]
+fn what_of_a_generated_file_is_not_kept_is_sent_at_close() {
+    for kind in [Kind::Larder, Kind::Ganesha, Kind::Samba, Kind::Volume] {
+        let server = Server::start(kind);
+        let mount = Mount::new(&server, &["class=generated"]);
+        fs::write(mount.path("file"), "object").unwrap();
+        let sync = || said(&mount, &["sync", mount.path("").to_str().unwrap()]).0;
+        assert_eq!(sync(), Some(0));
+        let mut open = fs::OpenOptions::new();
+        open.write(true).open(mount.path("file")).unwrap().write_all(b"OB").unwrap();
+        open.create_new(true).mode(0o444);
+        open.open(mount.path("read-only")).unwrap().write_all(b"object").unwrap();
+        let listed = said(&mount, &["status", "--unsaved"]).1;
+        let is_nfs = matches!(kind, Kind::Larder | Kind::Ganesha);
+        assert_eq!(listed.contains("file: 2 B unsent"), kind != Kind::Samba, "{kind:?}: {listed}");
+        assert_eq!(listed.contains("read-only: 6 B unsent"), is_nfs, "{kind:?}: {listed}");
+        assert_eq!(sync(), Some(0));
+        assert_eq!(fs::read(mount.path("file")).unwrap(), b"OBject");
+        if kind != Kind::Volume {
+            assert_eq!(fs::read(server.path("file")).unwrap(), b"OBject", "{kind:?}");
+            assert_eq!(fs::read(server.path("read-only")).unwrap(), b"object", "{kind:?}");
+        }
+    }
+}
+
+/// On volumes: whoever opens a file that another mount has closed reads what that has written, and
+/// what one has written with O_SYNC, or cut.
+#[test]
+fn who_reads_a_generated_file_of_a_volume_has_what_was_closed() {
+    let server = Server::start(Kind::Volume);
+    let mounts = [(); 2].map(|()| Mount::new(&server, &["class=generated"]));
+    let [one, other] = [0, 1].map(|which: usize| mounts[which].path("file"));
+    for round in 0..20_usize {
+        let (writer, reader) = if round % 2 == 0 { (&one, &other) } else { (&other, &one) };
+        let bytes = pattern(round as u64, 1 + round * 7_000);
+        fs::write(writer, &bytes).unwrap();
+        assert!(fs::read(reader).unwrap() == bytes, "{round}");
+        assert_eq!(fs::metadata(reader).unwrap().len(), bytes.len() as u64);
+        // A part of it, over what is kept.
+        let mut open = fs::OpenOptions::new();
+        let mut part = open.write(true).open(reader).unwrap();
+        part.write_all(b"part").unwrap();
+        drop(part);
+        let flags = i32::try_from(OFlags::SYNC.bits()).unwrap();
+        let mut synced = open.custom_flags(flags).open(reader).unwrap();
+        synced.write_all(b"PA").unwrap();
+        let start = &fs::read(writer).unwrap()[..2.min(bytes.len())];
+        assert_eq!(start, &b"PA"[..2.min(bytes.len())], "{round}");
+        synced.set_len(3).unwrap();
+        drop(synced);
+        assert_eq!(fs::read(writer).unwrap(), b"PAr", "{round}");
+    }
+    for mount in &mounts {
+        assert_eq!(said(mount, &["status", "--unsaved"]), (Some(0), String::new()));
+        assert_eq!(mount.status()["cache"]["set_aside"], 0);
+    }
+}
+
+/// A mount whose cache is that of a machine that died before it had sent what it kept, while
+/// another client wrote the same file.
+#[test]
+fn what_a_dead_machine_kept_is_not_sent_over_what_another_client_wrote() {
+    for kind in [Kind::Larder, Kind::Samba, Kind::Volume] {
+        let server = Server::start(kind);
+        let mut mount = Mount::new(&server, &["class=generated"]);
+        fs::write(mount.path("file"), "ours").unwrap();
+        fs::write(mount.path("alone"), "ours").unwrap();
+        assert_eq!(said(&mount, &["status", "--unsaved"]).1.lines().count(), 2, "{kind:?}");
+        mount.kill();
+        let kept = mount.cache().with_extension("kept");
+        run("cp", &["-a", mount.cache().to_str().unwrap(), kept.to_str().unwrap()]);
+        // Its server does not wait for it any more.
+        mount.mount();
+        mount.unmount();
+        let other = Mount::new(&server, &[]);
+        fs::write(other.path("file"), "theirs!").unwrap();
+        mount.set_cache(kept);
+        mount.mount();
+        let (code, told) = said(&mount, &["sync", mount.path("").to_str().unwrap()]);
+        assert!(matches!(code, Some(0 | 1)), "{kind:?}: {told}");
+        for (name, bytes) in [("file", "theirs!"), ("alone", "ours")] {
+            assert_eq!(fs::read_to_string(mount.path(name)).unwrap(), bytes, "{kind:?}");
+            assert_eq!(fs::read_to_string(other.path(name)).unwrap(), bytes, "{kind:?}");
+        }
+        assert_eq!(mount.status()["cache"]["set_aside"], 1, "{kind:?}");
+        let aside: Vec<_> = fs::read_dir(mount.cache().join("set-aside")).unwrap().collect();
+        assert_eq!(fs::read(aside[0].as_ref().unwrap().path()).unwrap(), b"ours");
     }
 }
 
