@@ -83,6 +83,20 @@ pub fn drop_and_verify(disks: &[PathBuf]) -> Result<String> {
     Ok(format!("dropped, {kib} KiB resident"))
 }
 
+/// Reads all files of a directory into the page cache, as far as they can be read.
+pub fn bring_in(dir: &Path) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        match entry.file_type() {
+            Ok(kind) if kind.is_dir() => bring_in(&entry.path()),
+            Ok(kind) if kind.is_file() => {
+                let file = fs::File::open(entry.path());
+                let _ = file.map(|mut file| std::io::copy(&mut file, &mut std::io::sink()));
+            }
+            _ => {}
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -157,18 +157,16 @@ impl Runner<'_> {
 
     fn fill(&self, target: &Target, round: u32) -> Result<()> {
         for test in self.suite.tests.iter().filter(|test| target.runs(test)) {
-            for place in self.suite.work_dirs(test, target, round) {
+            self.progress.now(&format!("furnishing {}", target.name));
+            at_once(self.suite.work_dirs(test, target, round), |place| {
                 let dir = place.back.clone().unwrap_or_else(|| place.dir.clone());
                 let place = WorkDir { dir, ..place };
                 if !place.dir.exists() {
-                    self.progress.now(&format!("furnishing {}", target.name));
                     fs::create_dir_all(&place.dir)?;
                     (self.suite.furnish)(&place)?;
                 }
-                if let Some(furnish) = &test.furnish {
-                    furnish(&place)?;
-                }
-            }
+                test.furnish.as_ref().map_or(Ok(()), |furnish| furnish(&place))
+            })?;
         }
         Ok(())
     }
@@ -189,6 +187,13 @@ impl Runner<'_> {
 
     /// Data that was written wrongly turns its sample into a failure.
     fn check_written(&mut self, round: u32) {
+        if self.suite.disk_latency.is_some() {
+            // No time is measured any more, so what the server has need not come from a slow disk.
+            let name = format!("{}-{round}", self.suite.name);
+            for back in self.targets.iter().filter_map(|target| target.back.as_ref()) {
+                memory::bring_in(&back.join(&name));
+            }
+        }
         for (index, target, check) in std::mem::take(&mut self.checks) {
             let Err(error) = check() else { continue };
             let samples = &mut self.tests[index].samples;
@@ -204,16 +209,27 @@ impl Runner<'_> {
     /// Removes what a round left, through the target, so that its caches hear of it.
     fn clear(&self, target: &Target, round: u32) {
         let name = format!("{}-{round}", self.suite.name);
+        self.progress.now(&format!("clearing {}", target.name));
+        // A server with a slow disk is spared: its files are removed below, behind the target's
+        // back, and the next round begins with another mount.
+        let is_spared =
+            self.suite.disk_latency.is_some() && target.back.is_some() && !target.names_wait;
         // Only a client's own mount may know what it has made.
-        for test in self.suite.tests.iter().filter(|test| target.runs(test)) {
-            for place in self.suite.work_dirs(test, target, round) {
-                // Files that stay are reported below.
-                let _ = fs::remove_dir_all(place.dir);
-            }
+        for test in self.suite.tests.iter().filter(|test| target.runs(test) && !is_spared) {
+            // Files that stay are reported below.
+            let _ = at_once(self.suite.work_dirs(test, target, round), |place| {
+                Ok(fs::remove_dir_all(place.dir)?)
+            });
         }
-        let removed = fs::remove_dir_all(target.dir.join(&name));
+        let through = || fs::remove_dir_all(target.dir.join(&name));
+        let removed = if is_spared { Ok(()) } else { through() };
         let behind = target.back.as_ref().map(|back| fs::remove_dir_all(back.join(&name)));
-        if let (Err(error), None | Some(Err(_))) = (removed, behind) {
+        let failed = match (removed, behind) {
+            (Ok(()), Some(Err(error))) if is_spared => Some(error),
+            (Err(error), None | Some(Err(_))) => Some(error),
+            _ => None,
+        };
+        if let Some(error) = failed {
             eprintln!("larder: cannot remove {name} from {}: {error}", target.name);
         }
     }
@@ -226,6 +242,17 @@ impl Runner<'_> {
             })
         })
     }
+}
+
+/// Does the same for the places of all copies of a test at once.
+fn at_once(places: Vec<WorkDir>, each: impl Fn(WorkDir) -> Result<()> + Send + Sync) -> Result<()> {
+    let each = &each;
+    std::thread::scope(|scope| {
+        let all: Vec<_> =
+            places.into_iter().map(|place| scope.spawn(move || each(place))).collect();
+        let panicked = |_| Err(Error::msg("a step panicked"));
+        all.into_iter().try_for_each(|one| one.join().unwrap_or_else(panicked))
+    })
 }
 
 /// One line about an error, with its causes.

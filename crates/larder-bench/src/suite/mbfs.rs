@@ -54,7 +54,7 @@ const SMALL: &str = "small";
 impl Scale {
     fn of(size: Size) -> Scale {
         Scale {
-            large_bytes: size.pick_of(1_000_000, 4_000_000, 10_000_000),
+            large_bytes: size.pick_of(1_000_000, 1_000_000, 10_000_000),
             small_files: SmallFiles {
                 count: size.pick_of(10, 100, 100),
                 time_max: size.pick_of(

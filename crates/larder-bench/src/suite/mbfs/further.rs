@@ -41,8 +41,8 @@ impl Further {
     pub(super) fn of(size: Size) -> Further {
         Further {
             archive: Archive::of_files(
-                size.pick_of(20, 5000, 5000),
-                size.pick_of(1000, 2000, 5000),
+                size.pick_of(20, 1000, 5000),
+                size.pick_of(1000, 5000, 5000),
             ),
             small_writes: size.pick_of(20, 100, 500),
             synced_mib: [1, size.pick_of(4, 256, 1024)],
