@@ -40,7 +40,7 @@ struct SmallFiles {
 
 const SMALL_BYTES: usize = 1024;
 /// The large file is copied in pieces of this.
-const PIECE_BYTES: usize = 64 << 10;
+const PIECE_BYTES: usize = 256 << 10;
 
 /// The time of a disk operation in 1999.
 const DISK_LATENCY: Duration = Duration::from_millis(10);
@@ -63,12 +63,12 @@ impl Scale {
                     Duration::from_secs(1),
                 ),
             },
-            archive: Archive::of_files(size.pick_of(4, 6, 20), 8000),
-            edits: Edits { each: size.pick_of(2, 1, 4) },
+            archive: Archive::of_files(size.pick_of(4, 6, 12), 8000),
+            edits: Edits { each: size.pick_of(2, 1, 3) },
             tree: Tree {
-                dirs: size.pick_of(3, 3, 7),
-                files: size.pick_of(6, 8, 24),
-                sources: size.pick_of(2, 2, 6),
+                dirs: size.pick_of(3, 3, 5),
+                files: size.pick_of(6, 8, 16),
+                sources: size.pick_of(2, 2, 4),
                 ..Tree::original(Size::Smoke)
             },
             further: Further::of(size),
@@ -101,7 +101,7 @@ fn method(scale: Scale) -> Vec<String> {
     let Tree { dirs, files, sources, .. } = tree;
     let mut all = vec![
         "Every client is a mount of its own on this machine, with a cache, connections and (as root) a network namespace of its own, and works in a directory of its own; the time is until the last one is done. Before each published work, memory forgets all files on client and server; compiler and tar are then brought back, being no part of what is measured.".to_owned(),
-        format!("large-write copies a file of {} MB that was then read once, by reads and writes of 64 KiB, so that no file system shares blocks in place of copying.", large_bytes / 1_000_000),
+        format!("large-write copies a file of {} MB that was then read once, by reads and writes of 256 KiB, so that no file system shares blocks in place of copying.", large_bytes / 1_000_000),
         format!("small-file makes, writes ({SMALL_BYTES} bytes) and deletes {} files per client, one after the other, and begins none after {:?}: files of all clients per second. What was deleted cannot be compared; that its names are gone is checked at once, that nothing stayed after the last work.", small_files.count, small_files.time_max),
         format!("untar unpacks {}, with the system's tar.", scale.archive.shown()),
         format!("edit: {} texts are replaced as editors do (read, write a new file, fsync, rename over the old one, fsync the directory), as many pages are rewritten in place and fsynced, as many messages are appended to a mailbox, each fsynced, marked as read in place, each fsynced, and the mailbox is then replaced without the old ones.", edits.each),

@@ -25,18 +25,16 @@ const SMALL_WRITES: Chosen = Chosen { names: &["small-writes"], copies: &[] };
 const FSYNC: Chosen = Chosen { names: &["fsync"], copies: &[] };
 const FAR: &[Chosen] = &[Chosen { names: &["untar-far"], copies: &[] }];
 
-/// Wherever the suite measures anything.
-const EVERYWHERE: &[Chosen] = &[Chosen { names: PUBLISHED, copies: &[] }];
+/// Two tests at every number of clients, and the longer ones at some.
+const CURVES: Chosen = Chosen { names: &["large-write", "small-file"], copies: &[] };
+const LONG: Chosen = Chosen { names: &["untar", "edit", "andrew"], copies: SOME };
+const ALL: &[Chosen] = &[CURVES, LONG];
 const AT_ENDS: &[Chosen] = &[Chosen { names: PUBLISHED, copies: ENDS }];
 const SHORT_AT_MOST: &[Chosen] = &[Chosen { names: SHORT, copies: MOST }];
-const OF_PLAIN: &[Chosen] = &[
-    Chosen { names: &["large-write", "small-file"], copies: &[] },
-    Chosen { names: &["untar", "edit", "andrew"], copies: SOME },
-    SMALL_WRITES,
-];
+const OF_PLAIN: &[Chosen] = &[CURVES, LONG, SMALL_WRITES];
 const OF_SYNC: &[Chosen] =
     &[Chosen { names: &["large-write", "small-file"], copies: ENDS }, SMALL_WRITES];
-const OF_GENERATED: &[Chosen] = &[Chosen { names: PUBLISHED, copies: &[] }, SMALL_WRITES, FSYNC];
+const OF_GENERATED: &[Chosen] = &[CURVES, LONG, SMALL_WRITES, FSYNC];
 const OF_EDITED: &[Chosen] = &[Chosen { names: PUBLISHED, copies: ENDS }, SMALL_WRITES, FSYNC];
 
 /// Half of a round trip of 1 ms.
@@ -46,9 +44,9 @@ const MEMORY: &str = "2G";
 
 /// Mounts of our export, with names that are made on this machine and at the server.
 const CLASSES: [(&str, &[&str], &[Chosen]); 10] = [
-    ("larder scratch exclusive", &["class=scratch", "exclusive"], EVERYWHERE),
+    ("larder scratch exclusive", &["class=scratch", "exclusive"], ALL),
     ("larder scratch", &["class=scratch"], SHORT_AT_MOST),
-    ("larder volatile exclusive", &["class=volatile", "exclusive"], EVERYWHERE),
+    ("larder volatile exclusive", &["class=volatile", "exclusive"], ALL),
     ("larder volatile", &["class=volatile"], SHORT_AT_MOST),
     ("larder generated exclusive", &["class=generated", "exclusive"], OF_GENERATED),
     ("larder generated", &["class=generated"], SHORT_AT_MOST),
@@ -61,7 +59,7 @@ const CLASSES: [(&str, &[&str], &[Chosen]); 10] = [
 /// Mounts of a volume with a memory disk.
 const VOLUME: [(&str, &[&str], &[Chosen]); 5] = [
     ("larder volume scratch", &["class=scratch"], AT_ENDS),
-    ("larder volume volatile", &["class=volatile"], EVERYWHERE),
+    ("larder volume volatile", &["class=volatile"], ALL),
     ("larder volume generated", &["class=generated"], SHORT_AT_MOST),
     ("larder volume edited", &["class=edited"], SHORT_AT_MOST),
     ("larder volume critical", &["class=critical"], SHORT_AT_MOST),
