@@ -141,6 +141,13 @@ impl Cache {
         self.store.index.get(&key(tag::NAME, dir, name))
     }
 
+    /// All names of a directory with their records, in the order of their bytes.
+    pub fn names_in(&self, dir: FileNo) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let prefix = key(tag::NAME, dir, &[]);
+        let records = self.store.index.scan_all(&prefix);
+        records.into_iter().map(|(key, record)| (key[prefix.len()..].to_vec(), record)).collect()
+    }
+
     /// Sets the record of a name in a directory.
     pub fn put_name(&self, dir: FileNo, name: &[u8], record: &[u8]) {
         self.store.index.put(key(tag::NAME, dir, name), Some(record.to_vec()));

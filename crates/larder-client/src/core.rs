@@ -16,6 +16,7 @@ use crate::names::{Changing, Room};
 use crate::node::{Node, ServerTimes, Squash, Table};
 use crate::open::{OpenFiles, Remaker, Replaced};
 use crate::options::{Options, TtlRange};
+use crate::patience::Patience;
 use crate::read::FillQueue;
 use crate::write::Queue;
 
@@ -56,6 +57,8 @@ pub(crate) struct Core {
     pub(crate) changing: Changing,
     /// For the names of directories that are known whole.
     pub(crate) room_of_names: Room,
+    /// How long callers wait who can do without the server.
+    pub(crate) patience: Arc<Patience>,
     /// Locks of processes, where the mount passes them on.
     pub(crate) locks: Locks,
     /// The classes that were set for single files and directories.
@@ -138,6 +141,7 @@ impl Core {
             fill: FillQueue::default(),
             changing: Changing::default(),
             room_of_names: Room::default(),
+            patience: Arc::default(),
             locks: Locks::default(),
             set_classes,
             engine: Arc::default(),

@@ -36,6 +36,7 @@ mod names;
 mod node;
 mod open;
 mod options;
+mod patience;
 mod read;
 mod write;
 

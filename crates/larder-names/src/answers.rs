@@ -21,6 +21,14 @@ impl Deferring for Names {
         self.shared.is_away()
     }
 
+    fn is_sole(&self) -> bool {
+        self.shared.licence.sole
+    }
+
+    fn may_be_offline(&self) -> bool {
+        self.shared.licence.offline
+    }
+
     fn is_kept_enough(&self) -> bool {
         self.shared.licence.is_kept_enough(self.remote())
     }

@@ -9,7 +9,8 @@ use crate::shared::Shared;
 use crate::state::State;
 
 impl Shared {
-    /// Asks the server which of these renames it has made. To be called by the task that makes
+    /// Asks the server which of these renames it has made, and then which version it has of what
+    /// it may have changed ([`crate::unanswered`]). To be called by the task that makes
     /// things there.
     ///
     /// # Errors
@@ -20,7 +21,7 @@ impl Shared {
                 let state = self.state();
                 state.journal().taken().first_asked().map(|(no, taken)| (no, taken.clone()))
             };
-            let Some((no, taken)) = next else { return Ok(()) };
+            let Some((no, taken)) = next else { return self.resolve_doubts(deadline).await };
             let Some(to) = &taken.asked else { return Ok(()) };
             let cred = taken.taker.cred().until(deadline);
             let mut moved = None;

@@ -20,6 +20,7 @@ use std::ffi::{OsStr, OsString};
 
 use larder_vfs::{Handle, Kind, Validator};
 
+use crate::doubt::{Doubt, Doubts};
 use crate::object::{
     Altered, Body, Dentry, Dir, Given, Named, Object, ObjectNo, Stage, Taken, Waiting,
 };
@@ -56,6 +57,7 @@ pub(crate) struct Journal {
     /// Attributes that were set on objects that the server has.
     altered: BTreeMap<ObjectNo, Altered>,
     altered_by_handle: HashMap<Handle, ObjectNo>,
+    doubts: Doubts,
     changes: Vec<Change>,
     left: Vec<Dentry>,
 }
@@ -67,7 +69,7 @@ impl Journal {
     pub(crate) fn recover(records: Vec<Change>, id: [u8; 16]) -> (Journal, usize) {
         let mut head = None;
         let (mut objects, mut taken, mut lost) = (BTreeMap::new(), BTreeMap::new(), 0);
-        let mut altered = BTreeMap::new();
+        let (mut altered, mut doubts) = (BTreeMap::new(), Doubts::default());
         for (no, record) in records {
             let record = record.unwrap_or_default();
             match no {
@@ -80,6 +82,10 @@ impl Journal {
                     Some(one) => drop(altered.insert(ObjectNo(no), one)),
                     None => lost += 1,
                 },
+                no if Doubt::is_one(&record) => match Doubt::decode(&record) {
+                    Some(one) => doubts.put(ObjectNo(no), Some(one)),
+                    None => lost += 1,
+                },
                 no => match Object::decode(&record) {
                     Some(object) => drop(objects.insert(ObjectNo(no), object)),
                     None => lost += 1,
@@ -88,7 +94,8 @@ impl Journal {
         }
         let last = objects.keys().next_back().max(taken.keys().next_back());
         let last = last.max(altered.keys().next_back());
-        let beyond = last.map_or(1, |no: &ObjectNo| no.0 + 1);
+        let last = last.copied().max(doubts.all().map(|(no, _)| no).last());
+        let beyond = last.map_or(1, |no: ObjectNo| no.0 + 1);
         let JournalState { id, next } = head.unwrap_or(JournalState { id, next: beyond });
         let mut journal = Journal {
             id,
@@ -107,6 +114,7 @@ impl Journal {
                 .map(|(no, one): (&ObjectNo, &Altered)| (one.handle.clone(), *no))
                 .collect(),
             altered,
+            doubts,
             changes: Vec::new(),
             left: Vec::new(),
         };
@@ -278,6 +286,23 @@ impl Journal {
             self.altered_by_handle.insert(altered.handle.clone(), no);
             self.altered.insert(no, altered);
         }
+    }
+
+    /// Objects that the server may have changed for us.
+    pub(crate) fn doubts(&self) -> &Doubts {
+        &self.doubts
+    }
+
+    /// The server may have changed an object, under the number of what was known of that.
+    pub(crate) fn doubt(&mut self, no: Option<ObjectNo>, doubt: Doubt) {
+        let no = no.unwrap_or_else(|| self.next_number());
+        self.put_doubt(no, Some(doubt));
+    }
+
+    /// More, or nothing any more, may have been changed.
+    pub(crate) fn put_doubt(&mut self, no: ObjectNo, doubt: Option<Doubt>) {
+        self.changes.push((no.0, doubt.as_ref().map(Doubt::encode)));
+        self.doubts.put(no, doubt);
     }
 
     /// All that was set, also what the server has by now, if that is its version still.

@@ -29,6 +29,7 @@
 //! - [`lookup`], [`listing`]: lookups and listings.
 //! - [`deferred`]: changes of names that are answered here.
 //! - [`passed`]: changes of names that are made at the server at once.
+//! - [`doubt`], [`unanswered`]: objects that the server may have changed for us without an answer.
 //! - [`replay`]: makes waiting objects at the server.
 //! - [`retake`], [`giving_way`]: removes and renames there what was taken away here.
 //! - [`told`]: reports on waiting objects for users.
@@ -45,6 +46,7 @@ mod altered;
 mod answers;
 mod asked;
 mod deferred;
+mod doubt;
 mod giving_way;
 mod journal;
 mod licence;
@@ -64,6 +66,7 @@ mod shared;
 mod state;
 mod taken;
 mod there;
+mod unanswered;
 
 pub use licence::Licence;
 pub use names::Names;

@@ -12,6 +12,8 @@ use crate::shared::{Shared, Target};
 /// Positions of waiting names have these bits. If a server's positions reach them, waiting objects
 /// of the directory are made at the server before it is listed.
 const WAITING_POSITION: u64 = 0x7ffe_ffff << 32;
+/// Of these, those of names that the server has and did not list yet: no object has such a number.
+const ADDED_FROM: u64 = 1 << 31;
 /// Which bits these are.
 const POSITION_BITS: u64 = 0xffff_ffff << 32;
 
@@ -142,11 +144,27 @@ impl Shared {
         let (replaced, rest) = entries.into_iter().partition(|entry| names.contains(&entry.name));
         entries = rest;
         described(&mut waiting, replaced);
+        let (mut added, listed): (Vec<_>, Vec<_>) =
+            entries.into_iter().partition(|entry| entry.position == 0);
+        for (position, entry) in (WAITING_POSITION | ADDED_FROM..).zip(&mut added) {
+            entry.position = position;
+        }
+        entries = listed.into_iter().chain(waiting).chain(added).collect();
         if cookie.position != 0 {
             let at = entries.iter().position(|entry| entry.position == cookie.position);
-            drop(entries.drain(..=at.ok_or(Error::BadCookie)?));
+            let begin = match at {
+                Some(at) => at + 1,
+                // It was removed since.
+                None if is_waiting_position(cookie.position) => {
+                    let is_behind = |entry: &Listed| {
+                        is_waiting_position(entry.position) && entry.position > cookie.position
+                    };
+                    entries.iter().position(is_behind).unwrap_or(entries.len())
+                }
+                None => return Err(Error::BadCookie),
+            };
+            drop(entries.drain(..begin));
         }
-        entries.extend(waiting);
         let (verifier, dir) = (cookie.verifier, self.state().dir_attr(&key));
         Ok(Listing { entries, eof: true, verifier, dir })
     }
@@ -180,12 +198,15 @@ impl Shared {
             }
             Target::Server(server) => server,
         };
+        if let Some(held) = self.held() {
+            match self.list_held(&*held, dir, cookie) {
+                Err(Error::TimedOut) if after.is_some() => {}
+                answer => return answer,
+            }
+        }
         if after.is_some() {
             let (entries, verifier) = (self.listed_here(&key, after), cookie.verifier);
             return Ok(Listing { entries, eof: true, verifier, dir: None });
-        }
-        if let Some(held) = self.held() {
-            return self.list_held(&*held, dir, cookie);
         }
         if waits {
             return self.list_both(cred, (dir, &server), cookie, bytes_max).await;

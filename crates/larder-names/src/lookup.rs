@@ -60,6 +60,11 @@ impl Shared {
             dir_attr = attr;
         }
         if let Some(handle) = moved {
+            if let Some(held) = self.held() {
+                let handle = self.known_as(&handle);
+                let attr = held.held(&handle).ok_or(Error::TimedOut)?;
+                return Ok(LookedUp { found: Some(Found { handle, attr }), dir: dir_attr });
+            }
             let attr = self.remote.getattr(cred, &handle).await?;
             let found = Some(self.show_found(Found { handle, attr }));
             return Ok(LookedUp { found, dir: dir_attr });

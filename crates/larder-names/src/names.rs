@@ -15,6 +15,7 @@ use larder_vfs::{
     Seek, SetAttr, SetXattr, SpaceChange, Stability, StatFs, Time, Token, Watcher,
 };
 
+use crate::doubt::Sizes;
 use crate::licence::Licence;
 use crate::object::Body;
 use crate::replay;
@@ -129,8 +130,11 @@ impl Remote for Names {
                 }
                 None => None,
             };
-            let change = self.remote().setattr(cred, &server, set, guard).await?;
-            Ok(self.shared.show_change(file, change))
+            let asked = self.shared.ask_to_change(cred, &server, Sizes::set(set.size));
+            let answer = self.remote().setattr(cred, &server, set, guard).await;
+            let answer = answer.map(|change| self.shared.show_change(file, change));
+            asked.into_iter().for_each(|asked| asked.end(&answer));
+            answer
         })
     }
 
@@ -314,8 +318,15 @@ impl Remote for Names {
     ) -> Future<'a, RemoteWritten> {
         Box::pin(async move {
             let server = self.shared.at_server(cred, file).await?;
-            let written = self.remote().write(cred, &server, open, offset, data, stability).await?;
-            Ok(RemoteWritten { change: self.shared.show_change(file, written.change), ..written })
+            let sizes = Sizes::written(offset.saturating_add(data.len() as u64));
+            let asked = self.shared.ask_to_change(cred, &server, sizes);
+            let answer = self.remote().write(cred, &server, open, offset, data, stability).await;
+            let answer = answer.map(|written| {
+                let change = self.shared.show_change(file, written.change);
+                RemoteWritten { change, ..written }
+            });
+            asked.into_iter().for_each(|asked| asked.end(&answer));
+            answer
         })
     }
 

@@ -251,7 +251,7 @@ fn dentry(input: &mut Reader<'_>) -> Option<Dentry> {
     Some(Dentry { dir, name: text(input)? })
 }
 
-fn put_maker(out: &mut Writer, maker: &Maker) {
+pub(crate) fn put_maker(out: &mut Writer, maker: &Maker) {
     let Maker { uid, gid, groups } = maker;
     let groups = &groups[..groups.len().min(GROUPS_MAX)];
     out.u32(*uid);
@@ -260,7 +260,7 @@ fn put_maker(out: &mut Writer, maker: &Maker) {
     groups.iter().for_each(|group| out.u32(*group));
 }
 
-fn maker(input: &mut Reader<'_>) -> Option<Maker> {
+pub(crate) fn maker(input: &mut Reader<'_>) -> Option<Maker> {
     let (uid, gid, count) = (input.u32()?, input.u32()?, input.u8()?);
     let groups = (0..count).map(|_| input.u32()).collect::<Option<Vec<u32>>>()?;
     Some(Maker { uid, gid, groups: groups.into() })
@@ -366,7 +366,7 @@ fn bytes<'a>(input: &mut Reader<'a>) -> Option<&'a [u8]> {
     input.raw(len)
 }
 
-fn handle(input: &mut Reader<'_>) -> Option<Handle> {
+pub(crate) fn handle(input: &mut Reader<'_>) -> Option<Handle> {
     bytes(input).filter(|bytes| bytes.len() <= Handle::LEN_MAX).map(Handle::new)
 }
 

@@ -541,6 +541,11 @@ impl Shared {
         for dir in dirs {
             self.distrust(&dir).await;
         }
+        {
+            let _turn = self.turn.lock().await;
+            // What is not resolved now is, before the next change is made there.
+            let _ = self.resolve_asked(None).await;
+        }
         self.set_checked(stood_in);
     }
 

@@ -82,6 +82,7 @@ impl Shared {
             held: OnceLock::new(),
         };
         shared.drop_lost();
+        shared.drop_doubts();
         shared
     }
 

@@ -8,6 +8,7 @@ use larder_cache::NamesMark;
 use larder_io::Clock;
 use larder_vfs::{Attr, Cred, Error, Found, Handle, Time};
 
+use crate::doubt::Asking;
 use crate::journal::Journal;
 use crate::object::{Dentry, Dir, ObjectNo, after};
 use crate::server_dir::ServerDir;
@@ -51,6 +52,8 @@ pub(crate) struct State {
     /// What must be added to our clock to get the server's, in nanoseconds; slightly less.
     clock_ahead_ns: Option<i64>,
     last_time: Time,
+    /// Changes of bytes and attributes that the server was asked for, by its handles.
+    asking: HashMap<Handle, Asking>,
 }
 
 impl State {
@@ -74,6 +77,7 @@ impl State {
             fsid: None,
             clock_ahead_ns: None,
             last_time: Time::default(),
+            asking: HashMap::new(),
         }
     }
 
@@ -266,6 +270,15 @@ impl State {
         }));
         dirs.extend(self.known.drain().map(|(dir, _)| dir));
         dirs
+    }
+
+    /// Changes of bytes and attributes in flight to the server.
+    pub(crate) fn asking(&self) -> &HashMap<Handle, Asking> {
+        &self.asking
+    }
+
+    pub(crate) fn asking_mut(&mut self) -> &mut HashMap<Handle, Asking> {
+        &mut self.asking
     }
 
     /// Waiting objects are made at the server as soon as possible.

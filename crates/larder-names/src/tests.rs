@@ -4,6 +4,7 @@ mod asked;
 mod away;
 mod conformance;
 mod crash;
+mod doubt;
 mod faults;
 mod lives;
 mod model;

@@ -26,6 +26,9 @@ use tokio::sync::{Notify, watch};
 
 /// A call that waits longer than this causes a probe of the server.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// A call that ends without an answer after less than [`PATIENCE`] causes a probe, too, unless it
+/// waited for so short a time that it may have come too late to be sent.
+const IN_VAIN_AFTER: Duration = Duration::from_secs(1);
 /// Longest wait for the answer to that.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
 /// How often a server that is away is asked.
@@ -134,15 +137,26 @@ impl Inner {
                 _ = &mut is_off => Err(Error::TimedOut),
             }
         };
-        if let Ok(answer) = self.clock.timeout(PATIENCE, soon).await {
-            return answer;
+        let begun = self.clock.now();
+        let answer = match self.clock.timeout(PATIENCE, soon).await {
+            Ok(answer) => answer,
+            Err(_) => {
+                self.waits.notify_one();
+                tokio::select! {
+                    biased;
+                    answer = &mut call => answer,
+                    _ = &mut is_off => Err(Error::TimedOut),
+                }
+            }
+        };
+        // The caller is to know whether the server is away: then this machine answers for it, and
+        // takes into account that the server may have done what it was asked for.
+        let is_in_vain = self.clock.now().since(begun) >= IN_VAIN_AFTER;
+        if matches!(answer, Err(Error::TimedOut)) && is_in_vain && !self.off.borrow().is_off() {
+            let answers = self.answers().await;
+            self.change(|off| off.is_away = !answers);
         }
-        self.waits.notify_one();
-        tokio::select! {
-            biased;
-            answer = &mut call => answer,
-            _ = &mut is_off => Err(Error::TimedOut),
-        }
+        answer
     }
 }
 

@@ -23,6 +23,16 @@ pub trait Deferring: Send + Sync {
         false
     }
 
+    /// Whether no other client changes anything, as the mount's user has declared.
+    fn is_sole(&self) -> bool {
+        false
+    }
+
+    /// Whether the mount's user permits to work without the server.
+    fn may_be_offline(&self) -> bool {
+        false
+    }
+
     /// Whether, for as long as that is so, what is safe on this machine's disk is acknowledged
     /// whatever its class. Otherwise only classes whose promise this disk keeps are.
     fn is_kept_enough(&self) -> bool {
@@ -118,7 +128,8 @@ pub trait Held: Send + Sync + 'static {
     /// What the server says.
     fn bring<'a>(&'a self, file: &'a Handle) -> Future<'a, ()>;
 
-    /// All entries of a directory, if all are held.
+    /// All entries of a directory, if all are held. Those that came about since the server listed
+    /// the directory are the last ones and have position 0.
     fn held_entries(&self, dir: &Handle) -> Option<Vec<Listed>>;
 }
 

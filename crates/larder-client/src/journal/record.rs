@@ -122,6 +122,9 @@ pub(crate) struct ListingState {
     pub(crate) pages: u32,
     /// Whether the last page ends the directory.
     pub(crate) complete: bool,
+    /// Whether names were changed here since, which are on record as names: the pages are no
+    /// answer to a reader any more, and with those names they still tell which names there are.
+    pub(crate) is_changed: bool,
 }
 
 /// What a name stands for.
@@ -189,7 +192,7 @@ impl Record for Known {
         out.option(self.listing, |out, head| {
             out.u64(head.epoch);
             out.u32(head.pages);
-            out.flag(head.complete);
+            out.u8(u8::from(head.complete) | u8::from(head.is_changed) << 1);
         });
         out.option(self.hint.as_ref(), |out, (parent, name)| {
             out.u64(parent.0);
@@ -213,7 +216,9 @@ impl Record for Known {
             epoch: input.u64()?,
             listing: input.option(|input| {
                 let (epoch, pages) = (input.u64()?, input.u32()?);
-                Some(ListingState { epoch, pages, complete: input.flag()? })
+                let flags = input.u8().filter(|flags| *flags < 4)?;
+                let (complete, is_changed) = (flags & 1 != 0, flags & 2 != 0);
+                Some(ListingState { epoch, pages, complete, is_changed })
             })?,
             hint: input.option(|input| Some((Ino(input.u64()?), name(input)?)))?,
             target: input.option(name)?,
@@ -417,7 +422,7 @@ mod tests {
             asked: Monotonic::from_nanos(2),
             ttl: Duration::from_millis(3),
             epoch: 4,
-            listing: Some(ListingState { epoch: 4, pages: 2, complete: true }),
+            listing: Some(ListingState { epoch: 4, pages: 2, complete: true, is_changed: true }),
             hint: Some((Ino(1), OsString::from_vec(vec![0xff, b'x']))),
             target: Some("../t".into()),
             cookie_verifier: 77,

@@ -108,7 +108,7 @@ impl Drop for NameChange<'_> {
         drop(state);
         drop(names);
         if meet {
-            self.core.cache.drop_name(self.dir.no(), name);
+            self.core.forget_name(self.dir, &self.dentry.1);
         }
     }
 }

@@ -8,7 +8,6 @@ use larder_vfs::{Change, Cred, Deferring, Found, Kind, New, Removal, Result, Set
 use super::recover::on_handle;
 use crate::class::volatile;
 use crate::core::Core;
-use crate::journal::name_bytes;
 use crate::node::Node;
 
 impl Core {
@@ -84,12 +83,19 @@ impl Core {
     }
 
     /// Ends our change of a directory: the cached listing is no longer what the server would
-    /// return.
+    /// return. What became of the names is to be put on record next, or unlisted.
     pub(super) fn end_names_change(&self, dir: &Node, change: Option<Change>) {
+        // A request that the kernel sends again, and that the journal of names has from the process
+        // that died: no other client is behind it.
+        let is_away = self.is_away();
+        let change = change.filter(|change| change.after.is_some() || !is_away);
         // While the server is out of reach, the cached listing stays as the server last gave it:
         // the journal of names knows what has changed here since.
-        if change.is_some() && !self.is_away() {
-            dir.state().end_listing();
+        if change.is_some() && !is_away {
+            match self.remote.deferring() {
+                Some(_) => dir.state().change_listing(),
+                None => dir.state().end_listing(),
+            }
         }
         self.end_change(dir, change);
     }
@@ -162,15 +168,19 @@ impl Core {
         answer?;
         let child = child.map(|child| (child, true));
         let moved = child.or_else(|| Some((self.doubtful(from.0, from.1)?, false)));
+        if moved.is_none() && self.is_away() && self.name(to.0, to.1).is_some() {
+            // The process that was asked first has both names on record.
+            return Ok(());
+        }
         if moved.as_ref().is_some_and(|(child, _)| has_one_name(child)) {
             self.put_name(from.0, from.1, None);
             changing[0].is_gone();
         } else {
             // To rename a file to another of its names does nothing (rename(2)).
-            self.cache.drop_name(from.0.no(), name_bytes(from.1));
+            self.forget_name(from.0, from.1);
         }
         let Some((child, is_certain)) = moved else {
-            self.cache.drop_name(to.0.no(), name_bytes(to.1));
+            self.forget_name(to.0, to.1);
             return Ok(());
         };
         if is_certain {

@@ -50,9 +50,25 @@ impl Core {
         nodes.into_iter().flatten().for_each(|node| node.state().doubt(self.now()));
     }
 
+    /// A name was changed here, and what it stands for now is not known. So the directory's listing
+    /// tells nothing of it either.
+    pub(crate) fn forget_name(&self, dir: &Node, name: &OsStr) {
+        self.cache.drop_name(dir.no(), name_bytes(name));
+        self.end_listing(dir);
+    }
+
+    fn end_listing(&self, dir: &Node) {
+        let mut state = dir.state();
+        if state.known().listing.is_some() {
+            state.end_listing();
+            self.table.persist(dir.ino, &mut state);
+        }
+    }
+
     /// Records what a name stands for, unless other clients have changed that: no lookup is
     /// answered from it ([`Core::doubtful`]).
     pub(crate) fn put_doubtful_name(&self, dir: &Node, name: &OsStr, child: Ino) {
+        self.end_listing(dir);
         let epoch = dir.state().known().epoch.wrapping_sub(1);
         let record = Name { epoch, child: Some(child) }.encode();
         self.cache.put_name(dir.no(), name_bytes(name), &record);

@@ -104,8 +104,7 @@ impl Core {
     fn page_after(&self, dir: &Node, offset: u64) -> Option<Arc<Page>> {
         let (head, last) = {
             let state = dir.state();
-            let head = state.known().listing.filter(|head| head.epoch == state.known().epoch)?;
-            (head, state.listed().last_page().cloned())
+            (state.listing()?, state.listed().last_page().cloned())
         };
         let start = last.as_ref().map_or(0, |(number, _)| *number);
         if let Some((_, page)) = last.filter(|(_, page)| page.holds(offset)) {
@@ -240,7 +239,7 @@ impl Core {
             return state.listed_mut().lend(page.clone());
         }
         state.listed_mut().end_loan();
-        let head = state.known().listing.filter(|head| head.epoch == epoch);
+        let head = state.listing();
         let number = match (head, state.listed().last_page()) {
             _ if page.start == 0 => 0,
             (Some(_), Some((number, last))) if last.start == page.start => *number,
@@ -254,7 +253,8 @@ impl Core {
         let pages = head.map_or(0, |head| head.pages).max(number + 1);
         let pages = if number == 0 { 1 } else { pages };
         state.listed_mut().set_last_page(number, page.clone());
-        state.set_listing(ListingState { epoch, pages, complete: page.eof });
+        let complete = page.eof;
+        state.set_listing(ListingState { epoch, pages, complete, is_changed: false });
         self.table.persist(dir.ino, &mut state);
         drop(state);
         self.cache.put_listing(dir.no(), number, &page.encode());

@@ -2,12 +2,14 @@
 //! out of reach ([`larder_vfs::Held`]): the names and listings of a directory's present epoch, with
 //! what has changed here since.
 
-use std::ffi::OsStr;
+use std::collections::HashSet;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStringExt;
 
 use larder_vfs::{Attr, Error, Found, Future, Handle, Held, Ino, Listed};
 
 use crate::core::Core;
-use crate::journal::{Page, PageEntry, Record};
+use crate::journal::{Name, Page, PageEntry, Record};
 use crate::node::Node;
 
 impl Core {
@@ -34,6 +36,21 @@ impl Core {
     pub(crate) fn held_node(&self, file: &Handle) -> Option<std::sync::Arc<Node>> {
         let no = self.cache.number_of(file.as_bytes())?;
         self.table.get(Ino(no.0))
+    }
+
+    /// Names that are known and not in a listing of their directory: they were made here since.
+    /// Their position is 0.
+    fn unlisted_entries(&self, dir: &Node, listed: &[Listed]) -> Vec<Listed> {
+        let listed: HashSet<&OsStr> = listed.iter().map(|entry| entry.name.as_os_str()).collect();
+        let epoch = dir.state().known().epoch;
+        let known = self.cache.names_in(dir.no()).into_iter().filter_map(|(name, record)| {
+            let held = Name::decode(&record).filter(|held| held.epoch == epoch)?;
+            let name = OsString::from_vec(name);
+            let child = held.child.filter(|_| !listed.contains(name.as_os_str()))?;
+            let entry = PageEntry { name, fileid: 0, kind: None, position: 0, child: Some(child) };
+            self.held_entry(dir, entry).filter(|entry| entry.handle.is_some())
+        });
+        known.collect()
     }
 
     /// An entry of a listing as it is now; `None` if it no longer exists. Its attributes are the
@@ -88,6 +105,8 @@ impl Held for Core {
     fn held_entries(&self, dir: &Handle) -> Option<Vec<Listed>> {
         let dir = self.held_node(dir)?;
         let entries = self.held_pages(&dir)?.into_iter().flat_map(|page| page.entries);
-        Some(entries.filter_map(|entry| self.held_entry(&dir, entry)).collect())
+        let mut all: Vec<_> = entries.filter_map(|entry| self.held_entry(&dir, entry)).collect();
+        all.extend(self.unlisted_entries(&dir, &all));
+        Some(all)
     }
 }

@@ -11,7 +11,6 @@ use std::ffi::OsStr;
 use larder_vfs::{Attr, Cred, Deadline, Error, Handle, Ino, Result};
 
 use crate::core::Core;
-use crate::journal::name_bytes;
 use crate::node::Node;
 
 /// Deepest path that recovery walks.
@@ -85,7 +84,7 @@ impl Core {
                 self.renamed(node, stale, found.handle)
             }
             _ => {
-                self.cache.drop_name(parent.no(), name_bytes(&name));
+                self.forget_name(&parent, &name);
                 // The kernel has to look up again the name by which it got the file, since that may
                 // now be another file's.
                 node.state().distrust();
@@ -117,7 +116,7 @@ impl Core {
             _ => false,
         };
         if is_wrong {
-            self.cache.drop_name(dir.no(), name_bytes(name));
+            self.forget_name(dir, name);
         }
         if is_wrong || matches!(answer, Err(Error::TimedOut)) {
             nodes.iter().for_each(|node| node.state().distrust());

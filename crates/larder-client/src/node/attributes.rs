@@ -143,7 +143,7 @@ impl Core {
     }
 
     /// The server's last decision, or else the mode bits.
-    fn rights_as_held(&self, node: &Node, cred: &Cred, wanted: Access) -> Access {
+    pub(crate) fn rights_as_held(&self, node: &Node, cred: &Cred, wanted: Access) -> Access {
         let superuser = self.squash.known() == RootSquash::No;
         let state = node.state();
         let said = state.last_rights_of(cred, wanted);

@@ -286,6 +286,20 @@ impl State {
         self.listed.drop_page();
     }
 
+    /// Directories: names were changed here, each of which is on record. Readers need another
+    /// listing; a whole one still tells which other names there are.
+    pub(crate) fn change_listing(&mut self) {
+        let epoch = self.known.epoch;
+        let whole = self.known.listing.filter(|head| head.complete && head.epoch == epoch);
+        self.known.listing = whole.map(|head| ListingState { is_changed: true, ..head });
+        self.listed.drop_page();
+    }
+
+    /// Directories: the listing that readers are given.
+    pub(crate) fn listing(&self) -> Option<ListingState> {
+        self.known.listing.filter(|head| head.epoch == self.known.epoch && !head.is_changed)
+    }
+
     /// Directories: this much of the listing is cached.
     pub(crate) fn set_listing(&mut self, head: ListingState) {
         debug_assert!(head.pages > 0, "a listing has a first page");

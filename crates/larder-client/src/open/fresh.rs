@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use larder_vfs::Cred;
+use larder_vfs::{Cred, Result};
 
 use super::mode::Mode;
 use crate::core::Core;
 use crate::limits::Transferring;
 use crate::node::{Node, State};
+use crate::patience::Late;
 
 /// An open that follows on a lookup by the same process need not ask again within this time: the
 /// lookup's reply is its freshness check, as one open(2) makes both.
@@ -34,6 +35,35 @@ impl Core {
         // If the change does not end in time, the wait may have used up the time for the answer,
         // too.
         if asks { node.transfer.begin(cred.deadline).await.ok() } else { None }
+    }
+
+    /// Whether the server may be done without, if it takes its time, for what concerns the version
+    /// of a file: no other client writes, or the attributes are within their time and the mount's
+    /// user permits to work without the server.
+    pub(super) fn may_do_without(&self, node: &Node) -> bool {
+        let Some(here) = self.remote.deferring() else { return false };
+        here.is_sole() || (here.may_be_offline() && self.is_fresh(node))
+    }
+
+    /// The server's answer, or `None` if that does not come in time ([`crate::patience`]).
+    pub(super) async fn in_time<T: Send + 'static>(
+        &self,
+        asking: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Option<Result<T>> {
+        if self.patience.is_late() {
+            return None;
+        }
+        let (begun, mut asking) = (self.now(), Box::pin(asking));
+        if let Ok(answer) = self.clock.timeout(self.patience.wait(), &mut asking).await {
+            self.patience.answered(self.now().since(begun));
+            return Some(answer);
+        }
+        let late = Late::begin(&self.patience);
+        self.runtime.spawn(async move {
+            drop(asking.await);
+            drop(late);
+        });
+        None
     }
 
     pub(super) fn is_fresh_for_open(&self, node: &Node, cred: &Cred) -> bool {

@@ -1,11 +1,14 @@
 //! Mounts that work while their server is out of reach, over deaths of the process and crashes of
 //! the machine.
 
+use std::ffi::OsStr;
 use std::ops::Range;
+use std::pin::pin;
+use std::time::Duration;
 
 use larder_client::{Options, Start};
-use larder_io::Image;
-use larder_vfs::{MemRemote, SetAttr, SetTime, Time};
+use larder_io::{Clock, Image};
+use larder_vfs::{Cred, FileSystem, Ino, MemRemote, Removal, RenameFlags, SetAttr, SetTime, Time};
 
 use crate::rig::{READ, Rig, WRITE, pattern, root};
 
@@ -148,5 +151,117 @@ async fn the_server_gets_what_was_changed_before_a_file_was_emptied_or_nothing()
         let read = next.foreigner().await.cat("file").await;
         assert!(read.is_empty() || read == changed, "killed at {number}: {}", read.len());
         assert!(next.set_aside().is_empty(), "killed at {number}: that was no conflict");
+    }
+}
+
+/// A directory whose names were changed here since it was listed, at the server, which then falls
+/// silent: its names are known as before, and what is not among them can be made, in the process
+/// that follows a killed one, too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_changed_here_takes_no_knowledge_of_other_names() {
+    for dies in [false, true] {
+        let mut rig = Rig::offline(Options::default()).await;
+        for name in ["kept", "moved", "replaced", "gone"] {
+            rig.put(name, name.as_bytes()).await;
+        }
+        assert_eq!(rig.names().await, ["gone", "kept", "moved", "replaced"]);
+        rig.put("made", b"made").await;
+        rig.rename("moved", "replaced").await.unwrap();
+        rig.remove("gone").await.unwrap();
+        rig.checkpoint();
+        if dies {
+            let image = rig.image();
+            rig = rig.on_image(image, away(&rig), Start::Resume).await;
+        } else {
+            rig.server.time_out();
+        }
+        let names = ["kept", "made", "replaced"];
+        assert_eq!(rig.names().await, names, "{dies}");
+        for name in ["new", "gone", "moved"] {
+            assert_eq!(rig.find(name).await, None, "{dies}: {name}");
+            rig.put(name, name.as_bytes()).await;
+        }
+        rig.rename("new", "made").await.unwrap();
+        let names = ["gone", "kept", "made", "moved", "replaced"];
+        assert_eq!(rig.names().await, names, "{dies}");
+        let foreigner = rig.foreigner().await;
+        rig.server.reconnect();
+        rig.client.write_back_all().await.unwrap();
+        assert_eq!(foreigner.names().await, names, "{dies}");
+        let bytes = [("replaced", "moved"), ("made", "new"), ("moved", "moved"), ("gone", "gone")];
+        for (name, bytes) in bytes {
+            assert_eq!(foreigner.cat(name).await, bytes.as_bytes(), "{dies}: {name}");
+        }
+    }
+}
+
+/// The kernel sends requests again that a process had carried out here before it died. What is
+/// known of other names stays.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_asked_for_again_without_the_server_takes_no_knowledge_of_other_names() {
+    let rig = Rig::offline(Options::default()).await;
+    for name in ["kept", "moved", "gone"] {
+        rig.put(name, name.as_bytes()).await;
+    }
+    assert_eq!(rig.names().await.len(), 3);
+    rig.server.time_out();
+    let again = Cred { retried: true, ..root() };
+    for cred in [root(), again] {
+        let (dir, at) = (Ino::ROOT, |name| (Ino::ROOT, OsStr::new(name)));
+        let flags = RenameFlags::default();
+        let renamed = rig.client.rename(&cred, at("moved"), at("there"), flags).wait().await;
+        assert_eq!(renamed, Ok(()), "{cred:?}");
+        let removed = rig.client.remove(&cred, dir, "gone".as_ref(), Removal::File).wait().await;
+        assert_eq!(removed, Ok(()), "{cred:?}");
+        let set = SetAttr { mode: Some(0o644), ..SetAttr::default() };
+        let made = rig.client.create(&cred, dir, "made".as_ref(), set, WRITE).wait().await;
+        let (entry, opened) = made.unwrap();
+        rig.client.release(entry.ino, opened.id).wait().await.unwrap();
+    }
+    rig.put("new", b"new").await;
+    assert_eq!(rig.find("gone").await, None);
+    assert_eq!(rig.names().await, ["kept", "made", "new", "there"]);
+}
+
+/// The server falls silent, and nobody has noticed: a file that is cached whole is opened within a
+/// moment, and at once while the question about the first one is out. What is not cached waits.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_open_of_a_cached_file_does_not_wait_until_silence_is_noticed() {
+    for is_sole in [true, false] {
+        let rig = match is_sole {
+            true => Rig::exclusive(Options::default()).await,
+            false => Rig::offline(Options::default()).await,
+        };
+        let foreigner = rig.foreigner().await;
+        for name in ["a", "b", "c"] {
+            foreigner.put(name, name.as_bytes()).await;
+        }
+        for name in ["a", "b"] {
+            assert_eq!(rig.cat(name).await, name.as_bytes());
+            rig.landed(name).await;
+        }
+        let inos = [rig.find("a").await, rig.find("b").await, rig.find("c").await];
+        // An open soon after a lookup need not ask.
+        rig.advance(2);
+        rig.server.hold(Some("access"));
+        let opened = async |ino: Option<Ino>| {
+            let begun = rig.clock.now();
+            let mut open = pin!(rig.client.open(&root(), ino.unwrap(), READ).wait());
+            for _ in 0..50 {
+                tokio::select! {
+                    biased;
+                    opened = &mut open => return Some((opened.unwrap(), rig.clock.now().since(begun))),
+                    () = tokio::task::yield_now() => rig.clock.advance(Duration::from_millis(100)),
+                }
+            }
+            None
+        };
+        let (_, took) = opened(inos[0]).await.expect("it is answered");
+        assert!(took <= Duration::from_millis(1100), "{took:?}");
+        let (_, took) = opened(inos[1]).await.expect("it is answered");
+        assert_eq!(took, Duration::ZERO);
+        let third = opened(inos[2]).await;
+        assert!(third.is_none(), "it is not cached: {:?}", third.map(|(_, took)| took));
+        rig.server.hold(None);
     }
 }

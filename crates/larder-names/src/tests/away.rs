@@ -4,7 +4,7 @@
 
 use std::future::Future;
 use std::pin::pin;
-use std::sync::Weak;
+use std::sync::{Mutex, Weak};
 use std::task::{Context, Poll, Waker};
 
 use larder_vfs::{Attr, Change, Error, Held, Listed, SetTime, Stability, Time, Trouble};
@@ -17,7 +17,19 @@ const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 
 /// What a client would have cached of the server, through another connection. The journal knows
 /// what has changed here since.
-struct Snapshot(MemRemote);
+struct Snapshot {
+    server: MemRemote,
+    /// A file that was described before the server changed it.
+    before: Mutex<Option<(Handle, Attr)>>,
+}
+
+impl Snapshot {
+    /// What it has of a file, which the server describes like this now.
+    fn of(&self, file: &Handle, now: Attr) -> Attr {
+        let before = self.before.lock().unwrap();
+        before.as_ref().filter(|(known, _)| known == file).map_or(now, |(_, attr)| *attr)
+    }
+}
 
 fn ready<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
@@ -28,11 +40,12 @@ fn ready<T>(future: impl Future<Output = T>) -> T {
 
 impl Held for Snapshot {
     fn held(&self, file: &Handle) -> Option<Attr> {
-        ready(self.0.getattr(&Cred::root(), file)).ok()
+        Some(self.of(file, ready(self.server.getattr(&Cred::root(), file)).ok()?))
     }
 
     fn held_name(&self, dir: &Handle, name: &OsStr) -> Option<Option<Found>> {
-        Some(ready(self.0.lookup(&Cred::root(), dir, name)).ok()?.found)
+        let found = ready(self.server.lookup(&Cred::root(), dir, name)).ok()?.found;
+        Some(found.map(|found| Found { attr: self.of(&found.handle, found.attr), ..found }))
     }
 
     fn bring<'a>(&'a self, _file: &'a Handle) -> larder_vfs::Future<'a, ()> {
@@ -40,7 +53,8 @@ impl Held for Snapshot {
     }
 
     fn held_entries(&self, dir: &Handle) -> Option<Vec<Listed>> {
-        let listing = ready(self.0.readdir(&Cred::root(), dir, Cookie::default(), 1 << 20)).ok()?;
+        let listing =
+            ready(self.server.readdir(&Cred::root(), dir, Cookie::default(), 1 << 20)).ok()?;
         listing.eof.then_some(listing.entries)
     }
 }
@@ -101,7 +115,7 @@ pub(super) const LICENCES: [Licence; 2] =
 fn licensed(rig: &Rig, licence: Licence) -> (Arc<Names>, Arc<Through>) {
     let (server, cache, clock) = (rig.server.clone(), rig.cache.clone(), rig.clock.clone());
     let names = Arc::new(Names::idle(server, cache, clock, "here", licence));
-    let held = Snapshot(rig.server.another_client());
+    let held = Snapshot { server: rig.server.another_client(), before: Mutex::default() };
     let held = Arc::new(Through { names: Arc::downgrade(&names), held });
     let weak: Weak<Through> = Arc::downgrade(&held);
     names.deferring().unwrap().held_by(weak);
@@ -115,6 +129,11 @@ impl Pair {
         rig.names = names;
         let (reference, top) = (MemRemote::new(), rig.top().await);
         Pair { rig, held, top, reference, random: Random(seed), count: 0, licence }
+    }
+
+    /// What is cached of a file is this, whatever the server has by now.
+    pub(super) fn has_held(&self, file: &Handle, before: Attr) {
+        *self.held.held.before.lock().unwrap() = Some((file.clone(), before));
     }
 
     /// The object with a name here: its handle and kind.

@@ -77,3 +77,27 @@ async fn a_silent_server_is_away_until_it_answers() {
     }
     assert_eq!(switch.off(), Off::default());
 }
+
+/// A call that the server does not answer until the call's own limit ends before the server counts
+/// as away because calls wait. Its caller finds out that the server is away.
+#[tokio::test]
+async fn a_call_that_ends_without_an_answer_tells_that_the_server_is_away() {
+    let (remote, clock, switch) = switch(false);
+    let switch = Arc::new(switch);
+    let handle = switch.root().await.unwrap().handle;
+    remote.cut_off();
+    let waiting = tokio::spawn({
+        let (switch, handle) = (switch.clone(), handle.clone());
+        async move { (switch.getattr(&Cred::root(), &handle).await, switch.off().is_away) }
+    });
+    let begun = clock.instant();
+    while !waiting.is_finished() {
+        clock.advance(Duration::from_millis(100));
+        tokio::task::yield_now().await;
+        if clock.instant() - begun >= Duration::from_secs(2) {
+            remote.time_out();
+        }
+    }
+    assert_eq!(waiting.await.unwrap(), (Err(Error::TimedOut), true));
+    assert!(clock.instant() - begun < Duration::from_secs(3));
+}

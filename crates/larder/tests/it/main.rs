@@ -38,6 +38,7 @@ mod memory_pressure;
 mod messages;
 mod mirrors;
 mod offline;
+mod outages;
 mod ports;
 mod posix;
 mod posix_cases;

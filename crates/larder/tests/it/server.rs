@@ -194,7 +194,7 @@ impl Server {
         }
     }
 
-    /// Kills our own server or Samba; its port answers with a reset from then on.
+    /// Kills the server; its port answers with a reset from then on.
     pub(crate) fn kill(&mut self) {
         match &mut self.running {
             Running::Larder(child) => {
@@ -203,7 +203,8 @@ impl Server {
                 self.running = Running::Stopped;
             }
             Running::Samba(samba) => samba.kill().unwrap(),
-            Running::Ganesha(_) | Running::Stopped => panic!("not killed in tests"),
+            Running::Ganesha(ganesha) => ganesha.kill().unwrap(),
+            Running::Stopped => panic!("it does not run"),
         }
     }
 
@@ -244,8 +245,11 @@ impl Server {
         child.id()
     }
 
-    /// Starts our own server or Samba (again) on the same address.
+    /// Starts the server (again) on the same address.
     pub(crate) fn restart(&mut self) {
+        if let Running::Ganesha(ganesha) = &mut self.running {
+            return ganesha.boot().unwrap();
+        }
         if let Running::Samba(samba) = &mut self.running {
             return samba.boot().unwrap();
         }

@@ -1,0 +1,174 @@
+//! What the server was asked to change, and whether it has answered ([`crate::doubt`]).
+//!
+//! That it may have changed an object is on record before it is asked, so that is known to the next
+//! process, too. When the server is back, the version that it has by then counts as ours, if the
+//! size is one to which our requests can have led: a change by another client during the same time
+//! cannot be told from ours. Then what was removed, replaced or set here is not taken for something
+//! that another client has changed.
+
+use larder_vfs::{Cred, Deadline, Error, Handle, Result, Validator};
+
+use crate::doubt::{Asking, Doubt, Sizes};
+use crate::object::{Altered, Maker, ObjectNo, Taken, is_unanswered};
+use crate::shared::Shared;
+use crate::state::State;
+
+/// A request in flight. Dropped before it was answered, it was not answered.
+pub(crate) struct Asked<'a> {
+    shared: &'a Shared,
+    handle: Handle,
+    is_answered: bool,
+}
+
+impl Asked<'_> {
+    /// The server has answered or refused, or it has not: by the result. To be called after the
+    /// conclusions of the answer are on record.
+    pub(crate) fn end<T>(mut self, answer: &Result<T>) {
+        self.is_answered = !answer.as_ref().is_err_and(|error| is_unanswered(*error));
+    }
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        let mut state = self.shared.state();
+        let state = &mut *state;
+        let Some(asking) = state.asking_mut().get_mut(&self.handle) else { return };
+        asking.in_flight -= 1;
+        asking.is_unanswered |= !self.is_answered;
+        let Asking { in_flight, is_unanswered } = *asking;
+        if in_flight > 0 {
+            return;
+        }
+        state.asking_mut().remove(&self.handle);
+        let known = state.journal().doubts().of(&self.handle).map(|(no, _)| no);
+        if let Some(no) = known.filter(|_| !is_unanswered) {
+            state.journal_mut().put_doubt(no, None);
+            self.shared.record(state);
+        }
+    }
+}
+
+impl Shared {
+    /// Before the server is asked to change an object. `None` where nothing is ever answered here
+    /// in the server's place.
+    pub(crate) fn ask_to_change(
+        &self,
+        cred: &Cred,
+        handle: &Handle,
+        sizes: Sizes,
+    ) -> Option<Asked<'_>> {
+        if !self.licence.sole && !self.licence.offline {
+            return None;
+        }
+        let mut state = self.state();
+        let state = &mut *state;
+        let known = state.journal().doubts().of(handle).map(|(no, doubt)| (no, doubt.clone()));
+        let asking = state
+            .asking_mut()
+            .entry(handle.clone())
+            .or_insert_with(|| Asking { in_flight: 0, is_unanswered: known.is_some() });
+        asking.in_flight += 1;
+        let sizes = known.as_ref().map_or(sizes, |(_, doubt)| doubt.sizes.with(sizes));
+        if known.as_ref().is_none_or(|(_, doubt)| doubt.sizes != sizes) {
+            let doubt = Doubt { handle: handle.clone(), sizes, asker: Maker::of(cred) };
+            state.journal_mut().doubt(known.map(|(no, _)| no), doubt);
+            self.record(state);
+        }
+        Some(Asked { shared: self, handle: handle.clone(), is_answered: false })
+    }
+
+    /// Asks the server which version it has of the objects that it may have changed for us. To be
+    /// called by the task that makes things there.
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`] if it does not answer.
+    pub(crate) async fn resolve_doubts(&self, deadline: Option<Deadline>) -> Result<()> {
+        let unanswered = self.state().unanswered();
+        for (no, doubt) in unanswered {
+            let is_concerned = self.state().is_concerned(&doubt.handle);
+            let found = match is_concerned {
+                false => None,
+                true => {
+                    let cred = doubt.asker.cred().until(deadline);
+                    match self.remote.getattr(&cred, &doubt.handle).await {
+                        Err(error) if is_unanswered(error) => return Err(Error::TimedOut),
+                        answer => answer.ok(),
+                    }
+                }
+            };
+            let found = found.map(|attr| self.show_unaltered(&doubt.handle, attr).validator());
+            {
+                let mut state = self.state();
+                if let Some(version) = found {
+                    state.follow_doubt(&doubt, version);
+                }
+                state.doubt_no_more(no, &doubt.handle);
+                self.record(&mut state);
+            }
+            // What the client has of it may be from before.
+            let handle = self.known_as(&doubt.handle);
+            if let Some(watcher) = self.watcher.get().and_then(std::sync::Weak::upgrade) {
+                watcher.distrust(&handle).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets what an earlier process was not answered, where that matters for nothing that waits
+    /// and this process answers nothing in the server's place.
+    pub(crate) fn drop_doubts(&self) {
+        if self.licence.sole || self.licence.offline {
+            return;
+        }
+        let mut state = self.state();
+        for (no, doubt) in state.unanswered() {
+            if !state.is_concerned(&doubt.handle) {
+                state.doubt_no_more(no, &doubt.handle);
+            }
+        }
+        self.record(&mut state);
+    }
+}
+
+impl State {
+    /// Objects of which a change was not answered.
+    fn unanswered(&self) -> Vec<(ObjectNo, Doubt)> {
+        let is_one = |doubt: &Doubt| {
+            self.asking().get(&doubt.handle).is_none_or(|asking| asking.is_unanswered)
+        };
+        let all = self.journal().doubts().all().filter(|(_, doubt)| is_one(doubt));
+        all.map(|(no, doubt)| (no, doubt.clone())).collect()
+    }
+
+    /// Whether something that waits depends on the version of an object.
+    fn is_concerned(&self, handle: &Handle) -> bool {
+        let altered = self.journal().altered(handle);
+        altered.is_some_and(|(_, altered)| !altered.is_done)
+            || self.journal().taken().of(handle).next().is_some()
+    }
+
+    fn doubt_no_more(&mut self, no: ObjectNo, handle: &Handle) {
+        match self.asking_mut().get_mut(handle) {
+            Some(asking) => asking.is_unanswered = false,
+            None => self.journal_mut().put_doubt(no, None),
+        }
+    }
+
+    /// What waits is about the version that the server has now.
+    fn follow_doubt(&mut self, doubt: &Doubt, version: Validator) {
+        let taken = self.journal().taken().of(&doubt.handle);
+        let taken: Vec<_> = taken.map(|(no, taken)| (no, taken.clone())).collect();
+        for (no, taken) in taken {
+            if doubt.sizes.lead(taken.version.size, version.size) {
+                self.journal_mut().put_taken(no, Some(Taken { version, ..taken }));
+            }
+        }
+        let altered = self.journal().altered(&doubt.handle).filter(|(_, altered)| {
+            !altered.is_done && doubt.sizes.lead(altered.below.size, version.size)
+        });
+        if let Some((no, altered)) = altered {
+            let altered = Altered { below: version, ..altered.clone() };
+            self.journal_mut().put_altered(no, Some(altered));
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! The network is pulled in the middle of work, and the worker, the whole daemon, the server or
+//! nothing is killed meanwhile: work goes on, no call hangs, cached files are read, and all that
+//! was acknowledged arrives when the network is back, nothing of it twice.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::harness::{Kind, Mount, Server, eventually, kill, pattern, run, said, succeed, tree};
+
+/// No call takes longer: one that needs the server ends after some seconds, and a few of them may
+/// come one after the other.
+const LIMIT: Duration = Duration::from_secs(45);
+/// How many edits there are at least while the network is away, before and after the kill.
+const EDITS_MIN: u32 = 5;
+/// How many files are edited, over and over.
+const EDITED: u64 = 5;
+/// Files that are cached, and how long they are.
+const CACHED: u64 = 8;
+const CACHED_BYTES: usize = 50_000;
+
+/// What is killed while the network is away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Killed {
+    Nothing,
+    Worker,
+    /// Supervisor and worker: the mount is made again, without its server.
+    Daemon,
+    /// It is another process when the network is back.
+    Server,
+}
+
+/// What the threads of one test have done, and how long a call took at most.
+#[derive(Debug, Default)]
+struct Work {
+    stops: AtomicBool,
+    /// There may be no mount at the moment.
+    is_mounting: AtomicBool,
+    edits: AtomicU32,
+    longest_ms: AtomicU32,
+    /// The contents that each file may have: what was acknowledged last, and what was not since.
+    contents: Mutex<BTreeMap<String, Vec<u64>>>,
+}
+
+fn content(number: u64) -> Vec<u8> {
+    pattern(number, 1 + (number as usize * 7_001) % 60_000)
+}
+
+impl Work {
+    /// Answers whether it was done. What needs the server while that is away is late, and what a
+    /// dead daemon had is lost.
+    fn does(&self, call: impl FnOnce() -> io::Result<()>) -> bool {
+        let may_fail = self.is_mounting.load(Ordering::SeqCst);
+        let begun = Instant::now();
+        let answer = call();
+        let took = u32::try_from(begun.elapsed().as_millis()).unwrap();
+        self.longest_ms.fetch_max(took, Ordering::Relaxed);
+        match answer {
+            Ok(()) => true,
+            Err(error) if error.kind() == ErrorKind::TimedOut => false,
+            Err(_) if may_fail || self.is_mounting.load(Ordering::SeqCst) => false,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn goes_on(&self) -> bool {
+        !self.stops.load(Ordering::Relaxed)
+    }
+
+    /// A file is given a content.
+    fn gives(&self, path: &str, number: u64, call: impl FnOnce() -> io::Result<()>) -> bool {
+        let mut contents = self.contents.lock().unwrap();
+        contents.entry(path.to_owned()).or_default().push(number);
+        drop(contents);
+        let is_done = self.does(call);
+        if is_done {
+            self.contents.lock().unwrap().insert(path.to_owned(), vec![number]);
+        }
+        is_done
+    }
+
+    /// Makes files, and replaces some as editors do.
+    fn write(&self, mount: &Mount) {
+        let mut made = 0;
+        for number in (0_u64..).take_while(|_| self.goes_on()) {
+            let bytes = content(number);
+            let path = format!("made/{made}");
+            // A file that was begun may have any part of its bytes.
+            let is_made = self.does(|| fs::write(mount.path(&path), &bytes));
+            if is_made {
+                self.contents.lock().unwrap().insert(path, vec![number]);
+                made += 1;
+            }
+            let (new, path) = (mount.path("edited/new"), format!("edited/{}", number % EDITED));
+            let replaces = || fs::rename(&new, mount.path(&path));
+            if self.does(|| fs::write(&new, &bytes)) && self.gives(&path, number, replaces) {
+                self.edits.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Reads what is cached.
+    fn read(&self, mount: &Mount) {
+        for number in (0..CACHED).cycle().take_while(|_| self.goes_on()) {
+            let read = || {
+                let bytes = fs::read(mount.path(&format!("cached/{number}")))?;
+                assert!(bytes == pattern(number, CACHED_BYTES), "{number}");
+                Ok(())
+            };
+            let is_mounting = || self.is_mounting.load(Ordering::SeqCst);
+            let was_mounting = is_mounting();
+            let is_read = self.does(read);
+            assert!(is_read || was_mounting || is_mounting(), "what is cached needs no server");
+        }
+    }
+
+    /// Has the threads end when it is dropped, in a test that fails, too.
+    fn until_dropped(&self) -> impl Drop {
+        struct Stops<'a>(&'a AtomicBool);
+        impl Drop for Stops<'_> {
+            fn drop(&mut self) {
+                self.0.store(true, Ordering::Relaxed);
+            }
+        }
+        Stops(&self.stops)
+    }
+
+    fn edits_again(&self) {
+        let edits = self.edits.load(Ordering::Relaxed);
+        eventually("work goes on", || self.edits.load(Ordering::Relaxed) >= edits + EDITS_MIN);
+    }
+
+    fn kill(&self, killed: Killed, mount: &Mount, server: &mut Server) {
+        match killed {
+            Killed::Nothing => {}
+            Killed::Worker => {
+                let [_, worker] = mount.pids();
+                kill([worker, worker]);
+                eventually("another one answers", || mount.pids()[1] != worker);
+            }
+            Killed::Daemon => {
+                self.is_mounting.store(true, Ordering::SeqCst);
+                mount.kill_processes();
+                run("umount", &["-l", mount.path("").to_str().unwrap()]);
+                succeed(&mut mount.command());
+                self.is_mounting.store(false, Ordering::SeqCst);
+            }
+            Killed::Server => server.kill(),
+        }
+    }
+
+    /// The server has what was acknowledged.
+    fn check(&self, server: &Server) {
+        for (path, numbers) in &*self.contents.lock().unwrap() {
+            let bytes = fs::read(server.path(path)).unwrap_or_default();
+            let is_one = numbers.iter().any(|number| bytes == content(*number));
+            assert!(is_one, "{path}: {} bytes, {numbers:?}", bytes.len());
+        }
+    }
+}
+
+/// Prints what the daemon logged if the test fails.
+struct Log<'a>(&'a Mount);
+
+impl Drop for Log<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}", self.0.log());
+        }
+    }
+}
+
+fn an_outage(options: &[&str], killed: Killed) {
+    let mut server = Server::start(Kind::Ganesha);
+    for dir in ["cached", "made", "edited"] {
+        fs::create_dir(server.path(dir)).unwrap();
+    }
+    for number in 0..CACHED {
+        let bytes = pattern(number, CACHED_BYTES);
+        fs::write(server.path(&format!("cached/{number}")), bytes).unwrap();
+    }
+    let options = [options, &["timeo=10", "retrans=1", "actimeo=86400"]].concat();
+    let mount = Mount::new(&server, &options);
+    for number in 0..CACHED {
+        fs::read(mount.path(&format!("cached/{number}"))).unwrap();
+    }
+    for dir in ["", "cached", "made", "edited"] {
+        fs::read_dir(mount.path(dir)).unwrap().for_each(drop);
+    }
+    mount.landed(CACHED * CACHED_BYTES as u64);
+    let (work, _log) = (Work::default(), Log(&mount));
+    std::thread::scope(|scope| {
+        scope.spawn(|| work.write(&mount));
+        scope.spawn(|| work.read(&mount));
+        let stops = work.until_dropped();
+        work.edits_again();
+        server.cut(true);
+        let is_reachable = || mount.status()["server"]["reachable"] == true;
+        eventually("it is away", || !is_reachable());
+        work.edits_again();
+        work.kill(killed, &mount, &mut server);
+        work.edits_again();
+        server.cut(false);
+        if killed == Killed::Server {
+            server.restart();
+        }
+        eventually("it is used again", is_reachable);
+        work.edits_again();
+        drop(stops);
+    });
+    let longest = Duration::from_millis(work.longest_ms.load(Ordering::Relaxed).into());
+    println!("{options:?}, {killed:?}: {} edits, {longest:?}", work.edits.load(Ordering::Relaxed));
+    assert!(longest < LIMIT, "{longest:?}");
+    let (code, told) = said(&mount, &["sync", mount.path("").to_str().unwrap()]);
+    assert_eq!(code, Some(0), "{told}");
+    assert_eq!(said(&mount, &["status", "--unsaved"]), (Some(0), String::new()));
+    work.check(&server);
+    assert!(tree(&server.path("")) == tree(&mount.path("")), "the trees differ");
+}
+
+const EXCLUSIVE: &[&str] = &["exclusive", "class=generated"];
+const OFFLINE: &[&str] = &["offline"];
+
+#[test]
+fn work_on_an_exclusive_mount_outlives_an_outage() {
+    an_outage(EXCLUSIVE, Killed::Nothing);
+}
+
+#[test]
+fn work_on_an_exclusive_mount_outlives_an_outage_and_the_worker() {
+    an_outage(EXCLUSIVE, Killed::Worker);
+}
+
+#[test]
+fn work_on_an_exclusive_mount_outlives_an_outage_and_the_daemon() {
+    an_outage(&[EXCLUSIVE, &["bg"]].concat(), Killed::Daemon);
+}
+
+#[test]
+fn work_on_an_exclusive_mount_outlives_an_outage_and_the_server() {
+    an_outage(EXCLUSIVE, Killed::Server);
+}
+
+#[test]
+fn work_on_an_offline_mount_outlives_an_outage() {
+    an_outage(OFFLINE, Killed::Nothing);
+}
+
+#[test]
+fn work_on_an_offline_mount_outlives_an_outage_and_the_worker() {
+    an_outage(OFFLINE, Killed::Worker);
+}
+
+#[test]
+fn work_on_an_offline_mount_outlives_an_outage_and_the_daemon() {
+    an_outage(OFFLINE, Killed::Daemon);
+}
+
+#[test]
+fn work_on_an_offline_mount_outlives_an_outage_and_the_server() {
+    an_outage(OFFLINE, Killed::Server);
+}
