@@ -1,6 +1,7 @@
 //! [`Names`] as the client's [`Deferring`]: what may be answered here, and what waits for the
 //! server.
 
+use std::ffi::OsStr;
 use std::sync::Weak;
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use larder_vfs::{
 };
 
 use crate::names::Names;
+use crate::overlay::There;
 use crate::shared::Target;
 
 impl Deferring for Names {
@@ -103,6 +105,36 @@ impl Deferring for Names {
         let server = state.journal().server_handle(file)?;
         let (_, altered) = state.journal().altered(server)?;
         altered.beneath(shown)
+    }
+
+    fn name_here(
+        &self,
+        dir: &Handle,
+        name: &OsStr,
+        held: Option<&Handle>,
+    ) -> Option<Option<Handle>> {
+        let here = self.shared.is_here(dir, name);
+        let state = self.shared.state();
+        let journal = state.journal();
+        let Some(here) = here else {
+            // What waits has its only name on record, and what is gone has none.
+            let no = journal.number_in(held?)?;
+            let is_elsewhere = match journal.waiting(no) {
+                Some((dentry, _)) => *dentry != state.dentry(dir, name),
+                None => journal.get(no).is_none(),
+            };
+            return is_elsewhere.then_some(None);
+        };
+        let Some(here) = here else { return Some(None) };
+        Some(match here {
+            There::Waiting(no) => Some(journal.handle(no)),
+            There::Moved(no) => {
+                let server = &journal.taken().get(no)?.handle;
+                let made = journal.of_server(server);
+                Some(made.map_or_else(|| server.clone(), |no| journal.handle(no)))
+            }
+            There::Server(found) => Some(found.handle),
+        })
     }
 
     fn is_removed(&self, file: &Handle) -> bool {

@@ -101,6 +101,18 @@ pub trait Deferring: Send + Sync {
     /// a version, the version at the server that has the same bytes.
     fn beneath(&self, file: &Handle, shown: &Validator) -> Option<Validator>;
 
+    /// What a name stands for here, where that is known better than by `held`, which the caller has
+    /// on record for it: `Some(None)` if there is no such name. A process may have died between a
+    /// change and its record.
+    fn name_here(
+        &self,
+        _dir: &Handle,
+        _name: &OsStr,
+        _held: Option<&Handle>,
+    ) -> Option<Option<Handle>> {
+        None
+    }
+
     /// Whether `file` was made or removed here, and has no name any more: its bytes need not reach
     /// the server.
     fn is_removed(&self, file: &Handle) -> bool;

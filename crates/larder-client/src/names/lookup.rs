@@ -51,6 +51,9 @@ impl Core {
         if self.changing.has(dir, name) && self.remote.reachable() {
             return None;
         }
+        if self.is_away() {
+            self.correct_name(dir, name)?;
+        }
         let held = self.name(dir, name);
         if held.is_none() && self.is_away() && self.is_unlisted(dir, name) {
             return Some(Ok(Lookup::Absent { ttl: Duration::ZERO }));

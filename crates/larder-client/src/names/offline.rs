@@ -20,6 +20,26 @@ impl Core {
         })
     }
 
+    /// Puts on record what a name stands for, where the journal of names knows better: a process
+    /// may have died between a change of the name and its record. `None`: the journal's answer is
+    /// an object that is not known here, so that must be asked.
+    pub(super) fn correct_name(&self, dir: &Node, name: &OsStr) -> Option<()> {
+        let (Some(here), Ok(handle)) = (self.remote.deferring(), dir.handle()) else {
+            return Some(());
+        };
+        let child = self.name(dir, name).and_then(|held| self.table.get(held.child?));
+        let child = child.and_then(|child| child.handle().ok());
+        let Some(told) = here.name_here(&handle, name, child.as_ref()) else { return Some(()) };
+        if told != child || self.name(dir, name).is_none() {
+            let child = match told {
+                Some(told) => Some(Ino(self.cache.number_of(told.as_bytes())?.0)),
+                None => None,
+            };
+            self.put_name(dir, name, child);
+        }
+        Some(())
+    }
+
     /// The whole listing of a directory as the server last gave it, if it is cached.
     fn held_pages(&self, dir: &Node) -> Option<Vec<Page>> {
         let head = {

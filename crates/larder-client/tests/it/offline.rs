@@ -223,6 +223,66 @@ async fn what_is_asked_for_again_without_the_server_takes_no_knowledge_of_other_
     assert_eq!(rig.names().await, ["kept", "made", "new", "there"]);
 }
 
+/// Every process of a mount is killed at any moment of a change without the server; the kernel asks
+/// for nothing again. The next mount, still without the server, finds the names as they were before
+/// the change or after it, each with its bytes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whenever_a_mount_dies_without_its_server_the_next_one_knows_the_names() {
+    let (mut before, mut after) = (0, 0);
+    for case in 0..4 {
+        let (is_waiting, removes) = (case % 2 == 0, case / 2 == 0);
+        for number in 0.. {
+            let Some((next, done)) = dying_at(number, is_waiting, removes).await else { break };
+            let what = format!("waits: {is_waiting}, removes: {removes}, killed at {number}");
+            let is_done = next.find("new").await.is_none();
+            assert!(is_done || !done, "{what}");
+            let all: &[&str] = if is_done { &["kept", "old"] } else { &["kept", "new", "old"] };
+            assert_eq!(next.names().await, all, "{what}");
+            assert!(next.find("old").await.is_some(), "{what}");
+            next.put("new", b"newer").await;
+            next.rename("new", "kept").await.unwrap();
+            next.server.reconnect();
+            next.client.write_back_all().await.unwrap();
+            let foreigner = next.foreigner().await;
+            let old: &[u8] = if is_done && !removes { b"new" } else { b"old" };
+            assert_eq!(foreigner.cat("kept").await, b"newer", "{what}");
+            assert_eq!(foreigner.cat("old").await, old, "{what}");
+            assert_eq!(foreigner.names().await, ["kept", "old"], "{what}");
+            if is_done { after += 1 } else { before += 1 }
+        }
+    }
+    assert!(before > 3 && after > 3, "{before} {after}");
+}
+
+/// A mount that follows one which was killed at a change of its disk while it removed or renamed
+/// `new`, without the server, which has the file or has it not; and whether the change was
+/// acknowledged. `None`: there are not so many changes.
+async fn dying_at(number: usize, is_waiting: bool, removes: bool) -> Option<(Rig, bool)> {
+    let rig = Rig::offline(Options::default()).await;
+    for name in ["old", "kept"] {
+        rig.put(name, b"old").await;
+    }
+    if !is_waiting {
+        rig.put("new", b"new").await;
+    }
+    rig.names().await;
+    rig.server.time_out();
+    if is_waiting {
+        rig.put("new", b"new").await;
+    }
+    rig.checkpoint();
+    let first = rig.disk.logged();
+    match removes {
+        true => rig.remove("new").await.unwrap(),
+        false => rig.rename("new", "old").await.unwrap(),
+    }
+    let done = rig.disk.logged();
+    let point = rig.disk.crash_points().filter(|point| point.logged() >= first).nth(number)?;
+    let is_done = point.logged() >= done;
+    let image = point.image(Image::Written);
+    Some((rig.on_image(image, away(&rig), Start::NewMount).await, is_done))
+}
+
 /// The server falls silent, and nobody has noticed: a file that is cached whole is opened within a
 /// moment, and at once while the question about the first one is out. What is not cached waits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
