@@ -28,13 +28,17 @@ impl ControlHead for RefreshHead {
     async fn carry_out(self, device: &Device) -> Res<RefreshDone> {
         let clock_ms = device.now_ms();
         if let Some(Trust { boot, until_ms }) = self.trust {
+            if boot == device.standing().boot() {
+                device.begin_to_serve().await?;
+            }
             let mut standing = device.standing_mut();
             if boot != standing.boot() {
                 return Err(Refusal::OldBoot);
             }
             standing.refresh(until_ms.min(clock_ms + TRUST_MAX.as_millis() as u64));
         }
-        Ok(RefreshDone { clock_ms, limit: device.store().limit() })
+        let store = device.store();
+        Ok(RefreshDone { clock_ms, limit: store.limit(), store: store.state() })
     }
 }
 

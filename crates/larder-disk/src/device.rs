@@ -70,6 +70,8 @@ pub struct Device {
     rate: Option<Rate>,
     /// Something was written.
     written: Notify,
+    /// Whether the store's generation is of this boot.
+    is_raised: tokio::sync::Mutex<bool>,
     started: Monotonic,
 }
 
@@ -105,6 +107,7 @@ impl Device {
             limit: Mutex::new(Limit::Size),
             rate,
             written: Notify::new(),
+            is_raised: tokio::sync::Mutex::default(),
             started: config.clock.now(),
             config,
         }
@@ -373,6 +376,17 @@ impl Device {
 
     async fn flush(&self, entered: Entered) -> Result<Bytes, Refusal> {
         self.blocking(entered, Store::flush).await.map(|()| Bytes::new())
+    }
+
+    /// The metadata server lets the disk serve from its store in this boot: the store is not as any
+    /// copy of it from before, durably.
+    pub(crate) async fn begin_to_serve(&self) -> Result<(), Refusal> {
+        let mut is_raised = self.is_raised.lock().await;
+        if !*is_raised {
+            self.blocking(self.orders().enter(), Store::raise_generation).await?;
+            *is_raised = true;
+        }
+        Ok(())
     }
 
     /// Runs work that may take long on a thread of its own. It continues if its caller has given

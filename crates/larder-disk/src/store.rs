@@ -32,6 +32,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use larder_io::{Disk, DiskFile};
 use larder_wire::capability::Extent;
 use larder_wire::disk::BLOCK_BYTES;
+use larder_wire::disk::words::StoreState;
 use map::{Map, PAGE_BYTES};
 use rustix::io::Errno;
 use thiserror::Error;
@@ -92,6 +93,8 @@ pub struct Store {
     /// Of those, how many are done. Held while the map is written.
     flushes_done: Mutex<u64>,
     poisoned: AtomicBool,
+    identity: Identity,
+    state: Mutex<StoreState>,
 }
 
 impl Store {
@@ -106,7 +109,7 @@ impl Store {
         identity: &Identity,
         size: u64,
     ) -> Result<Store, OpenError> {
-        let file = superblock::open(disk, name, identity, size)?;
+        let (file, state) = superblock::open(disk, name, identity, size)?;
         let (map_bytes, start) = layout(size);
         let mut bytes = vec![0; map_bytes];
         file.read_exact_at(&mut bytes, superblock::SUPERBLOCK_BYTES).map_err(OpenError::Io)?;
@@ -120,7 +123,28 @@ impl Store {
             flushes_asked: AtomicU64::new(0),
             flushes_done: Mutex::new(0),
             poisoned: AtomicBool::new(false),
+            identity: identity.clone(),
+            state: Mutex::new(state),
         })
+    }
+
+    /// Which store it is, and in how many boots it was served.
+    pub fn state(&self) -> StoreState {
+        *self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The disk serves from it in another boot from now on: its generation is raised, durably.
+    ///
+    /// # Errors
+    /// [`StoreError::Poisoned`], [`StoreError::Io`]; then nothing was raised, or it was and the
+    /// disk does not know.
+    pub fn raise_generation(&self) -> Result<(), StoreError> {
+        self.check_sound()?;
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let next = StoreState { generation: state.generation + 1, ..*state };
+        superblock::write(&*self.file, &self.identity, self.size, next)?;
+        *state = next;
+        Ok(())
     }
 
     /// How many bytes it has.

@@ -46,7 +46,7 @@ use crate::change::{Bearer, Change, Reply};
 use crate::channels::Recaller;
 use crate::data::copies::Sets;
 use crate::destage::Destage;
-use crate::disks::{Acknowledged, Disks, Limits, Moved, Witnessed};
+use crate::disks::{Acknowledged, Disks, Limits, Moved, Stores, Witnessed};
 use crate::engine::{Engine, View, Writes};
 use crate::held::{Held, Revoking, Ticket};
 use crate::in_place::{InPlace, Mark};
@@ -87,6 +87,8 @@ pub(crate) enum Event {
     TaskEnded(DiskId, bool),
     /// Memory disks can hold so many bytes.
     Limits(Limits),
+    /// From which stores disks serve, or would.
+    Stores(Stores),
     /// Bytes are due on other disks.
     Due(oneshot::Sender<()>),
     /// A client asks for what a file has on memory disks to be on others.
@@ -343,6 +345,9 @@ impl Committer {
                 Err(error) => self.fail(&error),
             }
         }
+        if self.failed.is_none() {
+            self.live.accept_stores();
+        }
         for mut finished in group.finished {
             if let Some(status) = self.failed {
                 finished.spoil(status);
@@ -404,6 +409,7 @@ impl Committer {
             Event::Limits(limits) => {
                 self.internal(view, group, |live, txn| live.limits_told(txn, limits));
             }
+            Event::Stores(stores) => self.note_stores(view, group, stores),
             Event::Disks(change, waiter) => {
                 self.change_disks(view, group, &change, Some(waiter));
             }
@@ -572,8 +578,7 @@ impl Committer {
         }
         self.internal(view, group, Live::release_closed);
         self.internal(view, group, Live::forget_committed);
-        self.live.look_for_restarts();
-        self.note_restarts(view, group);
+        self.look_at_disks(view, group);
         self.live.look_at_pressure(now);
         self.make_room(view, group);
         self.live.time_has_passed(now);

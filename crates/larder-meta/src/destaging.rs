@@ -8,7 +8,6 @@ use larder_io::Clock;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::committer::Event;
-use crate::disks::Limits;
 use crate::resilvering::tell;
 
 /// Runs until the committer has ended. `first` is when the first bytes are due, as the committer
@@ -49,14 +48,15 @@ pub(crate) async fn drive(
     }
 }
 
-/// Tells the limits of memory disks, and each change of one, until the disks are gone.
-pub(crate) async fn tell_limits(
-    mut limits: watch::Receiver<Limits>,
+/// Tells what disks report of themselves, and each change of it, until the disks are gone.
+pub(crate) async fn tell_all<T: Clone>(
+    mut reported: watch::Receiver<T>,
     queue: mpsc::WeakSender<Event>,
+    event: fn(T) -> Event,
 ) {
     loop {
-        let now = limits.borrow_and_update().clone();
-        if !tell(&queue, Event::Limits(now)).await || limits.changed().await.is_err() {
+        let now = reported.borrow_and_update().clone();
+        if !tell(&queue, event(now)).await || reported.changed().await.is_err() {
             return;
         }
     }

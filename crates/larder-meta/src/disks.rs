@@ -4,9 +4,12 @@
 mod controlled;
 mod data;
 mod disk_state;
+mod pending;
 mod reach;
+mod store_check;
 
 pub use controlled::ControlledDisks;
+pub(crate) use store_check::continues;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -17,7 +20,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use larder_wire::capability::{CapabilityId, GroupId};
-use larder_wire::disk::words::StatusDone;
+use larder_wire::disk::words::{StatusDone, StoreState};
 use larder_wire::meta::words::{DiskId, DiskInfo, Mode};
 use larder_wire::seal::MasterKey;
 use tokio::sync::watch;
@@ -60,6 +63,9 @@ pub type Witnessed = Pin<Box<dyn Future<Output = bool> + Send>>;
 
 /// How many bytes memory disks can hold, where that is known.
 pub type Limits = BTreeMap<DiskId, u64>;
+
+/// The stores of disks, as these said last.
+pub type Stores = BTreeMap<DiskId, StoreState>;
 
 /// Makes capabilities on disks and revokes them.
 pub trait Disks: Send + Sync + 'static {
@@ -104,6 +110,16 @@ pub trait Disks: Send + Sync + 'static {
     fn limits(&self) -> watch::Receiver<Limits> {
         watch::Sender::default().subscribe()
     }
+
+    /// From which stores the disks serve, or would. Tells when one changes. Memory disks, whose
+    /// stores do not outlive their boots, are not among them.
+    fn stores(&self) -> watch::Receiver<Stores> {
+        watch::Sender::default().subscribe()
+    }
+
+    /// A disk may serve from a store, in this generation and the next: that is on record. Does not
+    /// block.
+    fn accept_store(&self, _disk: DiskId, _store: StoreState) {}
 
     /// Voids every capability that was made before this process began. Resolves as
     /// [`revoke`](Self::revoke) does.

@@ -64,6 +64,7 @@ mod server;
 mod sessions;
 mod slots;
 mod store;
+mod stores;
 pub mod volume;
 mod xattrs;
 

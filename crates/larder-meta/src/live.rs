@@ -41,6 +41,7 @@ use crate::sessions::{self, Sessions, Standing};
 use crate::store::records::{self, Inode, Orphan, Slot};
 use crate::store::txn::Revoked;
 use crate::store::{Txn, key};
+use crate::stores::StoresSeen;
 use crate::volume::Owned;
 use crate::{attributes, xattrs};
 
@@ -87,6 +88,7 @@ pub(crate) struct Live {
     sets: Sets,
     /// What was noticed of memory disks.
     noticed: memory::Noticed,
+    stores: StoresSeen,
     resilver: Resilver,
     destage: Destage,
     leaving: Leaving,
@@ -142,6 +144,7 @@ impl Live {
             cursors: Cursors::default(),
             sets,
             noticed: memory::Noticed::default(),
+            stores: StoresSeen::default(),
             resilver: Resilver::default(),
             destage,
             leaving,

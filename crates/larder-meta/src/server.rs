@@ -156,8 +156,10 @@ impl Metadata {
         tokio::spawn(resilvering::drive(disks, clock, rate, metadata.queue.downgrade()));
         let clock = Arc::clone(&metadata.clock);
         tokio::spawn(destaging::drive(clock, first_due, metadata.queue.downgrade()));
+        let stores = metadata.disks.stores();
+        tokio::spawn(destaging::tell_all(stores, metadata.queue.downgrade(), Event::Stores));
         let limits = metadata.disks.limits();
-        tokio::spawn(destaging::tell_limits(limits, metadata.queue.downgrade()));
+        tokio::spawn(destaging::tell_all(limits, metadata.queue.downgrade(), Event::Limits));
         tokio::spawn(tick(Arc::clone(&metadata.clock), pause, metadata.queue.downgrade()));
         Ok(metadata)
     }

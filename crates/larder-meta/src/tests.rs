@@ -23,4 +23,5 @@ mod random;
 pub(crate) mod rig;
 mod sessions;
 mod several;
+mod stores;
 mod yielding;

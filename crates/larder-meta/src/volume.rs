@@ -9,7 +9,7 @@ mod removal;
 mod tenure;
 
 pub use loss::{Loss, Lost, losses, lost};
-pub use removal::{Removal, keep_disk, remove_disk};
+pub use removal::{Removal, accept_store, keep_disk, remove_disk};
 pub use tenure::Tenure;
 
 use std::collections::BTreeMap;
@@ -301,6 +301,7 @@ fn put_in_place_of(txn: &mut Txn<'_>, old: DiskId, new: &NewDisk) -> Result<Disk
     }
     copies::remove_stale(txn, old, &(0..u64::MAX)).map_err(unreadable)?;
     txn.delete(key::disk(old));
+    txn.delete(key::disk_store(old));
     txn.put(key::disk(number), &Disk { blocks: bytes / BLOCK_BYTES, set: set.0, ..disk });
     for bytes in used {
         copies::add_stale(txn, number, &bytes).map_err(unreadable)?;

@@ -20,7 +20,7 @@ pub mod words;
 /// The RPC program number, of the range that users define (RFC 5531, 8.3).
 pub const PROGRAM: u32 = 0x206c_7264;
 /// The version of the program.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// The port that disks listen on, unless they are told another one.
 pub const PORT: u16 = 2051;
 

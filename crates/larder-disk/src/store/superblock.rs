@@ -1,18 +1,21 @@
 //! The superblock of a store: text that says what the file is, and whose.
 //!
 //! ```text
-//! larder disk format 1
+//! larder disk format 2
 //! volume 000102030405060708090a0b0c0d0e0f
 //! disk 3
 //! size 1073741824
 //! setup secure
+//! store 0f0e0d0c0b0a09080706050403020100
+//! generation 12
 //! check 1a2b3c4d
 //! ```
 //!
 //! `check` is a CRC-32C over the lines above it. The rest of the superblock's 4096 bytes is zeros.
 //! The text is shorter than a sector, so it is written as a whole or not at all. A new store has
 //! its length, durably, before it has a superblock: a file of the right length without one is a
-//! store that was not used yet.
+//! store that was not used yet. Format 1 lacks the store and its generation; such a store gets them
+//! when it is opened.
 
 use std::io;
 use std::sync::Arc;
@@ -20,13 +23,15 @@ use std::sync::Arc;
 use larder_io::{Disk, DiskFile, OpenMode};
 use larder_wire::capability::{DiskId, VolumeId};
 use larder_wire::disk::BLOCK_BYTES;
+use larder_wire::disk::words::StoreState;
 use larder_wire::seal::Setup;
 use thiserror::Error;
 
 /// Bytes of the superblock.
 pub(super) const SUPERBLOCK_BYTES: u64 = 4096;
 const FORMAT: &str = "larder disk format ";
-const VERSION: &str = "1";
+const VERSION: &str = "2";
+const WITHOUT_STATE: &str = "1";
 
 /// The volume and number of the disk to which a store belongs, and how requests to it are
 /// protected.
@@ -87,7 +92,7 @@ pub(super) fn open(
     name: &str,
     identity: &Identity,
     size: u64,
-) -> Result<Arc<dyn DiskFile>, OpenError> {
+) -> Result<(Arc<dyn DiskFile>, StoreState), OpenError> {
     if size == 0 || !size.is_multiple_of(BLOCK_BYTES) || size > 1 << 60 {
         return Err(OpenError::Size(size));
     }
@@ -101,14 +106,39 @@ pub(super) fn open(
     file.read_exact_at(&mut superblock, 0)?;
     let is_new = (found == 0 || found == wanted) && superblock.iter().all(|byte| *byte == 0);
     if is_new {
-        make(disk, &*file, identity, size)?;
-        return Ok(file);
+        let state = make(disk, &*file, identity, size)?;
+        return Ok((file, state));
     }
-    check(&superblock, identity, size)?;
+    let state = check(&superblock, identity, size)?;
     if found < wanted {
         return Err(OpenError::Truncated { found, wanted });
     }
-    Ok(file)
+    let state = match state {
+        Some(state) => state,
+        None => {
+            let state = new_state();
+            write(&*file, identity, size, state)?;
+            state
+        }
+    };
+    Ok((file, state))
+}
+
+fn new_state() -> StoreState {
+    StoreState { id: larder_io::secret::random(), generation: 0 }
+}
+
+/// Writes the superblock, durably.
+pub(super) fn write(
+    file: &dyn DiskFile,
+    identity: &Identity,
+    size: u64,
+    state: StoreState,
+) -> io::Result<()> {
+    let mut superblock = text(identity, size, state).into_bytes();
+    superblock.resize(SUPERBLOCK_BYTES as usize, 0);
+    file.write_at(&superblock, 0)?;
+    file.sync_data()
 }
 
 fn make(
@@ -116,22 +146,23 @@ fn make(
     file: &dyn DiskFile,
     identity: &Identity,
     size: u64,
-) -> Result<(), OpenError> {
+) -> Result<StoreState, OpenError> {
     file.set_len(super::layout(size).1 + size)?;
     file.sync_data()?;
     disk.sync_dir("")?;
-    let mut superblock = text(identity, size).into_bytes();
-    superblock.resize(SUPERBLOCK_BYTES as usize, 0);
-    file.write_at(&superblock, 0)?;
-    Ok(file.sync_data()?)
+    let state = new_state();
+    write(file, identity, size, state)?;
+    Ok(state)
 }
 
-fn text(identity: &Identity, size: u64) -> String {
+fn text(identity: &Identity, size: u64, state: StoreState) -> String {
     let lines: String = fields(identity, size)
         .into_iter()
         .map(|(name, value)| format!("{name} {value}\n"))
         .collect();
-    let lines = format!("{FORMAT}{VERSION}\n{lines}");
+    let StoreState { id, generation } = state;
+    let id = VolumeId(id).to_text();
+    let lines = format!("{FORMAT}{VERSION}\n{lines}store {id}\ngeneration {generation}\n");
     format!("{lines}check {:08x}\n", crc32c::crc32c(lines.as_bytes()))
 }
 
@@ -149,8 +180,13 @@ fn fields(identity: &Identity, size: u64) -> [(&'static str, String); 4] {
     ]
 }
 
-/// Whether a superblock is that of this disk, with this size.
-fn check(superblock: &[u8], identity: &Identity, size: u64) -> Result<(), OpenError> {
+/// Checks that a superblock is that of this disk, with this size. Returns which store it is, unless
+/// its format lacks that.
+fn check(
+    superblock: &[u8],
+    identity: &Identity,
+    size: u64,
+) -> Result<Option<StoreState>, OpenError> {
     let end = superblock.iter().position(|byte| *byte == 0).unwrap_or(superblock.len());
     let text = std::str::from_utf8(&superblock[..end]).map_err(|_| OpenError::NotAStore)?;
     let format = text.lines().next().and_then(|line| line.strip_prefix(FORMAT));
@@ -159,7 +195,7 @@ fn check(superblock: &[u8], identity: &Identity, size: u64) -> Result<(), OpenEr
     if check.trim_end() != format!("{:08x}", crc32c::crc32c(lines.as_bytes())) {
         return Err(OpenError::Damaged);
     }
-    if format != VERSION {
+    if format != VERSION && format != WITHOUT_STATE {
         return Err(OpenError::Format(format.to_owned()));
     }
     let found = |name: &str| {
@@ -172,5 +208,10 @@ fn check(superblock: &[u8], identity: &Identity, size: u64) -> Result<(), OpenEr
             return Err(OpenError::Other { what, found: found.to_owned(), wanted });
         }
     }
-    Ok(())
+    if format == WITHOUT_STATE {
+        return Ok(None);
+    }
+    let id = VolumeId::from_text(found("store")?).ok_or(OpenError::Damaged)?.0;
+    let generation = found("generation")?.parse().map_err(|_| OpenError::Damaged)?;
+    Ok(Some(StoreState { id, generation }))
 }

@@ -227,7 +227,7 @@ fn a_damaged_or_foreign_file_is_refused_and_left_alone() {
     let harms: [(Harm, &str); 5] = [
         (|file| file.set_len(9000).unwrap(), "it has 9000 bytes of the 32768"),
         (|file| file.write_at(b"volume 9", 21).unwrap(), "its superblock is damaged"),
-        (|file| file.write_at(b"2", 19).unwrap(), "its superblock is damaged"),
+        (|file| file.write_at(b"3", 19).unwrap(), "its superblock is damaged"),
         (|file| file.write_at(b"#!/bin/sh\n", 0).unwrap(), "it is not empty, and not the store"),
         (|file| file.write_at(&[0xff], 0).unwrap(), "it is not empty, and not the store"),
     ];
@@ -320,4 +320,37 @@ fn a_store_takes_no_more_blocks_than_its_limit() {
     write(block(4), block(2)).unwrap();
     assert_eq!(store.written(), block(4));
     assert!(matches!(write(0, 1), Err(StoreError::NoSpace)));
+}
+
+/// A store that is opened again is the same one; a copy keeps the generation that the store had
+/// then. A store of format 1 gets a name once, and a damaged state is refused.
+#[test]
+fn a_store_keeps_its_name_and_a_copy_its_generation() {
+    let disk = SimDisk::new();
+    let store = open(&disk);
+    let first = store.state();
+    assert_eq!(first.generation, 0);
+    store.raise_generation().unwrap();
+    drop(store);
+    let copy = disk.crash(Image::Written);
+    let store = open(&disk);
+    store.raise_generation().unwrap();
+    let later = StoreState { generation: 2, ..first };
+    assert_eq!(store.state(), later);
+    drop(store);
+    // What was raised is durable.
+    assert_eq!(open(&disk.crash(Image::Synced)).state(), later);
+    assert_eq!(open(&copy).state(), StoreState { generation: 1, ..first });
+    assert_ne!(open(&SimDisk::new()).state().id, first.id);
+
+    let file = disk.open(NAME, larder_io::OpenMode::Existing).unwrap();
+    let lines = "larder disk format 1\nvolume VOLUME\ndisk 1\nsize 24576\nsetup secure\n";
+    let lines = lines.replace("VOLUME", &identity().volume.to_text());
+    let mut old = format!("{lines}check {:08x}\n", crc32c::crc32c(lines.as_bytes())).into_bytes();
+    old.resize(4096, 0);
+    file.write_at(&old, 0).unwrap();
+    drop(file);
+    let named = open(&disk).state();
+    assert!(named.id != first.id && named.generation == 0);
+    assert_eq!(open(&disk.crash(Image::Synced)).state(), named);
 }

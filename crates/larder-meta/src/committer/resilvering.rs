@@ -9,8 +9,9 @@ use larder_wire::meta::words::{DiskId, FileId};
 use tokio::sync::oneshot;
 
 use super::{Committer, Ended, Event, Finished, Group, wall};
+use crate::disks::Stores;
 use crate::engine::{EngineError, View};
-use crate::live::{Cleared, Doing};
+use crate::live::{Cleared, Doing, Live};
 use crate::resilver::{Source, Step, Task};
 use crate::store::Txn;
 use crate::store::txn::Revoked;
@@ -93,6 +94,19 @@ impl Committer {
         let task = Some((asked, NextStale::Do(task.to, Box::new(doing))));
         // After what the group has written: the group may give the blocks up.
         group.finished.push(Finished { task, ..Finished::nobody_asked(ended) });
+    }
+
+    /// Looks for stores that are not on record, and for memory disks that were started again.
+    pub(super) fn look_at_disks(&mut self, view: &dyn View, group: &mut Group) {
+        self.internal(view, group, Live::note_stores);
+        self.live.look_for_restarts();
+        self.note_restarts(view, group);
+    }
+
+    /// Disks have reported their stores.
+    pub(super) fn note_stores(&mut self, view: &dyn View, group: &mut Group, stores: Stores) {
+        self.live.stores_told(stores);
+        self.internal(view, group, Live::note_stores);
     }
 
     /// Records what restarted memory disks have lost.

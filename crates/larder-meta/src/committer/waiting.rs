@@ -61,6 +61,7 @@ impl Committer {
             | Event::Activity(_)
             | Event::Reached(_)
             | Event::Limits(_)
+            | Event::Stores(_)
             | Event::Tick => {}
         }
     }

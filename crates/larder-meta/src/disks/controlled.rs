@@ -15,11 +15,9 @@ use std::time::{Duration, Instant};
 use larder_disk_client::{Control, DISK_PROGRAM, DiskControl, DiskError};
 use larder_io::Clock;
 use larder_rpc::{Config, RpcClient, Transport};
-use larder_wire::capability::{
-    CapabilityId, DiskId, EXTENTS_MAX, Extent, Extents, GroupId, Mode, VolumeId,
-};
+use larder_wire::capability::{CapabilityId, DiskId, GroupId, Mode, VolumeId};
 use larder_wire::disk::REVOKED_MAX;
-use larder_wire::disk::words::{Refusal, StatusDone};
+use larder_wire::disk::words::{Refusal, StatusDone, StoreState};
 use larder_wire::meta::words::DiskInfo;
 use larder_wire::xdr::Opaque;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -27,9 +25,12 @@ use tokio::task::JoinSet;
 
 use super::data::{self, Data, by_disk};
 use super::disk_state::{Identity, Known, granted};
+use super::pending::Pending;
 use super::reach::{Reach, Unreached};
+use super::store_check::StoreCheck;
 use super::{
-    Acknowledged, CapabilityName, Copied, DiskAddress, DiskState, Disks, Limits, Minted, Witnessed,
+    Acknowledged, CapabilityName, Copied, DiskAddress, DiskState, Disks, Limits, Minted, Stores,
+    Witnessed,
 };
 
 /// How long a disk trusts what it knows: the most by which a disk that is away can delay a
@@ -54,6 +55,7 @@ pub struct ControlledDisks {
     owner: u64,
     clock: Arc<dyn Clock>,
     limits: watch::Sender<Limits>,
+    stores: watch::Sender<Stores>,
 }
 
 /// The handle of the task that controls one disk.
@@ -75,6 +77,8 @@ enum Order {
     Flush(oneshot::Sender<()>),
     Void(oneshot::Sender<()>),
     Status(oneshot::Sender<Option<StatusDone>>),
+    /// Its store is on record: it is refreshed at once.
+    Refresh,
     /// It is not the volume's any more.
     Retire,
 }
@@ -89,8 +93,9 @@ impl ControlledDisks {
         clock: &Arc<dyn Clock>,
     ) -> ControlledDisks {
         let clock = Arc::clone(clock);
-        let limits = watch::Sender::default();
-        let all = ControlledDisks { disks: RwLock::default(), volume, owner, clock, limits };
+        let (limits, stores) = (watch::Sender::default(), watch::Sender::default());
+        let disks_now = RwLock::default();
+        let all = ControlledDisks { disks: disks_now, volume, owner, clock, limits, stores };
         disks.into_iter().for_each(|disk| all.add(disk));
         all
     }
@@ -100,7 +105,7 @@ impl ControlledDisks {
         let (volume, owner, clock) = (self.volume, self.owner, &self.clock);
         let DiskAddress { disk, bytes, address, public, is_memory, master } = disk;
         let identity = Identity { master: master.clone(), volume, disk, owner };
-        let known = Arc::new(Mutex::new(Known::new(identity)));
+        let known = Arc::new(Mutex::new(Known::new(identity, StoreCheck::new(is_memory))));
         let (orders, taken) = mpsc::channel(ORDERS_MAX);
         let (told, reach) = watch::channel(Reach::Unknown);
         let whose = Control { master, volume, disk, owner };
@@ -116,10 +121,10 @@ impl ControlledDisks {
             // By a server before us.
             trusted_until: clock.instant() + TRUST,
             must_void: true,
-            unclear: Vec::new(),
-            unflushed: Vec::new(),
+            pending: Pending::default(),
             data: Arc::clone(&data),
             limits: is_memory.then(|| self.limits.clone()),
+            stores: self.stores.clone(),
         };
         tokio::spawn(keep.run(taken));
         let keeper = Keeper { public, is_memory, data, known, orders, reach };
@@ -296,6 +301,19 @@ impl Disks for ControlledDisks {
         self.limits.subscribe()
     }
 
+    fn stores(&self) -> watch::Receiver<Stores> {
+        self.stores.subscribe()
+    }
+
+    fn accept_store(&self, disk: DiskId, store: StoreState) {
+        let all = self.all();
+        let Some(keeper) = all.get(&disk) else { return };
+        if lock(&keeper.known).store().accept(store) {
+            // Without room for an order it is refreshed a little later.
+            let _ = keeper.orders.try_send(Order::Refresh);
+        }
+    }
+
     fn void_all(&self) -> Acknowledged {
         let all = self.all().keys().map(|disk| (*disk, ())).collect();
         self.order(all, |(), done| Order::Void(done))
@@ -305,9 +323,6 @@ impl Disks for ControlledDisks {
 fn lock(known: &Mutex<Known>) -> MutexGuard<'_, Known> {
     known.lock().unwrap_or_else(PoisonError::into_inner)
 }
-
-/// Blocks that are to be cleared, and the caller that waits for it.
-type Unclear = (Vec<Range<u64>>, oneshot::Sender<()>);
 
 /// The task of one disk.
 struct Keep {
@@ -324,14 +339,13 @@ struct Keep {
     /// Capabilities that should have ended may still be valid: none is made, and the disk is not
     /// refreshed, before it has voided all.
     must_void: bool,
-    /// Blocks that could not be cleared yet.
-    unclear: Vec<Unclear>,
-    /// The callers that wait until the disk has made durable what was written to it.
-    unflushed: Vec<oneshot::Sender<()>>,
+    pending: Pending,
     /// The connection for its bytes.
     data: Arc<Data>,
     /// For a memory disk: where to tell its limit.
     limits: Option<watch::Sender<Limits>>,
+    /// Where to tell from which store it serves, or would.
+    stores: watch::Sender<Stores>,
 }
 
 impl Keep {
@@ -348,9 +362,8 @@ impl Keep {
             };
             match order {
                 None => return,
-                Some(Some(Order::Retire)) => return self.retire(),
-                Some(Some(order)) => self.carry_out(order).await,
-                Some(None) => {
+                Some(Some(Order::Retire)) => return self.pending.retire(),
+                Some(None | Some(Order::Refresh)) => {
                     let pause = match self.refresh().await {
                         Ok(()) if self.limits.is_some() => MEMORY_REFRESH,
                         Ok(()) => REFRESH,
@@ -361,6 +374,7 @@ impl Keep {
                     };
                     next_refresh = self.clock.instant() + pause;
                 }
+                Some(Some(order)) => self.carry_out(order).await,
             }
         }
     }
@@ -387,21 +401,16 @@ impl Keep {
                 let _ = done.send(status.ok());
             }
             Order::Flush(done) => {
-                self.unflushed.push(done);
-                self.flush().await;
+                self.pending.add_flush(done);
+                self.catch_up().await;
             }
             Order::Clear(blocks, done) => {
-                self.unclear.push((blocks, done));
-                self.clear().await;
+                self.pending.add_clear(blocks, done);
+                self.catch_up().await;
             }
-            Order::Retire => self.retire(),
+            // The loop has taken them.
+            Order::Retire | Order::Refresh => {}
         }
-    }
-
-    /// No caller waits for the disk any more: its content is not used again.
-    fn retire(&mut self) {
-        self.unclear.drain(..).for_each(|(_, done)| _ = done.send(()));
-        self.unflushed.drain(..).for_each(|done| _ = done.send(()));
     }
 
     /// Whether the disk refuses everything by now.
@@ -509,6 +518,15 @@ impl Keep {
                 lock(&self.known).trust(until).ok_or(Unreached::Never)?
             }
         };
+        if !lock(&self.known).store().may_serve() {
+            // Another store would be that of another boot.
+            let mut known = lock(&self.known);
+            known.forget_clock();
+            return Err(match known.store().is_known() {
+                true => Unreached::OtherStore,
+                false => Unreached::Unrecorded,
+            });
+        }
         // It may hear us, whatever we hear, and whenever.
         self.trusted_until = until;
         let refreshed = self.control().await?.refresh(Some(trust)).await;
@@ -517,6 +535,7 @@ impl Keep {
         }
         let (done, _) = refreshed?;
         lock(&self.known).refreshed(done.clock_ms, self.clock.instant());
+        self.tell_store(done.store, true);
         if let Some(limits) = &self.limits {
             let (disk, limit) = (self.whose.disk, done.limit);
             limits.send_if_modified(|all| all.insert(disk, limit) != Some(limit));
@@ -526,9 +545,11 @@ impl Keep {
             self.control().await?.replace_group(victim, group).await?;
             lock(&self.known).began(victim, group, self.clock.instant());
         }
+        if !lock(&self.known).store().may_be_used() {
+            return Err(Unreached::Unrecorded);
+        }
         self.reach.send_replace(Reach::Ready);
-        self.clear().await;
-        self.flush().await;
+        self.catch_up().await;
         Ok(())
     }
 
@@ -547,48 +568,32 @@ impl Keep {
         let key = lock(&self.known).key();
         self.control().await?.rotate(key).await?;
         lock(&self.known).refreshed(done.clock_ms, now);
+        self.tell_store(done.store, false);
         Ok(())
     }
 
-    /// Has the disk make durable what was written to it, if a caller waits for that and the disk
-    /// can do it now. A flush uses a capability like a client's: one that no client has.
-    async fn flush(&mut self) {
-        if self.unflushed.is_empty() {
-            return;
-        }
-        // Of whichever byte it is does not matter.
-        let bytes = std::slice::from_ref(&(0..1));
-        let minted = lock(&self.known).mint(Mode::Write, bytes, self.clock.instant());
-        let Some(granted) = minted.as_ref().and_then(granted) else { return };
-        match data::flush(&self.data, &granted).await {
-            Ok(()) => self.unflushed.drain(..).for_each(|done| _ = done.send(())),
-            Err(error) => tracing::debug!(disk = self.whose.disk.0, "not flushed: {error}"),
+    /// The disk has reported its store.
+    fn tell_store(&self, store: StoreState, is_let_serve: bool) {
+        if let Some(store) = lock(&self.known).store().found(store, is_let_serve) {
+            let disk = self.whose.disk;
+            self.stores.send_if_modified(|all| all.insert(disk, store) != Some(store));
         }
     }
 
-    /// Clears the blocks that are to be cleared, as far as the disk does it now.
-    async fn clear(&mut self) {
-        for (blocks, done) in std::mem::take(&mut self.unclear) {
-            match self.try_clear(&blocks).await {
-                Ok(()) => drop(done.send(())),
-                Err(error) => {
-                    tracing::debug!(disk = self.whose.disk.0, "not cleared: {error}");
-                    self.unclear.push((blocks, done));
-                }
-            }
+    /// Does what waits for the disk, as far as the disk does it now.
+    async fn catch_up(&mut self) {
+        let mut pending = std::mem::take(&mut self.pending);
+        let disk = self.whose.disk;
+        if let Ok(control) = self.control().await {
+            pending.clear(disk, control).await;
         }
-    }
-
-    async fn try_clear(&mut self, blocks: &[Range<u64>]) -> Result<(), Unreached> {
-        let mut blocks = blocks.to_vec();
-        blocks.sort_by_key(|bytes| bytes.start);
-        let control = self.control().await?;
-        for part in blocks.chunks(EXTENTS_MAX) {
-            let extents =
-                part.iter().map(|bytes| Extent::new(bytes.start, bytes.end - bytes.start));
-            let extents = extents.collect::<Result<Vec<_>, _>>().and_then(Extents::new);
-            control.clear(extents.map_err(Unreached::Extents)?).await?;
+        // A flush uses a capability like a client's: one that no client has, of whichever byte.
+        let (bytes, now) = (std::slice::from_ref(&(0..1)), self.clock.instant());
+        let mint = || lock(&self.known).mint(Mode::Write, bytes, now);
+        let minted = pending.wants_flush().then(mint).flatten();
+        if let Some(granted) = minted.as_ref().and_then(granted) {
+            pending.flush(disk, &self.data, &granted).await;
         }
-        Ok(())
+        self.pending = pending;
     }
 }

@@ -19,6 +19,7 @@ use larder_wire::disk::words::Trust;
 use larder_wire::seal::{MasterKey, Secret};
 use larder_wire::xdr::{Decode, to_segments};
 
+use super::store_check::StoreCheck;
 use super::{CapabilityName, Minted};
 
 /// How long capabilities last. A client that needs one longer requests another.
@@ -45,6 +46,7 @@ pub(super) struct Identity {
 #[derive(Debug)]
 pub(super) struct Known {
     identity: Identity,
+    store: StoreCheck,
     boot: Option<BootEpoch>,
     /// The disk's clock was this at least, at that moment.
     clock: Option<(u64, Instant)>,
@@ -65,10 +67,11 @@ pub(super) struct Known {
 
 impl Known {
     /// Nothing yet.
-    pub(super) fn new(identity: Identity) -> Known {
+    pub(super) fn new(identity: Identity, store: StoreCheck) -> Known {
         let next_group = identity.owner << 32 | 1;
         Known {
             identity,
+            store,
             boot: None,
             clock: None,
             groups: VecDeque::new(),
@@ -90,6 +93,11 @@ impl Known {
     /// The key epoch of capabilities: each owner of the volume has its own.
     pub(super) fn key(&self) -> KeyEpoch {
         KeyEpoch(u32::try_from(self.identity.owner).unwrap_or(u32::MAX))
+    }
+
+    /// Whether it may serve from its store.
+    pub(super) fn store(&mut self) -> &mut StoreCheck {
+        &mut self.store
     }
 
     pub(super) fn boot(&self) -> Option<BootEpoch> {
@@ -172,7 +180,7 @@ impl Known {
         bytes: &[Range<u64>],
         now: Instant,
     ) -> Option<Minted> {
-        let boot = self.boot?;
+        let boot = self.boot.filter(|_| self.store.may_be_used())?;
         let (clock_ms, at) = self.clock?;
         if self.current.is_none() || self.used == GROUP_CAPABILITIES {
             self.current = Some(self.spare.pop_front()?);
@@ -226,7 +234,8 @@ mod tests {
 
     fn known() -> Known {
         let (master, volume) = (MasterKey::new([5; 32]), VolumeId([7; 16]));
-        Known::new(Identity { master, volume, disk: DiskId(1), owner: 3 })
+        let identity = Identity { master, volume, disk: DiskId(1), owner: 3 };
+        Known::new(identity, StoreCheck::new(true))
     }
 
     fn mint(known: &mut Known, now: Instant) -> Option<Minted> {

@@ -33,6 +33,13 @@ pub(super) enum Unreached {
         "it has {size} bytes, and was enrolled with {wanted}: start it with --size {wanted} and an empty store"
     )]
     Small { size: u64, wanted: u64 },
+    #[error(
+        "its store is not the one that it had, or is an older copy of that: start it with its own store, or let the \
+         volume take this one as it is (larder disk accept)"
+    )]
+    OtherStore,
+    #[error("what it serves from is not on record yet")]
+    Unrecorded,
     #[error("there is no connection")]
     Never,
 }

@@ -13,7 +13,7 @@ use larder_wire::xdr::{Array, Opaque};
 
 use super::{Live, Moment};
 use crate::data::{self, Map, Plan, blocks, copies};
-use crate::disks::Minted;
+use crate::disks::{Minted, Stores};
 use crate::in_place::Mark;
 use crate::inode;
 use crate::issued::{Purpose, Taken};
@@ -214,6 +214,35 @@ impl Live {
             self.resilver.brought(to, bytes.end - bytes.start);
         }
         Ok(())
+    }
+
+    /// Disks have reported their stores.
+    pub(crate) fn stores_told(&mut self, stores: Stores) {
+        self.stores.found(stores);
+    }
+
+    /// Puts on record from which stores disks serve.
+    pub(crate) fn note_stores(&mut self, txn: &mut Txn<'_>) -> Result<(), Status> {
+        for disk in self.stores.note(txn, &self.sets)? {
+            self.end_copy_to(txn, disk);
+        }
+        Ok(())
+    }
+
+    /// What is on record is durable: the disks may be used.
+    pub(crate) fn accept_stores(&mut self) {
+        for (disk, store) in self.stores.take_recorded() {
+            self.disks.accept_store(disk, store);
+        }
+    }
+
+    /// The task of a disk counts for nothing: it copies to a store that the disk has no more.
+    fn end_copy_to(&mut self, txn: &mut Txn<'_>, disk: DiskId) {
+        if let Some(task) = self.resilver.ended(disk)
+            && let Source::Copy(_, file) = task.source
+        {
+            txn.revoke(Revoked::Session(resilverer(disk), file));
+        }
     }
 
     fn set_of(&self, disk: DiskId) -> DiskId {

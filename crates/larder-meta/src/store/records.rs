@@ -159,6 +159,10 @@ records! {
     /// The boot of a memory disk to which its blocks belong: in another boot it has lost them.
     MemoryBoot, format 1 { boot: u64 }
 
+    /// From which store a disk that is no memory disk served last: its random number, and its
+    /// generation.
+    DiskStore, format 1 { id: [u8; 16], generation: u64 }
+
     /// A file may have bytes on a set of memory disks.
     InMemory, format 1 {}, or 2 {
         /// When the first of them are due on other disks: in ms since the epoch, by the server's
@@ -233,6 +237,10 @@ pub(crate) mod key {
 
     pub(crate) fn memory_boot(disk: DiskId) -> Vec<u8> {
         join(b'b', &[&disk.0.to_be_bytes()])
+    }
+
+    pub(crate) fn disk_store(disk: DiskId) -> Vec<u8> {
+        join(b'n', &[&disk.0.to_be_bytes()])
     }
 
     /// A file that may have bytes on a set of memory disks.

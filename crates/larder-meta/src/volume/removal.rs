@@ -1,5 +1,6 @@
 //! Removes disks from a volume. An empty one is gone at once; another one leaves: what is on it
-//! goes to other disks ([`super::tenure`]). No other disk gets its number.
+//! goes to other disks ([`super::tenure`]). No other disk gets its number. Also takes the store
+//! that a disk has now for its own, where its earlier one is lost.
 
 use larder_wire::meta::words::{DiskId, FileId};
 
@@ -37,6 +38,34 @@ pub fn remove_disk(engine: &dyn Engine, disk: DiskId) -> Result<Removal, VolumeE
 /// [`VolumeError::Removed`] if it does not leave, and as [`remove_disk`]
 pub fn keep_disk(engine: &dyn Engine, disk: DiskId) -> Result<Removal, VolumeError> {
     unserved(engine, |txn| keep(txn, disk))
+}
+
+/// The next store that a disk reports is its own, as it is, in a volume that no server owns now.
+/// What the other disks of its set have is copied to it; the rest counts as right.
+///
+/// # Errors
+/// [`VolumeError::Removed`] if there is no such disk, or it is a memory disk;
+/// [`VolumeError::None`], [`VolumeError::Owned`], [`VolumeError::Engine`]
+pub fn accept_store(engine: &dyn Engine, disk: DiskId) -> Result<(), VolumeError> {
+    let owned = take_and(engine, |txn| {
+        let sets = copies::Sets::load(txn).map_err(unreadable)?;
+        let Some((set, about)) = sets.of(disk).filter(|(_, set)| !set.is_memory()) else {
+            let why = format!("the volume has no disk {} that keeps a store", disk.0);
+            return Err(VolumeError::Removed(why));
+        };
+        let all = 0..about.bytes;
+        for other in about.disks.iter().filter(|other| **other != disk) {
+            let there = copies::whole(txn, *other, std::slice::from_ref(&all));
+            for bytes in there.map_err(unreadable)? {
+                copies::add_stale(txn, disk, &bytes).map_err(unreadable)?;
+            }
+        }
+        data::memory::give_up_provisional(txn, set).map_err(unreadable)?;
+        txn.delete(key::disk_store(disk));
+        Ok(())
+    })?;
+    owned.release(engine);
+    Ok(())
 }
 
 fn unserved(
@@ -148,6 +177,7 @@ fn forget(txn: &mut Txn<'_>, disk: DiskId, set: DiskId) -> Result<(), VolumeErro
         txn.delete(key);
     }
     txn.delete(key::memory_boot(disk));
+    txn.delete(key::disk_store(disk));
     txn.delete(key::disk(disk));
     let volume = txn.get::<Volume>(&key::volume()).map_err(unreadable)?.ok_or(VolumeError::None)?;
     txn.put(key::volume(), &Volume { next_disk, ..volume });

@@ -216,9 +216,14 @@ xdr_struct! {
     #[derive(Copy)]
     Trust { boot: BootEpoch, until_ms: u64 }
     /// The disk's clock: milliseconds since it started, at a moment before the answer was sent. How
-    /// many bytes it can hold now: its size, or less while its machine lacks memory.
+    /// many bytes it can hold now: its size, or less while its machine lacks memory. From which
+    /// store it serves.
     #[derive(Copy)]
-    RefreshDone { clock_ms: u64, limit: u64 }
+    RefreshDone { clock_ms: u64, limit: u64, store: StoreState }
+    /// Which store it is, by random bytes from when it was made; and its generation: in how many
+    /// boots the disk was let serve from it. A copy of it has a generation of its own from then on.
+    #[derive(Copy)]
+    StoreState { id: [u8; 16], generation: u64 }
     /// REVOKE: these capabilities of a group are over. Requests that they have admitted are done
     /// before the reply.
     RevokeHead { group: GroupId, ids: Array<CapabilityId, REVOKED_MAX> }

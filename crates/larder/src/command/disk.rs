@@ -1,6 +1,7 @@
 //! `larder disk`: serves a network-attached disk; makes its key, enrols and removes it, and shows
 //! its state.
 
+mod accept;
 mod enrol;
 mod key;
 mod remove;
@@ -36,6 +37,8 @@ enum Command {
     Enrol(enrol::Args),
     /// Make the key of a disk
     Key(key::Args),
+    /// Take the store that a disk has now for its own
+    Accept(accept::Args),
     /// Remove a disk from a volume, when what is on it is on others
     Remove(remove::Args),
     /// Show the state of a disk
@@ -50,6 +53,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     match (&args.command, &args.serve) {
         (Some(Command::Enrol(args)), _) => enrol::run(args),
         (Some(Command::Key(args)), _) => key::run(args),
+        (Some(Command::Accept(args)), _) => accept::run(args),
         (Some(Command::Remove(args)), _) => remove::run(args),
         (Some(Command::Status(args)), _) => status::run(args),
         (None, Some(args)) => serve::run(args),

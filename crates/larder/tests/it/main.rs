@@ -57,6 +57,7 @@ mod shell;
 mod small_disk;
 mod smb;
 mod space;
+mod stores;
 mod survive;
 mod two_mounts;
 mod unmounts;

@@ -27,7 +27,7 @@ pub(crate) struct Volume {
 pub(crate) struct Disk {
     pub(crate) address: String,
     pub(crate) key: PathBuf,
-    store: PathBuf,
+    pub(crate) store: PathBuf,
     /// The cgroup that it runs in, if it has one of its own.
     pub(crate) group: Option<Group>,
     process: Option<Child>,
