@@ -11,6 +11,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// Arguments of `larder bench passthrough`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  larder bench passthrough /dev/shm/files /mnt")]
 pub(super) struct Args {
     /// The directory; nobody else may change it meanwhile
     #[arg(value_name = "DIR")]
