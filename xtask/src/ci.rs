@@ -18,7 +18,7 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     tidy::run(root, tidy::Ratchets::Hold)?;
     licences::run(root)?;
     cargo(root, &["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"])?;
-    cargo(root, &["test", "--workspace", "--locked"])
+    cargo(root, &["test", "--workspace", "--locked", "--no-fail-fast"])
 }
 
 /// Tests mount and make network namespaces, so they run as root; cargo itself need not. Answers
