@@ -232,8 +232,9 @@ fn work_for_room(top: &Path, round: u64) -> (BTreeMap<PathBuf, Vec<u8>>, u64) {
     (acknowledged, refused)
 }
 
-/// The cache's disk is filled by others in the middle of the work, and the worker dies. What was
-/// acknowledged is at the server in the end; a second after the disk was filled, everything works.
+/// The cache's disk is filled by others in the middle of the work, and the worker dies after that.
+/// What was acknowledged is at the server in the end; a second after the disk was filled,
+/// everything works.
 #[test]
 fn nothing_is_lost_when_others_fill_the_disk_of_the_cache() {
     for class in ["class=generated", "class=scratch", "class=edited"] {
@@ -246,11 +247,11 @@ fn nothing_is_lost_when_others_fill_the_disk_of_the_cache() {
         for round in 0..8 {
             match round {
                 2 => disk.fill_up(),
-                4 => {
+                5 => {
+                    disk.free_up();
                     let worker = mount.status()["worker_pid"].as_u64().unwrap();
                     kill([u32::try_from(worker).unwrap(); 2]);
                 }
-                6 => disk.free_up(),
                 _ => {}
             }
             let (acknowledged, refused) = work_for_room(&mount.path(""), round);
