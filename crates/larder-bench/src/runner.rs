@@ -213,7 +213,7 @@ impl Runner<'_> {
         // A server with a slow disk is spared: its files are removed below, behind the target's
         // back, and the next round begins with another mount.
         let is_spared =
-            self.suite.disk_latency.is_some() && target.back.is_some() && !target.names_wait;
+            self.suite.disk_latency.is_some() && target.back.is_some() && !target.changes_wait;
         // Only a client's own mount may know what it has made.
         for test in self.suite.tests.iter().filter(|test| target.runs(test) && !is_spared) {
             // Files that stay are reported below.

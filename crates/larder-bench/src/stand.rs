@@ -369,7 +369,7 @@ impl Stand {
         target.options =
             format!("{} -o {}", mount_of(&target.dir).unwrap_or_default(), first.options);
         target.tests = contestant.tests;
-        target.names_wait = contestant.options.contains(&"exclusive");
+        target.changes_wait = contestant.lets_changes_wait();
         let processes = served.processes;
         let measured = mounts.clone();
         target.costs = Some(Arc::new(move || {

@@ -36,8 +36,8 @@ pub struct Target {
     pub options: String,
     /// Version of what serves it, for the report.
     pub version: String,
-    /// Names that its clients make may be on their machines alone, until they are removed there.
-    pub names_wait: bool,
+    /// What its clients make or write may be on their machines alone, until it is removed there.
+    pub changes_wait: bool,
     /// The tests that it runs: those that one of these chooses. Empty: all.
     pub tests: &'static [Chosen],
 }
@@ -84,7 +84,7 @@ impl Target {
             restart: None,
             options: String::new(),
             version: String::new(),
-            names_wait: false,
+            changes_wait: false,
             tests: &[],
         }
     }

@@ -30,6 +30,13 @@ impl Contestant {
             || self.options.contains(&"exclusive")
     }
 
+    /// Whether what its clients make or write may be on their machines alone for a while.
+    pub(super) fn lets_changes_wait(&self) -> bool {
+        let class = self.options.iter().find_map(|option| option.strip_prefix("class="));
+        self.options.contains(&"exclusive")
+            || class.is_some_and(|class| !["edited", "critical"].contains(&class))
+    }
+
     /// Whether its server is made slow.
     pub fn is_slowed(&self) -> bool {
         matches!(self.server, Server::Volume(Parts { rate: Some(_), .. }))
