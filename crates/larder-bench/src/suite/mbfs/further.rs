@@ -44,7 +44,7 @@ impl Further {
                 size.pick_of(20, 1000, 5000),
                 size.pick_of(1000, 5000, 5000),
             ),
-            small_writes: size.pick_of(20, 100, 500),
+            small_writes: size.pick_of(20, 300, 500),
             synced_mib: [1, size.pick_of(4, 256, 1024)],
             syncs: size.pick_of(3, 10, 20),
         }
