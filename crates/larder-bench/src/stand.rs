@@ -39,7 +39,7 @@ use passthrough::Passthrough;
 pub use served::Protocol;
 use served::{Export, How, Names, spawn_at};
 pub use volume::Parts;
-use volume::Volume;
+use volume::{Endpoint, Volume};
 
 use crate::link::netns::Netns;
 use crate::link::proxy::{self, Proxy};
@@ -439,25 +439,11 @@ impl Stand {
     /// The server of a contestant, which runs from now on.
     fn served(&mut self, contestant: &Contestant) -> Result<Served> {
         match contestant.server {
-            Server::Own => Ok(Served {
-                source: self.protocol.source(self.address()),
-                options: self.protocol.options().iter().map(ToString::to_string).collect(),
-                exported: Some(self.export.dir.clone()),
-                disks: None,
-                renewal: None,
-                processes: vec![("server_cpu_s", self.export.pid())],
-            }),
+            Server::Own => Ok(Served::export(self.protocol, self.address(), &self.export)),
             Server::Asynchronous => {
                 let protocol = self.protocol;
                 let export = self.asynchronous()?;
-                Ok(Served {
-                    source: protocol.source(export.address),
-                    options: protocol.options().iter().map(ToString::to_string).collect(),
-                    exported: Some(export.dir.clone()),
-                    disks: None,
-                    renewal: None,
-                    processes: vec![("server_cpu_s", export.pid())],
-                })
+                Ok(Served::export(protocol, export.address, export))
             }
             Server::Ganesha => {
                 let is_small = self.disk.is_some();
@@ -473,37 +459,17 @@ impl Stand {
             }
             Server::Memory(size) => {
                 let volume = self.memory(size)?;
-                Ok(Served {
-                    source: volume.source(),
-                    options: volume.options(),
-                    exported: None,
-                    disks: Some(volume.dir.clone()),
-                    renewal: None,
-                    processes: vec![("server_cpu_s", volume.pid())],
-                })
+                let processes = vec![("server_cpu_s", volume.pid())];
+                Ok(Served::volume(&volume.endpoint, &volume.dir, processes))
             }
             Server::Far(delay) => {
                 let protocol = self.protocol;
                 let (proxy, export) = self.far(delay)?;
-                Ok(Served {
-                    source: protocol.source(proxy.address()),
-                    options: protocol.options().iter().map(ToString::to_string).collect(),
-                    exported: Some(export.dir.clone()),
-                    disks: None,
-                    renewal: None,
-                    processes: vec![("server_cpu_s", export.pid())],
-                })
+                Ok(Served::export(protocol, proxy.address(), export))
             }
             Server::Volume(parts) => {
                 let volume = self.volume(contestant.name, parts)?;
-                Ok(Served {
-                    source: volume.source(),
-                    options: volume.options(),
-                    exported: None,
-                    disks: Some(volume.dir.clone()),
-                    renewal: None,
-                    processes: volume.processes(),
-                })
+                Ok(Served::volume(&volume.endpoint, &volume.dir, volume.processes()))
             }
         }
     }
@@ -554,6 +520,32 @@ struct Served {
     renewal: Option<Renewal>,
     /// The label for its processes' time, and the leaders of their groups.
     processes: Vec<(&'static str, u32)>,
+}
+
+impl Served {
+    /// Our export, reached at `address`.
+    fn export(protocol: Protocol, address: SocketAddr, export: &Export) -> Served {
+        Served {
+            source: protocol.source(address),
+            options: protocol.options().iter().map(ToString::to_string).collect(),
+            exported: Some(export.dir.clone()),
+            disks: None,
+            renewal: None,
+            processes: vec![("server_cpu_s", export.pid())],
+        }
+    }
+
+    /// A volume whose bytes are in `dir`.
+    fn volume(endpoint: &Endpoint, dir: &Path, processes: Vec<(&'static str, u32)>) -> Served {
+        Served {
+            source: endpoint.source(),
+            options: endpoint.options(),
+            exported: None,
+            disks: Some(dir.to_owned()),
+            renewal: None,
+            processes,
+        }
+    }
 }
 
 impl Drop for Stand {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::volume::{certify, spawn};
+use super::volume::{Endpoint, certify, spawn};
 use crate::link::netns::Netns;
 use crate::process::{self, START_MAX, still_runs};
 
@@ -19,9 +19,8 @@ const DISK_SIZE: &str = "16G";
 #[derive(Debug)]
 pub(super) struct MemoryVolume {
     child: Child,
-    /// The certificate that a mount must trust, where the metadata server speaks TLS.
-    ca: Option<PathBuf>,
-    address: SocketAddr,
+    /// How it is mounted.
+    pub(super) endpoint: Endpoint,
     /// Where the bytes are that are not in memory.
     pub(super) dir: PathBuf,
 }
@@ -55,23 +54,12 @@ impl MemoryVolume {
         }
         let log = dir.join("log");
         let child = spawn(&mut serve, &log, netns)?;
-        let ca = tls.map(|tls| tls.authority);
-        let mut served = MemoryVolume { child, ca, address, dir: volume };
+        let mut served = MemoryVolume { child, endpoint: Endpoint::new(address, tls), dir: volume };
         process::wait_for("the volume's start", START_MAX, || {
             still_runs(&mut served.child, "larder serve", &log)?;
             Ok(TcpStream::connect_timeout(&address, START_MAX).ok())
         })?;
         Ok(served)
-    }
-
-    /// What is mounted.
-    pub(super) fn source(&self) -> String {
-        format!("larder://{}/", self.address)
-    }
-
-    /// Mount options that it takes.
-    pub(super) fn options(&self) -> Vec<String> {
-        self.ca.iter().map(|ca| format!("ca={}", ca.display())).collect()
     }
 
     /// Its process, which leads a group.

@@ -29,14 +29,38 @@ pub struct Parts {
     pub rate: Option<&'static str>,
 }
 
+/// How a volume is mounted.
+#[derive(Debug)]
+pub(super) struct Endpoint {
+    address: SocketAddr,
+    /// The certificate that a mount must trust, where the metadata server speaks TLS.
+    ca: Option<PathBuf>,
+}
+
+impl Endpoint {
+    /// That of the metadata server at `address`.
+    pub(super) fn new(address: SocketAddr, tls: Option<Tls>) -> Endpoint {
+        Endpoint { address, ca: tls.map(|tls| tls.authority) }
+    }
+
+    /// What is mounted.
+    pub(super) fn source(&self) -> String {
+        format!("larder://{}/", self.address)
+    }
+
+    /// Mount options that it takes.
+    pub(super) fn options(&self) -> Vec<String> {
+        self.ca.iter().map(|ca| format!("ca={}", ca.display())).collect()
+    }
+}
+
 /// A running volume.
 #[derive(Debug)]
 pub(super) struct Volume {
-    /// The certificate that a mount must trust, where the metadata server speaks TLS.
-    ca: Option<PathBuf>,
+    /// How it is mounted.
+    pub(super) endpoint: Endpoint,
     meta: Child,
     disks: Vec<Child>,
-    address: SocketAddr,
     /// Where the bytes are.
     pub(super) dir: PathBuf,
 }
@@ -79,10 +103,9 @@ impl Volume {
         }
         let log = dir.join("meta-log");
         let mut volume = Volume {
-            ca: tls.map(|tls| tls.authority),
+            endpoint: Endpoint::new(address, tls),
             meta: spawn(&mut meta, &log, netns)?,
             disks: Vec::new(),
-            address,
             dir: dir.to_path_buf(),
         };
         for (mut disk, log) in commands {
@@ -97,17 +120,7 @@ impl Volume {
 
     /// The first port behind those of its servers.
     pub(super) fn port_behind(&self) -> u16 {
-        self.address.port() + 1 + u16::try_from(self.disks.len()).unwrap_or(u16::MAX)
-    }
-
-    /// What is mounted.
-    pub(super) fn source(&self) -> String {
-        format!("larder://{}/", self.address)
-    }
-
-    /// Mount options that it takes.
-    pub(super) fn options(&self) -> Vec<String> {
-        self.ca.iter().map(|ca| format!("ca={}", ca.display())).collect()
+        self.endpoint.address.port() + 1 + u16::try_from(self.disks.len()).unwrap_or(u16::MAX)
     }
 
     /// Its processes: the leaders of their groups, with the labels of their costs.
