@@ -130,11 +130,12 @@ impl Remote for Names {
                 }
                 None => None,
             };
-            let asked = self.shared.ask_to_change(cred, &server, Sizes::set(set.size));
-            let answer = self.remote().setattr(cred, &server, set, guard).await;
-            let answer = answer.map(|change| self.shared.show_change(file, change));
-            asked.into_iter().for_each(|asked| asked.end(&answer));
-            answer
+            let sizes = Sizes::set(set.size);
+            let asking = async {
+                let change = self.remote().setattr(cred, &server, set, guard).await?;
+                Ok(self.shared.show_change(file, change))
+            };
+            self.shared.on_record(cred, &server, sizes, asking).await
         })
     }
 
@@ -319,14 +320,13 @@ impl Remote for Names {
         Box::pin(async move {
             let server = self.shared.at_server(cred, file).await?;
             let sizes = Sizes::written(offset.saturating_add(data.len() as u64));
-            let asked = self.shared.ask_to_change(cred, &server, sizes);
-            let answer = self.remote().write(cred, &server, open, offset, data, stability).await;
-            let answer = answer.map(|written| {
+            let asking = async {
+                let remote = self.remote();
+                let written = remote.write(cred, &server, open, offset, data, stability).await?;
                 let change = self.shared.show_change(file, written.change);
-                RemoteWritten { change, ..written }
-            });
-            asked.into_iter().for_each(|asked| asked.end(&answer));
-            answer
+                Ok(RemoteWritten { change, ..written })
+            };
+            self.shared.on_record(cred, &server, sizes, asking).await
         })
     }
 

@@ -14,7 +14,7 @@ use crate::shared::Shared;
 use crate::state::State;
 
 /// A request in flight. Dropped before it was answered, it was not answered.
-pub(crate) struct Asked<'a> {
+struct Asked<'a> {
     shared: &'a Shared,
     handle: Handle,
     is_answered: bool,
@@ -23,7 +23,7 @@ pub(crate) struct Asked<'a> {
 impl Asked<'_> {
     /// The server has answered or refused, or it has not: by the result. To be called after the
     /// conclusions of the answer are on record.
-    pub(crate) fn end<T>(mut self, answer: &Result<T>) {
+    fn end<T>(mut self, answer: &Result<T>) {
         self.is_answered = !answer.as_ref().is_err_and(|error| is_unanswered(*error));
     }
 }
@@ -49,14 +49,27 @@ impl Drop for Asked<'_> {
 }
 
 impl Shared {
-    /// Before the server is asked to change an object. `None` where nothing is ever answered here
-    /// in the server's place.
-    pub(crate) fn ask_to_change(
+    /// Asks the server to change an object, and has on record that it may have done so until it has
+    /// answered. `asking` also puts the conclusions of the answer on record.
+    ///
+    /// # Errors
+    /// Those of `asking`.
+    pub(crate) async fn on_record<T>(
         &self,
         cred: &Cred,
         handle: &Handle,
         sizes: Sizes,
-    ) -> Option<Asked<'_>> {
+        asking: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        let asked = self.ask_to_change(cred, handle, sizes);
+        let answer = asking.await;
+        asked.into_iter().for_each(|asked| asked.end(&answer));
+        answer
+    }
+
+    /// Before the server is asked to change an object. `None` where nothing is ever answered here
+    /// in the server's place.
+    fn ask_to_change(&self, cred: &Cred, handle: &Handle, sizes: Sizes) -> Option<Asked<'_>> {
         if !self.licence.sole && !self.licence.offline {
             return None;
         }
