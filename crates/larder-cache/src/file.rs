@@ -104,15 +104,6 @@ impl CachedFile {
         self.state().size()
     }
 
-    /// Held bytes within `range`, clean and dirty: sorted, disjoint, not empty, not touching.
-    pub fn held(&self, range: Range<u64>) -> Vec<Range<u64>> {
-        let mut state = self.state();
-        match self.check_local(&mut state) {
-            Ok(()) => state.known().clip(range),
-            Err(_) => Vec::new(),
-        }
-    }
-
     /// Fills `buf` from `offset`. A chunk that this run has not yet verified is verified first.
     ///
     /// # Errors

@@ -71,6 +71,20 @@ impl Fill<'_> {
 }
 
 impl CachedFile {
+    /// Held bytes within `range`, clean and dirty: sorted, disjoint, not empty, not touching.
+    pub fn held(&self, range: Range<u64>) -> Vec<Range<u64>> {
+        let mut state = self.state();
+        match self.check_local(&mut state) {
+            Ok(()) => state.known().clip(range),
+            Err(_) => Vec::new(),
+        }
+    }
+
+    /// Whether every byte within `range` is held.
+    pub fn holds(&self, range: Range<u64>) -> bool {
+        range.is_empty() || self.held(range.clone()).first() == Some(&range)
+    }
+
     /// Offers clean bytes of a version. Never overwrites held bytes, never waits for a sync, never
     /// fails: see [`Filled`]. Bytes past the end of file are ignored, and so are bytes that another
     /// fill is storing. Reads of the file do not wait for it.

@@ -102,18 +102,18 @@ impl Client {
         Ok(Client { core })
     }
 
-    /// Bytes of a file's present version, as far as it is known here, that the cache lacks; `None`
-    /// if it has changes that the server lacks, or is no regular file that exists.
-    pub fn lacks(&self, ino: Ino) -> Option<u64> {
-        self.core.lacks(&*self.core.node(ino).ok()?)
+    /// Whether the server answers.
+    pub fn reachable(&self) -> bool {
+        self.core.remote.reachable()
     }
 
     /// Fetches what the cache lacks of a file, whenever no application waits for the server.
-    /// Returns whether nothing is missing; if something is, the cache does not take it.
+    /// Returns how many bytes are missing then: those that the cache does not take; `None` if the
+    /// file has changes that the server lacks, or is no regular file that exists.
     ///
     /// # Errors
     /// [`Error::TimedOut`] if the server cannot be reached, else the server's error.
-    pub async fn complete(&self, cred: &Cred, ino: Ino) -> Result<bool> {
+    pub async fn complete(&self, cred: &Cred, ino: Ino) -> Result<Option<u64>> {
         self.core.complete(cred, ino).await
     }
 
@@ -135,7 +135,7 @@ impl Client {
         let core = &self.core;
         Status {
             open_files: core.open_files.count() as u64,
-            reachable: core.remote.reachable(),
+            reachable: self.reachable(),
             read_bytes_cached: core.counters.read_bytes_cached.load(Ordering::Relaxed),
             read_bytes_remote: core.counters.read_bytes_remote.load(Ordering::Relaxed),
             opens_passthrough: core.counters.opens_passthrough.load(Ordering::Relaxed),

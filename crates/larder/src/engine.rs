@@ -1,16 +1,18 @@
 //! An engine's answers and actions when a command asks, behind any front door: a mount's or an
 //! export's.
 
-use std::path::{Component, Path, PathBuf};
+use std::ffi::OsString;
+use std::path::{Component, Path};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use larder_cache::FileNo;
 use larder_client::last_path;
-use larder_vfs::{Cred, Error, FileSystem, Ino, Kind, Lookup, OpenFlags};
+use larder_vfs::{Cred, Entry, Error, FileSystem, Ino, Kind, Lookup, OpenFlags};
 use serde_json::Value;
 use tokio::runtime::Handle;
 
+use crate::children::each_child;
 use crate::clock::clock;
 use crate::control::{Progress, Request, Sink};
 use crate::hoard::Hoarded;
@@ -25,8 +27,6 @@ use crate::stack::Engine;
 const READ_BYTES: u32 = 1 << 20;
 /// How often a waiting command gets a progress report.
 const PROGRESS_EVERY: Duration = Duration::from_millis(250);
-/// Bytes of entries asked for at a time.
-const LISTING_BYTES: u32 = 64 << 10;
 
 impl Engine {
     /// The state of the engine. The fields of the front door are left to the caller.
@@ -223,7 +223,11 @@ impl Engine {
         let mut open = vec![(path.to_owned(), self.find(path).await?)];
         while let Some((path, ino)) = open.pop() {
             let done = match self.kind_of(ino).await {
-                Ok(Kind::Directory) => self.children(&path, ino, &mut open).await,
+                Ok(Kind::Directory) => {
+                    let mut take =
+                        |name, found: Entry| open.push((path.join::<OsString>(name), found.ino));
+                    each_child(&self.client, &Cred::root(), ino, &mut take).await
+                }
                 Ok(Kind::File) => {
                     warmed.files += 1;
                     self.read(ino, &mut warmed, sink).await
@@ -243,29 +247,6 @@ impl Engine {
 
     async fn kind_of(&self, ino: Ino) -> Result<Kind, Error> {
         Ok(self.client.getattr(&Cred::root(), ino).wait().await?.attr.kind)
-    }
-
-    async fn children(
-        &self,
-        path: &Path,
-        dir: Ino,
-        open: &mut Vec<(PathBuf, Ino)>,
-    ) -> Result<(), Error> {
-        let cred = Cred::root();
-        self.client.opendir(&cred, dir).wait().await?;
-        let mut offset = 0;
-        loop {
-            let listed = self.client.readdir(&cred, dir, offset, LISTING_BYTES, false);
-            let listed = listed.wait().await?;
-            let Some(last) = listed.last() else { return Ok(()) };
-            offset = last.offset;
-            for entry in listed {
-                let found = self.client.lookup(&cred, dir, &entry.name).wait().await?;
-                if let Lookup::Found(found) = found {
-                    open.push((path.join(entry.name), found.ino));
-                }
-            }
-        }
     }
 
     async fn read(&self, ino: Ino, warmed: &mut Warmed, sink: &mut dyn Sink) -> Result<(), Error> {

@@ -12,15 +12,13 @@ use std::time::Duration;
 use larder_cache::{CHUNK_BYTES, Cache, FileNo};
 use larder_client::{Client, last_path};
 use larder_io::{Clock, Monotonic};
-use larder_vfs::{Cred, Error, FileSystem, Ino, Kind, Lookup};
+use larder_vfs::{Cred, Entry, FileSystem, Ino, Kind};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
+use crate::children::each_child;
 use crate::report::HoardedTree;
-
-/// Bytes of entries asked for at a time.
-const LISTING_BYTES: u32 = 256 << 10;
 
 /// Time between two rounds.
 const EVERY: Duration = Duration::from_secs(600);
@@ -200,7 +198,7 @@ impl Rounds {
     async fn look_after(&self) -> bool {
         let (mut trees, mut seen) = (Vec::new(), HashSet::new());
         for (top, hoarded) in self.trees() {
-            if !self.client.status().reachable {
+            if !self.client.reachable() {
                 return false;
             }
             trees.push(self.list(top, &hoarded, &mut seen).await);
@@ -222,19 +220,17 @@ impl Rounds {
         }
         for (tree, fits) in trees.iter().zip(wanted) {
             for file in fits {
-                if !self.client.status().reachable {
+                if !self.client.reachable() {
                     return false;
-                }
-                if self.client.lacks(file.ino).is_none() {
-                    // It was changed here, or removed, since it was listed.
-                    continue;
                 }
                 let done = self.client.complete(&tree.cred, file.ino).await;
                 let mut looked = self.looked();
                 let looked = looked.entry(tree.top).or_default();
                 match done {
-                    Ok(true) => looked.whole.add(file.bytes),
-                    Ok(false) => looked.left_out.add(file.bytes),
+                    Ok(Some(0)) => looked.whole.add(file.bytes),
+                    Ok(Some(_)) => looked.left_out.add(file.bytes),
+                    // It was changed here, or removed, since it was listed.
+                    Ok(None) => {}
                     Err(error) => {
                         tracing::debug!(ino = file.ino.0, %error, "cannot be hoarded");
                         looked.failed += 1;
@@ -260,37 +256,10 @@ impl Rounds {
             Err(_) => tree.failed += 1,
         }
         while let Some(dir) = open.pop() {
-            if let Err(error) = self.list_dir(dir, &mut tree, &mut open, seen).await {
-                tracing::debug!(dir = dir.0, %error, "cannot be listed for the hoard");
-                tree.failed += 1;
-            }
-        }
-        tree
-    }
-
-    async fn list_dir(
-        &self,
-        dir: Ino,
-        tree: &mut Tree,
-        open: &mut Vec<Ino>,
-        seen: &mut HashSet<Ino>,
-    ) -> Result<(), Error> {
-        self.client.opendir(&tree.cred, dir).wait().await?;
-        let mut offset = 0;
-        loop {
-            let listed = self.client.readdir(&tree.cred, dir, offset, LISTING_BYTES, true);
-            let listed = listed.wait().await?;
-            let Some(last) = listed.last() else { return Ok(()) };
-            offset = last.offset;
-            for listed in listed {
-                let found = match listed.entry {
-                    Some(entry) => Some(entry),
-                    None => match self.client.lookup(&tree.cred, dir, &listed.name).wait().await? {
-                        Lookup::Found(entry) => Some(entry),
-                        Lookup::Absent { .. } => None,
-                    },
-                };
-                let Some(found) = found.filter(|found| seen.insert(found.ino)) else { continue };
+            let mut take = |_, found: Entry| {
+                if !seen.insert(found.ino) {
+                    return;
+                }
                 match found.fresh.attr.kind {
                     Kind::Directory => open.push(found.ino),
                     Kind::File => {
@@ -298,8 +267,13 @@ impl Rounds {
                     }
                     _ => {}
                 }
+            };
+            if let Err(error) = each_child(&self.client, &tree.cred, dir, &mut take).await {
+                tracing::debug!(dir = dir.0, %error, "cannot be listed for the hoard");
+                tree.failed += 1;
             }
         }
+        tree
     }
 }
 

@@ -15,6 +15,7 @@
 
 mod backend;
 mod cache_dir;
+mod children;
 mod classes;
 mod clock;
 mod command;

@@ -149,7 +149,7 @@ impl Core {
             return;
         }
         counters.opens_for_reading.fetch_add(1, Ordering::Relaxed);
-        let is_whole = by_kernel || file.held(0..size).first() == Some(&(0..size));
+        let is_whole = by_kernel || file.holds(0..size);
         counters.opens_of_whole_files.fetch_add(is_whole.into(), Ordering::Relaxed);
     }
 

@@ -16,6 +16,11 @@ use crate::names::on_handle;
 use crate::node::{Node, verdicts};
 use crate::write::{Event, RETRY_AFTER};
 
+/// The rights of which opens want some.
+fn rights_of_opens() -> Access {
+    Access::READ | Access::MODIFY | Access::EXTEND | Access::EXECUTE
+}
+
 impl Core {
     /// Opens a regular file.
     pub(crate) fn open(
@@ -79,8 +84,7 @@ impl Core {
         if flags.truncate || !self.remote.reachable() || !self.may_do_without(node) {
             return false;
         }
-        let wanted = Access::READ | Access::MODIFY | Access::EXTEND | Access::EXECUTE;
-        if !verdicts::suffice(flags, self.rights_as_held(node, cred, wanted)) {
+        if !verdicts::suffice(flags, self.rights_as_held(node, cred, rights_of_opens())) {
             return false;
         }
         let file = self.file(node);
@@ -90,9 +94,7 @@ impl Core {
             let is_present = file.version() == Some(state.version().bytes());
             (state.attr(), is_certain && is_present && !state.is_gone())
         };
-        let all = 0..attr.size;
-        let is_whole = all.is_empty() || file.held(all.clone()).first() == Some(&all);
-        attr.kind == Kind::File && is_certain && is_whole
+        attr.kind == Kind::File && is_certain && file.holds(0..attr.size)
     }
 
     /// Checks freshness and rights; asks the server at most once, unless the caller got here by
@@ -103,8 +105,7 @@ impl Core {
         cred: &Cred,
         flags: &OpenFlags,
     ) -> Result<Option<Token>> {
-        let rights = Access::READ | Access::MODIFY | Access::EXTEND | Access::EXECUTE;
-        let intent = Intent { rights, ..intent(flags) };
+        let intent = Intent { rights: rights_of_opens(), ..intent(flags) };
         let turn = self.await_own_change(node, cred).await;
         let asks = !self.is_fresh_for_open(node, cred) || self.wants_lease(node);
         let (granted, token) = self.rights_to_open(node, cred, intent, asks).await?;

@@ -123,6 +123,6 @@ impl Core {
     /// Whether the cache has all bytes of a file's present version.
     fn holds_whole(&self, node: &Node) -> bool {
         let size = node.state().attr().size;
-        size == 0 || self.file(node).held(0..size).first() == Some(&(0..size))
+        self.file(node).holds(0..size)
     }
 }

@@ -50,7 +50,7 @@ impl Core {
     /// nothing.
     pub(crate) fn offer_to_fill(&self, node: &Arc<Node>, cred: &Cred) {
         let size = node.state().known().attr.size;
-        let is_whole = self.file(node).held(0..size).first() == Some(&(0..size));
+        let is_whole = self.file(node).holds(0..size);
         if self.options.fill_after.is_some() && size > 0 && !is_whole {
             self.fill.offer(node, &cred.first_time());
         }
@@ -58,7 +58,7 @@ impl Core {
 
     /// Bytes of the file's present version that the cache lacks; `None` if it has changes that the
     /// server lacks, or is no regular file that exists.
-    pub(crate) fn lacks(&self, node: &Node) -> Option<u64> {
+    fn lacks(&self, node: &Node) -> Option<u64> {
         if node.state().known().attr.kind != Kind::File {
             return None;
         }
@@ -76,17 +76,15 @@ impl Core {
     }
 
     /// Fetches what the cache lacks of a file, whenever no application waits for the server.
-    /// Returns whether nothing is missing; if something is, the cache does not take it.
+    /// Returns how many bytes are missing then: those that the cache does not take; `None` if the
+    /// file has changes that the server lacks, or is no regular file that exists.
     ///
     /// # Errors
     /// [`Error::TimedOut`] if the server cannot be reached, else the server's error.
-    pub(crate) async fn complete(self: &Arc<Self>, cred: &Cred, ino: Ino) -> Result<bool> {
+    pub(crate) async fn complete(self: &Arc<Self>, cred: &Cred, ino: Ino) -> Result<Option<u64>> {
         let node = self.node(ino)?;
-        loop {
-            let Some(before) = self.lacks(&node) else { return Ok(false) };
-            if before == 0 {
-                return Ok(true);
-            }
+        let mut lacks = self.lacks(&node);
+        while let Some(before) = lacks.filter(|lacks| *lacks > 0) {
             while !self.is_quiet(QUIET_FOR_HOARD) {
                 if !self.remote.reachable() {
                     return Err(Error::TimedOut);
@@ -94,10 +92,12 @@ impl Core {
                 self.clock.sleep(QUIET_FOR_HOARD).await;
             }
             self.fetch_missing(&node, cred).await?;
-            if self.lacks(&node).is_none_or(|after| after >= before) {
-                return Ok(false);
+            lacks = self.lacks(&node);
+            if lacks.is_some_and(|after| after >= before) {
+                break;
             }
         }
+        Ok(lacks)
     }
 
     /// Fetches one request's worth of the file that lacks least; `false` if there is nothing to do.

@@ -218,8 +218,7 @@ impl Core {
     async fn is_source_here(&self, copy: &Copy, source: &Source, len: u64) -> bool {
         let (node, file) = (&copy.source, self.file(&copy.source));
         let range = copy.from..copy.from + len;
-        let is_held = file.version() == Some(source.version.bytes())
-            && file.held(range.clone()).first() == Some(&range);
+        let is_held = file.version() == Some(source.version.bytes()) && file.holds(range.clone());
         let is_doubtful = node.state().known().doubtful;
         if !is_held || is_doubtful {
             return false;
