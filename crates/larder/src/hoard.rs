@@ -3,7 +3,9 @@
 //!
 //! A round lists the trees, the most important one first, which shows what has changed at the
 //! server; decides which files the cache has room for; gives up the others; and fetches what is
-//! missing while no application waits for the server. Rounds follow each other at intervals.
+//! missing while no application waits for the server. A file counts as whole when a checkpoint has
+//! made its bytes durable: until then a short one may be in memory, and be lost with the worker.
+//! Rounds follow each other at intervals.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,6 +24,9 @@ use crate::report::HoardedTree;
 
 /// Time between two rounds.
 const EVERY: Duration = Duration::from_secs(600);
+
+/// Time between two checkpoints while files are fetched, in seconds.
+const CHECKPOINT_AFTER_SEC: u64 = 5;
 
 /// When a round that found no server is tried again.
 const TRY_AGAIN_AFTER: Duration = Duration::from_secs(15);
@@ -219,26 +224,62 @@ impl Rounds {
             wanted.push(fits);
         }
         for (tree, fits) in trees.iter().zip(wanted) {
+            let (mut fetched, mut since) = (Counted::default(), self.clock.now());
+            let mut is_there = true;
             for file in fits {
-                if !self.client.reachable() {
-                    return false;
+                is_there = self.client.reachable();
+                if !is_there {
+                    break;
                 }
-                let done = self.client.complete(&tree.cred, file.ino).await;
-                let mut looked = self.looked();
-                let looked = looked.entry(tree.top).or_default();
-                match done {
-                    Ok(Some(0)) => looked.whole.add(file.bytes),
-                    Ok(Some(_)) => looked.left_out.add(file.bytes),
-                    // It was changed here, or removed, since it was listed.
-                    Ok(None) => {}
-                    Err(error) => {
-                        tracing::debug!(ino = file.ino.0, %error, "cannot be hoarded");
-                        looked.failed += 1;
-                    }
+                if let Some(bytes) = self.complete(tree, file).await {
+                    fetched.add(bytes);
                 }
+                if self.clock.now().since(since).as_secs() >= CHECKPOINT_AFTER_SEC {
+                    self.make_durable(tree.top, std::mem::take(&mut fetched)).await;
+                    since = self.clock.now();
+                }
+            }
+            self.make_durable(tree.top, fetched).await;
+            if !is_there {
+                return false;
             }
         }
         true
+    }
+
+    /// Fetches what is missing of a file. Returns how many bytes it has if it is whole then.
+    async fn complete(&self, tree: &Tree, file: File) -> Option<u64> {
+        let done = self.client.complete(&tree.cred, file.ino).await;
+        let mut looked = self.looked();
+        let looked = looked.entry(tree.top).or_default();
+        match done {
+            Ok(Some(0)) => return Some(file.bytes),
+            Ok(Some(_)) => looked.left_out.add(file.bytes),
+            // It was changed here, or removed, since it was listed.
+            Ok(None) => {}
+            Err(error) => {
+                tracing::debug!(ino = file.ino.0, %error, "cannot be hoarded");
+                looked.failed += 1;
+            }
+        }
+        None
+    }
+
+    /// Makes the bytes of whole files of a tree durable, and counts the files as whole then.
+    async fn make_durable(&self, top: FileNo, fetched: Counted) {
+        if fetched == Counted::default() {
+            return;
+        }
+        let cache = self.cache.clone();
+        let made = tokio::task::spawn_blocking(move || cache.checkpoint()).await;
+        let mut looked = self.looked();
+        let looked = looked.entry(top).or_default();
+        if matches!(made, Ok(Ok(()))) {
+            looked.whole.files += fetched.files;
+            looked.whole.bytes += fetched.bytes;
+        } else {
+            looked.failed += fetched.files;
+        }
     }
 
     /// The regular files of a tree that are not `seen` yet. Asks the server for their present

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::harness::{Kind, Mount, Server, check, eventually, pattern, said};
+use crate::harness::{Kind, Mount, Server, check, eventually, kill, pattern, said};
 
 /// A round each second.
 const OFTEN: &str = "hoard=1";
@@ -70,6 +70,25 @@ fn a_hoarded_tree_is_whole_and_fresh_without_the_server() {
         assert!(!mount.path("tools/removed").exists(), "{kind:?}");
         assert!(fs::read(mount.path("other")).is_err(), "{kind:?}: nobody wanted it");
     }
+}
+
+/// Short files that were fetched are in memory until a checkpoint: a round ends with one.
+#[test]
+fn what_a_round_has_fetched_outlives_the_worker() {
+    let server = Server::start(Kind::Larder);
+    let names: Vec<_> = (0..20).map(|count| format!("tools/{count}")).collect();
+    let contents: Vec<_> =
+        (1..).zip(&names).map(|(seed, name)| put(&server, name, seed, 3_000)).collect();
+    let mount = Mount::new(&server, &["offline", "actimeo=86400", OFTEN]);
+    pin(&mount, "tools", "7");
+    await_whole(&mount, "tools", 20);
+    server.freeze();
+    let [_, worker] = mount.pids();
+    kill([worker; 2]);
+    for (name, content) in names.iter().zip(&contents) {
+        assert!(is(&mount.path(name), content), "{name}");
+    }
+    server.thaw();
 }
 
 /// The more important tree gets the room, though the other had it first.
