@@ -444,7 +444,9 @@ impl<S: Service> Acceptor<S> {
             // A call that fails by a mistake of ours ends its connection, and the count must be
             // right.
             let served = tokio::spawn(serve(dispatcher, stream, peer, standing, shutdown));
-            if let Err(cause) = served.await {
+            if let Err(cause) = served.await
+                && !cause.is_cancelled()
+            {
                 tracing::error!(%cause, "a connection failed");
             }
             number
@@ -452,7 +454,14 @@ impl<S: Service> Acceptor<S> {
     }
 
     fn ended(&mut self, ended: Result<u64, tokio::task::JoinError>) {
-        let number = ended.expect("the task that waits for a connection does nothing else");
+        let number = match ended {
+            Ok(number) => number,
+            // The runtime ends, and with it the listener.
+            Err(cause) if cause.is_cancelled() => return,
+            Err(cause) => {
+                panic!("the task that waits for a connection does nothing else: {cause}")
+            }
+        };
         self.admission.leave(number);
         self.displacing.remove(&number);
     }
@@ -462,7 +471,7 @@ impl<S: Service> Acceptor<S> {
 mod tests {
     use super::*;
     use crate::program::{Program, RECORD_BYTES_MAX};
-    use crate::server::{Answer, Call};
+    use crate::server::{Answer, Call, Config};
     use larder_wire::rpc::{CallHeader, Outcome};
 
     /// A service whose results are as long as the call says at its end.
@@ -489,6 +498,19 @@ mod tests {
         async fn call(&self, call: Call<()>) -> Answer {
             call.reply(&(), false)
         }
+    }
+
+    /// Whoever ends the runtime ends its tasks, in any order.
+    #[tokio::test]
+    async fn a_connection_that_ends_with_the_runtime_is_no_mistake() {
+        let config = Config::new(std::net::SocketAddr::from(([127, 0, 0, 1], 0)));
+        let dispatcher = Arc::new(Dispatcher::new(config, Talkative));
+        let mut acceptor = Acceptor::new(dispatcher, watch::channel(false).1);
+        acceptor.tasks.spawn(std::future::pending());
+        acceptor.tasks.abort_all();
+        let ended = acceptor.tasks.join_next().await.unwrap();
+        assert!(ended.as_ref().is_err_and(tokio::task::JoinError::is_cancelled));
+        acceptor.ended(ended);
     }
 
     /// Records without any bytes are no way around the limit.
