@@ -126,6 +126,11 @@ fn seed(test: &str, default: u64) -> u64 {
     seed
 }
 
+/// The number of histories of a random test, unless `LARDER_ROUNDS` sets another.
+fn rounds(default: u64) -> u64 {
+    std::env::var("LARDER_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
 fn number(seed: u64) -> FileNo {
     FileNo(seed)
 }

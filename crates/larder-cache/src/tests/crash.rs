@@ -197,14 +197,14 @@ impl Workload {
 
 #[test]
 fn crash_at_every_change_loses_nothing_certain_and_serves_nothing_wrong() {
-    let seed = seed("crash_at_every_change", 1);
-    for round in 0..4 {
+    let (seed, rounds) = (seed("crash_at_every_change", 1), rounds(4));
+    let mut seen = (0, 0, 0);
+    for round in 0..rounds {
         let mut workload = Workload::new(seed.wrapping_mul(1_000_003) + round);
         for _ in 0..40 {
             workload.step();
         }
         workload.checkpoint();
-        let mut seen = (0, 0, 0);
         for point in workload.disk.crash_points() {
             let at = point.logged();
             for kind in [Image::Synced, Image::Written, Image::Torn(at as u64)] {
@@ -213,8 +213,11 @@ fn crash_at_every_change_loses_nothing_certain_and_serves_nothing_wrong() {
                 seen = (seen.0 + 1, seen.1 + read_bytes, seen.2 + certain_ranges);
             }
         }
-        let (images, read_bytes, certain_ranges) = seen;
-        println!("{round}: {images} images, {read_bytes} bytes, {certain_ranges} certain ranges");
-        assert!(read_bytes > 0 && certain_ranges > 0, "the workload stores something");
     }
+    let (images, read_bytes, certain_ranges) = seen;
+    println!(
+        "{rounds} histories, {images} images: {certain_ranges} certain ranges, 0 lost; \
+         {read_bytes} bytes read, 0 wrong"
+    );
+    assert!(read_bytes > 0 && certain_ranges > 0, "the workloads store something");
 }
