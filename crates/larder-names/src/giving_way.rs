@@ -1,7 +1,8 @@
 //! Changes that wait for each other at the server: two names that were exchanged, or a directory
 //! that is removed and something from in it that gets its name. One of them gets a temporary name.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 
 use larder_vfs::{Deadline, Result};
 
@@ -11,11 +12,36 @@ use crate::shared::Shared;
 impl Shared {
     /// Where something is at the server for the moment.
     pub(crate) fn own_name(&self, no: ObjectNo) -> OsString {
-        let state = self.state();
-        let handle = state.journal().handle(no);
+        format!("{}{}", self.own_names_begin(no), no.0).into()
+    }
+
+    /// How all temporary names of this journal begin: `no` is any object.
+    fn own_names_begin(&self, no: ObjectNo) -> String {
+        let handle = self.state().journal().handle(no);
         let id: String =
             handle.as_bytes()[8..12].iter().map(|byte| format!("{byte:02x}")).collect();
-        format!(".larder-{id}-{}", no.0).into()
+        format!(".larder-{id}-")
+    }
+
+    /// Whether a name at the server is a temporary one, which applications never see.
+    pub(crate) fn is_own_name(&self, name: &OsStr) -> bool {
+        let name = name.as_bytes();
+        name.starts_with(b".larder-")
+            && name.starts_with(self.own_names_begin(ObjectNo(0)).as_bytes())
+    }
+
+    /// The server may give an object this temporary name from now on; this survives a crash of the
+    /// machine. [`Shared::resolve_asked`] finds out whether it has.
+    async fn mark_giving_way(&self, no: ObjectNo, own: &Dentry) -> Result<()> {
+        {
+            let mut state = self.state();
+            if let Some(taken) = state.journal().taken().get(no).cloned() {
+                let taken = Taken { is_attempted: true, asked: Some(own.clone()), ..taken };
+                state.journal_mut().put_taken(no, Some(taken));
+            }
+            self.record(&mut state);
+        }
+        self.keep().await
     }
 
     /// Gives the object of a change that waits for itself a temporary name.
@@ -27,7 +53,7 @@ impl Shared {
     ) -> Result<()> {
         self.send_bytes(taken).await?;
         let own = Dentry { dir: self.staying(&taken.origin.dir), name: self.own_name(no) };
-        self.mark_taken(&[no]).await?;
+        self.mark_giving_way(no, &own).await?;
         let cred = taken.taker.cred().until(deadline);
         // The answer to an earlier attempt may have been lost.
         let has_given_way = match self.at_dentry(&cred, &own).await {
@@ -58,7 +84,7 @@ impl Shared {
             });
         }
         state.journal_mut().renamed(&taken.origin, &own);
-        let left = Taken { origin: own, is_attempted: false, ..taken.clone() };
+        let left = Taken { origin: own, is_attempted: false, asked: None, ..taken.clone() };
         state.journal_mut().put_taken(no, Some(left));
         self.record(&mut state);
         Ok(())

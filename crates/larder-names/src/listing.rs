@@ -65,6 +65,10 @@ impl Shared {
     /// A page of the server's, as applications see it.
     fn show_listing(&self, dir: &Handle, mut listing: Listing) -> Listing {
         listing.dir = listing.dir.map(|attr| self.show(dir, attr));
+        // A page must say where the next one begins.
+        if listing.eof || listing.entries.iter().any(|entry| !self.is_own_name(&entry.name)) {
+            listing.entries.retain(|entry| !self.is_own_name(&entry.name));
+        }
         for listed in &mut listing.entries {
             let made = {
                 let state = self.state();
@@ -141,6 +145,7 @@ impl Shared {
         let key = self.state().journal().dir(dir);
         let mut waiting = self.listed_here(&key, None);
         let names = self.other_names(&key, &waiting);
+        entries.retain(|entry| !self.is_own_name(&entry.name));
         let (replaced, rest) = entries.into_iter().partition(|entry| names.contains(&entry.name));
         entries = rest;
         described(&mut waiting, replaced);

@@ -70,6 +70,9 @@ impl Shared {
             return Ok(LookedUp { found, dir: dir_attr });
         }
         let Target::Server(server) = target else { return Err(Error::Stale) };
+        if self.is_own_name(name) {
+            return Ok(LookedUp { found: None, dir: dir_attr });
+        }
         let answer = self.remote.lookup(cred, &server, name).await?;
         Ok(LookedUp {
             found: answer.found.map(|found| self.show_found(found)),

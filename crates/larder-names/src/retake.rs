@@ -439,8 +439,9 @@ impl Shared {
             tracing::warn!(name = ?taken.origin.name, %error,
                 "a name that was taken away here is not at the server");
         }
-        let taken = Taken { is_attempted: is_unanswered(error), ..taken };
-        state.journal_mut().put_taken(no, Some(taken));
+        let is_attempted = is_unanswered(error);
+        let asked = taken.asked.clone().filter(|_| is_attempted);
+        state.journal_mut().put_taken(no, Some(Taken { is_attempted, asked, ..taken }));
         state.fail(no, error);
         self.record(&mut state);
         Error::TimedOut

@@ -189,3 +189,53 @@ async fn however_full_the_disk_is_what_was_kept_is_there() {
     println!("{lives} lives, {refused} refusals");
     assert!(refused > 0);
 }
+
+/// Two names are exchanged, and the disk fails at each operation of sending that to the server,
+/// where one of them gets a temporary name for a moment. The process dies, or the machine crashes;
+/// then one of the two is removed, so that they wait for each other no more.
+#[tokio::test]
+async fn no_temporary_name_is_seen_or_stays_at_the_server() {
+    let mut seen_at_server = 0;
+    for end in [End::Killed, End::Crashed(Image::Synced), End::Crashed(Image::Written)] {
+        for removed in ["a", "b"] {
+            let mut no = 0;
+            loop {
+                no += 1;
+                let mut rig = Rig::new().await;
+                let top = rig.top().await;
+                for name in ["a", "b"] {
+                    rig.made(&top, name, New::FileExclusive).await.unwrap();
+                }
+                rig.deferring().replay(None).await.unwrap();
+                for (from, to) in [("a", "t"), ("b", "a"), ("t", "b")] {
+                    let (from, to) = (OsStr::new(from), OsStr::new(to));
+                    rig.remote().rename(&user(), (&top, from), (&top, to)).await.unwrap();
+                }
+                rig.deferring().keep().await.unwrap();
+                rig.disk.inject(Fault::EioFrom(rig.disk.operations() + no));
+                let is_done = rig.deferring().replay(None).await.is_ok();
+                rig.disk.heal();
+                rig = rig.crash(match end {
+                    End::Crashed(image) => Some(image),
+                    End::Killed | End::KilledMeanwhile => None,
+                });
+                let what = format!("{no} {end:?} {removed}");
+                let is_temporary = |path: &String| path.starts_with("/.larder-");
+                let at_server = tree(&*rig.server).await;
+                seen_at_server += u32::from(at_server.keys().any(is_temporary));
+                let here: Vec<_> = tree(rig.remote()).await.into_keys().collect();
+                assert_eq!(here, ["/a", "/b"], "{what}");
+                let top = rig.top().await;
+                rig.remove(&top, removed, Removal::File).await.unwrap();
+                check_names(&rig).await;
+                let left = if removed == "a" { "/b" } else { "/a" };
+                let at_server: Vec<_> = tree(&*rig.server).await.into_keys().collect();
+                assert_eq!(at_server, [left], "{what}");
+                if is_done {
+                    break;
+                }
+            }
+        }
+    }
+    assert!(seen_at_server > 0);
+}
