@@ -18,6 +18,7 @@ mod postgres;
 mod relay;
 mod samba;
 mod sandbox;
+mod versitygw;
 mod volume;
 
 pub use ganesha::{Ganesha, Network, Options, Squash};
@@ -26,4 +27,5 @@ pub use postgres::PostgresServer;
 pub use relay::Relay;
 pub use samba::{Samba, SambaOptions};
 pub use sandbox::StartError;
+pub use versitygw::Versitygw;
 pub use volume::Volume;

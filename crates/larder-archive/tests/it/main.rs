@@ -1,0 +1,9 @@
+//! The archive on a real S3 server.
+
+#![allow(clippy::disallowed_methods, reason = "servers of others have no other clock")]
+// Helpers of tests unwrap as the tests themselves do.
+#![allow(clippy::unwrap_used)]
+
+mod faults;
+mod versions;
+mod world;
