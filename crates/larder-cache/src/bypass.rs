@@ -133,7 +133,8 @@ impl CachedFile {
 
     fn has_room_for_kernel(&self, state: &State) -> bool {
         let store = &self.store;
-        is_in_memory(state.serial()) || store.gauge.lets_kernel_write(&*store.disk, &*store.clock)
+        let lets = || store.gauge.lets_kernel_write(state.size(), &*store.disk, &*store.clock);
+        is_in_memory(state.serial()) || lets()
     }
 
     /// As [`CachedFile::begin_bypass`], for a file that the kernel got from an earlier process, and

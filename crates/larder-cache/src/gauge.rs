@@ -17,8 +17,10 @@ use crate::{CHUNK_BYTES, Limits, Marks, lock};
 
 /// Free space is queried again after this time: other programs use the disk too.
 const ROOM_INTERVAL: Duration = Duration::from_secs(1);
-/// Above the stop mark there is to be this much for files that the kernel writes by itself, or that
-/// part of a small disk.
+/// Above the stop mark there is to be this much for an empty file that the kernel writes by itself:
+/// how long it will be is not known.
+const NEW_FILE_ROOM_BYTES: u64 = 4 << 30;
+/// The same for a file that holds something, or that part of a small disk.
 const KERNEL_ROOM_BYTES: u64 = 128 << 20;
 const KERNEL_ROOM_SHARE: u64 = 8;
 /// It is also queried when a quarter of the space above the stop mark was reserved, but not for
@@ -251,12 +253,15 @@ impl Gauge {
         self.limits.bytes.run.min(on_disk)
     }
 
-    /// Whether the disk has room for files that the kernel writes by itself: its error for a full
-    /// disk would be the caller's, though the server has room.
-    pub(crate) fn lets_kernel_write(&self, disk: &dyn Disk, clock: &dyn Clock) -> bool {
+    /// Whether the disk has room for a file of this size that the kernel writes by itself: its
+    /// error for a full disk would be the caller's, though the server has room.
+    pub(crate) fn lets_kernel_write(&self, size: u64, disk: &dyn Disk, clock: &dyn Clock) -> bool {
         let mut room = lock(&self.room);
         let marks = self.look(&mut room, 0, disk, clock);
-        let wanted = KERNEL_ROOM_BYTES.min(room.total_bytes / KERNEL_ROOM_SHARE);
+        let wanted = match size {
+            0 => NEW_FILE_ROOM_BYTES,
+            _ => KERNEL_ROOM_BYTES.min(room.total_bytes / KERNEL_ROOM_SHARE),
+        };
         room.total_bytes == 0 || room.left_bytes() >= marks.stop + wanted
     }
 
@@ -430,9 +435,25 @@ mod tests {
         gauge.disk_is_full(&clock);
         assert!(gauge.reserve(1, &disk, &clock).is_none());
         assert!(gauge.wants_cull(&disk, &clock) && gauge.free_bytes(&disk, &clock) == 0);
-        assert!(!gauge.lets_kernel_write(&disk, &clock));
+        assert!(!gauge.lets_kernel_write(1, &disk, &clock));
         clock.advance(ROOM_INTERVAL);
         assert!(gauge.reserve(1, &disk, &clock).is_some());
-        assert!(gauge.lets_kernel_write(&disk, &clock));
+        assert!(gauge.lets_kernel_write(1, &disk, &clock));
+    }
+
+    #[test]
+    fn an_empty_file_needs_more_room_than_others_before_the_kernel_may_write_it() {
+        let (disk, clock) = (SimDisk::new(), SimClock::new());
+        let gauge = Gauge::new(limits(TOTAL_BYTES), 0, 0);
+        for (total_bytes, empty, other) in [
+            (64 << 20, false, true),
+            (NEW_FILE_ROOM_BYTES, false, true),
+            (2 * NEW_FILE_ROOM_BYTES, true, true),
+        ] {
+            disk.inject(Fault::SpaceBytes(total_bytes));
+            clock.advance(ROOM_INTERVAL);
+            let lets = |size| gauge.lets_kernel_write(size, &disk, &clock);
+            assert_eq!((lets(0), lets(1)), (empty, other), "{total_bytes} bytes");
+        }
     }
 }

@@ -41,6 +41,27 @@ fn full_cache_disk_fails_no_read() {
     mount.unmount();
 }
 
+/// First the kernel wrote it by itself, to the disk of the cache, and its error for a full disk was
+/// the caller's.
+#[test]
+fn a_new_file_may_be_longer_than_the_disk_of_the_cache() {
+    let server = Server::start(Kind::Larder);
+    let disk = SmallDisk::for_cache(64, 4096);
+    let mut mount = Mount::unmounted(&server, &[]);
+    mount.set_cache(disk.path().join("cache"));
+    mount.mount();
+    let long = pattern(3, 150 << 20);
+    let mut file = fs::File::create(mount.path("long")).unwrap();
+    for piece in long.chunks(100_000) {
+        file.write_all(piece).unwrap();
+    }
+    file.sync_data().unwrap();
+    drop(file);
+    assert!(fs::read(server.path("long")).unwrap() == long);
+    assert!(fs::read(mount.path("long")).unwrap() == long);
+    mount.unmount();
+}
+
 /// Percent of the disk that a user may still fill.
 fn free_percent(disk: &SmallDisk) -> f64 {
     let space = rustix::fs::statvfs(disk.path()).unwrap();
