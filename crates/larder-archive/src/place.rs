@@ -1,5 +1,6 @@
 //! Where the archive is: a bucket, a prefix in it, and the store's address.
 
+use object_store::Certificate;
 use object_store::path::Path;
 use thiserror::Error;
 
@@ -21,18 +22,22 @@ pub enum PlaceError {
     /// The prefix has parts that no key may have.
     #[error("{0:?} is no prefix: parts between slashes, none of them empty, `.` or `..`")]
     Prefix(String),
+    /// The certificates of authorities are none.
+    #[error("no certificates of authorities, in PEM: {0}")]
+    Authorities(String),
     /// The store's address is no URL.
     #[error("{0:?} is no address of a store: write https://HOST, or http://HOST:PORT without TLS")]
     Endpoint(String),
 }
 
 /// Where the archive is.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Place {
     pub(crate) bucket: String,
     pub(crate) prefix: Path,
     pub(crate) endpoint: Option<String>,
     pub(crate) region: String,
+    pub(crate) authorities: Vec<Certificate>,
 }
 
 impl Place {
@@ -63,7 +68,23 @@ impl Place {
         let prefix = Path::parse(prefix).map_err(|_| refused())?;
         let endpoint = endpoint.map(address).transpose()?;
         let region = region.unwrap_or(REGION).to_owned();
-        Ok(Place { bucket: bucket.to_owned(), prefix, endpoint, region })
+        let authorities = Vec::new();
+        Ok(Place { bucket: bucket.to_owned(), prefix, endpoint, region, authorities })
+    }
+
+    /// Trusts these authorities (PEM), too, when the store shows its certificate; without this,
+    /// those that the system trusts.
+    ///
+    /// # Errors
+    /// [`PlaceError::Authorities`].
+    pub fn trusting(mut self, pem: &[u8]) -> Result<Place, PlaceError> {
+        let read = Certificate::from_pem_bundle(pem);
+        let read = read.map_err(|error| PlaceError::Authorities(error.to_string()))?;
+        if read.is_empty() {
+            return Err(PlaceError::Authorities("there are none".to_owned()));
+        }
+        self.authorities.extend(read);
+        Ok(self)
     }
 
     /// The bucket and prefix as a URL, for people.
@@ -139,6 +160,15 @@ mod tests {
             let error = Place::parse(url, None, None).unwrap_err().to_string();
             assert!(error.contains(says), "{url}: {error}");
             assert!(!error.contains("secret"), "{error}");
+        }
+    }
+
+    #[test]
+    fn authorities_are_certificates() {
+        for pem in ["", "no certificate"] {
+            let place = Place::parse("s3://backup", None, None).unwrap();
+            let error = place.trusting(pem.as_bytes()).unwrap_err();
+            assert!(matches!(error, PlaceError::Authorities(_)), "{error}");
         }
     }
 

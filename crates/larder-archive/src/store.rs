@@ -42,10 +42,13 @@ impl Archive {
         patience: Duration,
     ) -> Result<Archive, Error> {
         let plain = place.endpoint.as_ref().is_some_and(|address| address.starts_with("http://"));
-        let options = ClientOptions::new()
+        let mut options = ClientOptions::new()
             .with_allow_http(plain)
             .with_connect_timeout(CONNECT_MAX)
             .with_timeout(REQUEST_MAX);
+        for authority in &place.authorities {
+            options = options.with_root_certificate(authority.clone());
+        }
         let retry = RetryConfig {
             max_retries: usize::MAX,
             retry_timeout: patience,

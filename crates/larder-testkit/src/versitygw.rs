@@ -7,13 +7,17 @@ use std::path::{Path, PathBuf};
 /// The port on which it listens.
 const PORT: u16 = 7070;
 
+/// Makes the certificate for an address, and its key.
+type Identity<'a> = Box<dyn FnOnce(IpAddr) -> (String, String) + 'a>;
+
 /// A running S3 server. It is killed when this value is dropped.
 #[derive(Debug)]
 pub struct Versitygw {
     sandbox: Sandbox,
     host: Ipv4Addr,
-    /// The directory of buckets, and the log.
+    /// The directory of buckets, the log, and certificate and key if it has TLS.
     state: PathBuf,
+    tls: bool,
 }
 
 impl Versitygw {
@@ -29,21 +33,42 @@ impl Versitygw {
     /// # Errors
     /// [`StartError`]; with the last lines of the server's log if it did not start.
     pub fn start() -> Result<Versitygw, StartError> {
+        Versitygw::start_as(None)
+    }
+
+    /// The same with TLS. `identity` makes the certificate for an address, and its key, in PEM.
+    ///
+    /// # Errors
+    /// [`StartError`], likewise.
+    pub fn start_tls(
+        identity: impl FnOnce(IpAddr) -> (String, String),
+    ) -> Result<Versitygw, StartError> {
+        Versitygw::start_as(Some(Box::new(identity)))
+    }
+
+    fn start_as(identity: Option<Identity<'_>>) -> Result<Versitygw, StartError> {
         let mut sandbox = Sandbox::start(true)?;
         let found = sandbox.run("command -v versitygw >/dev/null");
         found.map_err(|_| StartError::NotInstalled { program: "versitygw" })?;
         let host = sandbox.link()?;
         let state = sandbox.state_directory("versitygw")?;
-        let mut server = Versitygw { sandbox, host, state };
-        std::fs::create_dir_all(server.bucket())
-            .map_err(|cause| failed("state directory", cause))?;
+        let mut server = Versitygw { sandbox, host, state, tls: identity.is_some() };
+        let mut made = std::fs::create_dir_all(server.bucket());
+        if let Some(identity) = identity {
+            let (certificate, key) = identity(host.into());
+            made = made
+                .and_then(|()| std::fs::write(server.state.join("certificate"), certificate))
+                .and_then(|()| std::fs::write(server.state.join("key"), key));
+        }
+        made.map_err(|cause| failed("state directory", cause))?;
         server.begin()?;
         Ok(server)
     }
 
     /// The URL at which it is reached.
     pub fn endpoint(&self) -> String {
-        format!("http://{}:{PORT}", self.host)
+        let scheme = if self.tls { "https" } else { "http" };
+        format!("{scheme}://{}:{PORT}", self.host)
     }
 
     /// The directory with the bucket's objects, as files that are named by their keys.
@@ -65,8 +90,12 @@ impl Versitygw {
     /// [`StartError::Failed`] with the last lines of its log.
     pub fn begin(&mut self) -> Result<(), StartError> {
         let (log, buckets) = (self.log(), self.buckets());
+        let tls = match (self.tls, self.state.display()) {
+            (true, state) => format!("--cert {state}/certificate --key {state}/key"),
+            (false, _) => String::new(),
+        };
         self.sandbox.run(&format!(
-            "ROOT_ACCESS_KEY={} ROOT_SECRET_KEY={} versitygw --quiet --port {}:{PORT} \
+            "ROOT_ACCESS_KEY={} ROOT_SECRET_KEY={} versitygw --quiet --port {}:{PORT} {tls} \
              posix {} >{} 2>&1 & child=$!",
             Versitygw::ACCESS,
             Versitygw::SECRET,

@@ -5,5 +5,6 @@
 #![allow(clippy::unwrap_used)]
 
 mod faults;
+mod tls;
 mod versions;
 mod world;

@@ -50,7 +50,10 @@ pub(crate) fn archive(
     patience: Duration,
 ) -> Archive {
     let url = format!("s3://{bucket}/{PREFIX}");
-    let place = Place::parse(&url, Some(&server.endpoint()), None).unwrap();
+    at(Place::parse(&url, Some(&server.endpoint()), None).unwrap(), secret, patience)
+}
+
+pub(crate) fn at(place: Place, secret: &str, patience: Duration) -> Archive {
     let credentials = Credentials::from_environment(|name| match name {
         "AWS_ACCESS_KEY_ID" => Some(Versitygw::ACCESS.to_owned()),
         "AWS_SECRET_ACCESS_KEY" => Some(secret.to_owned()),
