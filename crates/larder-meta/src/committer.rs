@@ -13,8 +13,11 @@
 //! A call that ends capabilities is answered when the disks have acknowledged their revocation
 //! ([`crate::held`]); its blocks are freed after that. Other calls do not wait for it.
 //!
+//! A group that a crash of the machine may undo is committed late, and answered before it is
+//! durable ([`crate::late`]).
+//!
 //! Invariants:
-//! - Nothing is answered before it is durable, nor before the disks know of it.
+//! - Nothing else is answered before it is durable, and nothing before the disks know of it.
 //! - After a commit that failed nothing is changed any more.
 //! - Blocks that the disks have cleared become free sooner or later, whatever fails meanwhile.
 
@@ -27,11 +30,12 @@ use ended::Ended;
 pub(crate) use leaving::Destaged;
 use leaving::Leaving;
 pub(crate) use resilvering::{DisksWaiter, NextStale};
-use waiting::answer;
+use waiting::{Lateness, answer};
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
 use larder_io::Clock;
@@ -47,7 +51,7 @@ use crate::channels::Recaller;
 use crate::data::copies::Sets;
 use crate::destage::Destage;
 use crate::disks::{Acknowledged, Disks, Limits, Moved, Stores, Witnessed};
-use crate::engine::{Engine, View, Writes};
+use crate::engine::{Engine, EngineError, View, Writes};
 use crate::held::{Held, Revoking, Ticket};
 use crate::in_place::{InPlace, Mark};
 use crate::leases::{Action, CallNumber};
@@ -81,6 +85,8 @@ pub(crate) enum Event {
     Cleared(Vec<Cleared>),
     /// The disks have what was left by writers that do not commit.
     Flushed(Vec<Mark>),
+    /// The engine has made all durable up to this late commit; or it has failed.
+    Synced(Result<u64, EngineError>),
     /// Asks for the next stale blocks.
     NextStale(oneshot::Sender<NextStale>),
     /// The task for this disk was carried out, or has failed.
@@ -125,6 +131,10 @@ pub(crate) type AwaitWritten = Box<dyn Fn(Witnessed, CallNumber) + Send>;
 /// Waits for the copies of a move, and reports by [`Event::Moved`].
 pub(crate) type AwaitMoved = Box<dyn Fn(Moved, FileId) + Send>;
 
+/// Has the engine make late commits durable soon, and reports by [`Event::Synced`] the number that
+/// it finds here when it begins.
+pub(crate) type AwaitSynced = Box<dyn Fn(Arc<AtomicU64>) + Send>;
+
 /// The order of changes.
 pub(crate) struct Committer {
     engine: Arc<dyn Engine>,
@@ -137,6 +147,11 @@ pub(crate) struct Committer {
     await_disks: Await,
     await_written: AwaitWritten,
     await_moved: AwaitMoved,
+    await_synced: AwaitSynced,
+    /// The number of the last late commit.
+    last_late: Arc<AtomicU64>,
+    /// Whether the engine makes late commits durable.
+    syncs: bool,
     /// Disks that have left.
     left_disks: watch::Sender<BTreeSet<DiskId>>,
     /// When the next bytes are due on other disks.
@@ -186,6 +201,8 @@ struct Finished {
     copying: Option<Copying>,
     disks: Option<(Option<DisksWaiter>, DisksChanged)>,
     ended: Ended,
+    /// The number of its commit, if that was late.
+    late: u64,
 }
 
 /// The results of a group so far.
@@ -193,6 +210,10 @@ struct Finished {
 struct Group {
     writes: Writes,
     finished: Vec<Finished>,
+    /// How many of its transactions may be late.
+    late: u64,
+    /// Whether another one must not be, or an answer promises what was committed before.
+    is_durable: bool,
     /// Whether it is committed even without writes: that renews the term for which the volume is
     /// ours.
     renews: bool,
@@ -217,6 +238,7 @@ pub(crate) struct Parts {
     pub(crate) await_disks: Await,
     pub(crate) await_written: AwaitWritten,
     pub(crate) await_moved: AwaitMoved,
+    pub(crate) await_synced: AwaitSynced,
     pub(crate) recaller: Arc<dyn Recaller>,
     pub(crate) ownership: Arc<Ownership>,
 }
@@ -240,6 +262,7 @@ impl Committer {
             await_disks,
             await_written,
             await_moved,
+            await_synced,
             recaller,
             ownership,
         } = parts;
@@ -259,6 +282,7 @@ impl Committer {
             own_recaller,
             (sets, in_place),
             (destage, leaving),
+            engine.boot().is_some(),
         );
         let first_due = watch::Sender::new(live.first_due(clock.instant()));
         Committer {
@@ -273,6 +297,9 @@ impl Committer {
             await_disks,
             await_written,
             await_moved,
+            await_synced,
+            last_late: Arc::default(),
+            syncs: false,
             left_disks: watch::Sender::default(),
             first_due,
             held,
@@ -333,53 +360,6 @@ impl Committer {
         self.first_due.send_if_modified(|known| std::mem::replace(known, first) != first);
     }
 
-    /// Commits a group, and answers or has the disks revoke.
-    fn commit(&mut self, group: Group) {
-        if (!group.writes.is_empty() || group.renews) && self.failed.is_none() {
-            let begun = self.clock.instant();
-            match self.engine.commit(&group.writes, &self.volume.owner) {
-                Ok(()) => {
-                    self.ownership.committed(begun);
-                    self.live.log_losses();
-                }
-                Err(error) => self.fail(&error),
-            }
-        }
-        if self.failed.is_none() {
-            self.live.accept_stores();
-        }
-        for mut finished in group.finished {
-            if let Some(status) = self.failed {
-                finished.spoil(status);
-            }
-            self.answer_or_revoke(finished);
-        }
-        if let Some(done) = group.end {
-            // Before another server can begin.
-            self.ownership.end();
-            if self.failed.is_none() {
-                self.volume.release(&*self.engine);
-            }
-            self.failed = Some(Status::Later);
-            // A caller that is gone does not wait.
-            let _ = done.send(());
-        }
-        self.refuse_leaving();
-    }
-
-    fn fail(&mut self, error: &crate::engine::EngineError) {
-        if self.failed.is_some() {
-            return;
-        }
-        tracing::error!("nothing is changed any more: {error}");
-        self.failed = Some(error.status());
-        // An owner without a term has the store exclusively, and can continue to read.
-        if self.engine.term().is_some() {
-            self.ownership.end();
-            self.over.send_replace(Some(error.to_string()));
-        }
-    }
-
     fn apply(&mut self, view: &dyn View, group: &mut Group, event: Event) {
         match event {
             Event::Call(called) => self.call(view, group, *called),
@@ -389,6 +369,7 @@ impl Committer {
                 self.cleared.extend(blocks);
                 self.free_cleared(view, group);
             }
+            Event::Synced(done) => self.synced(group, done),
             Event::Flushed(left) => left.into_iter().for_each(|mark| self.mend(view, group, mark)),
             Event::NextStale(asked) => self.next_stale(view, group, asked),
             Event::TaskEnded(disk, is_done) => {
@@ -505,8 +486,9 @@ impl Committer {
                 let reply = Opaque(reply.bytes.clone());
                 txn.put(key::slot(call.session, call.slot), &Slot { sequence, procedure, reply });
             }
-            let (mut writes, effects) = txn.finish();
-            group.writes.append(&mut writes);
+            let standing = self.judge(&mut txn, Some(&change));
+            let (writes, effects) = txn.finish();
+            group.take(writes, standing);
             self.ended(effects)
         };
         self.act();
@@ -525,6 +507,18 @@ impl Committer {
             self.internal(view, group, Live::end_refused);
         }
         self.note_restarts(view, group);
+    }
+
+    /// How what a transaction has written may be committed.
+    fn judge(&mut self, txn: &mut Txn<'_>, change: Option<&Change>) -> Lateness {
+        if txn.is_empty() {
+            return Lateness::Nothing;
+        }
+        match self.live.may_be_late(txn, change) {
+            Ok(true) => Lateness::Late,
+            // What cannot be read is not late.
+            Ok(false) | Err(_) => Lateness::Durable,
+        }
     }
 
     /// The consequences of a transaction at the disks.
@@ -559,8 +553,9 @@ impl Committer {
         if run(&mut self.live, &mut txn).is_err() {
             return false;
         }
-        let (mut writes, effects) = txn.finish();
-        group.writes.append(&mut writes);
+        let standing = self.judge(&mut txn, None);
+        let (writes, effects) = txn.finish();
+        group.take(writes, standing);
         let ended = self.ended(effects);
         group.finished.push(Finished::nobody_asked(ended));
         true

@@ -5,7 +5,7 @@
 //! while it is held. [`Engine::commit`] makes a whole batch durable, or nothing of it: whatever
 //! happens, a later view has all of its writes or none. One caller commits at a time
 //! ([`crate::committer`]), for many callers together, so an engine needs no group commit of its
-//! own.
+//! own. [`Engine::commit_late`] does not wait for the disk.
 //!
 //! [`embedded`] keeps the map in one file on a local disk, which one process has open. [`postgres`]
 //! keeps it in a database that several machines reach: there the owner of the volume has a
@@ -94,6 +94,30 @@ pub trait Engine: Send + Sync + 'static {
     /// the volume. [`EngineError::Away`], [`EngineError::Failed`]: a view may have all of it or
     /// nothing; the engine takes no more commits.
     fn commit(&self, writes: &Writes, owner: &Owner) -> Result<(), EngineError>;
+
+    /// As [`commit`](Self::commit), but durable only with a later commit or [`sync`](Self::sync):
+    /// until then the end of this process does not undo it, and a crash of the machine may. What a
+    /// crash leaves is all commits up to one of them, whichever way they were made.
+    ///
+    /// # Errors
+    /// As [`commit`](Self::commit)
+    fn commit_late(&self, writes: &Writes, owner: &Owner) -> Result<(), EngineError> {
+        self.commit(writes, owner)
+    }
+
+    /// Makes durable what was committed before. May be called beside commits.
+    ///
+    /// # Errors
+    /// [`EngineError::Failed`]: late commits may be lost.
+    fn sync(&self) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    /// Names what late commits live in until they are durable, such as a boot of the machine: while
+    /// the name is the same, none is lost. `None`: each commit is durable at once.
+    fn boot(&self) -> Option<Vec<u8>> {
+        None
+    }
 
     /// As [`view`](Self::view), for the owner of the volume, which alone commits: it waits for a
     /// store that is away, and so do reads through the view.

@@ -92,7 +92,7 @@ pub(crate) fn empty(file: FileId, parent: FileId, kind: Kind, mode: u32, now: Ti
         change: ChangeId(1),
         data_change: ChangeId(1),
     };
-    Inode { attributes, parent, entries: 0, next_cookie: 1, target: Opaque::default() }
+    Inode { attributes, parent, entries: 0, next_cookie: 1, target: Opaque::default(), late: 0 }
 }
 
 /// A new file of the caller in `parent`, which has no name yet and is not stored yet.

@@ -22,8 +22,8 @@
 //! functions of calls, `store` the records; `slots`, `opens`, `issued`, `leases`, `locks` and
 //! `sessions` are the server's state besides them; `in_place` tracks sessions that may have
 //! uncommitted writes in place; `resilver` finds what disks have missed; `destage` orders what is
-//! due on other disks than memory disks; `live` combines calls and this state, `committer` gives
-//! calls their order, `server` their threads.
+//! due on other disks than memory disks; `late` tells what may be durable after its answer; `live`
+//! combines calls and this state, `committer` gives calls their order, `server` their threads.
 //!
 //! Absent on purpose: file data, a second server at a time.
 
@@ -48,6 +48,7 @@ mod held;
 mod in_place;
 mod inode;
 mod issued;
+mod late;
 mod leases;
 mod leaving;
 mod live;

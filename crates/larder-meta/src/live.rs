@@ -29,6 +29,7 @@ use crate::disks::Disks;
 use crate::in_place::{InPlace, Mark};
 use crate::inode::{self, Body};
 use crate::issued::{Table, Taken};
+use crate::late::Late;
 use crate::leases::{Action, CallNumber, Demand, Event, Leases};
 use crate::leaving::Leaving;
 use crate::locks::Locks;
@@ -47,6 +48,7 @@ use crate::{attributes, xattrs};
 
 mod copying;
 pub(crate) mod destaging;
+mod lateness;
 mod locking;
 mod memory;
 mod opening;
@@ -99,6 +101,7 @@ pub(crate) struct Live {
     /// A call found no room since those were last given up.
     is_short: bool,
     in_place: InPlace,
+    late: Late,
     /// Files for which a commit was refused, since they were last returned.
     refused: Vec<Mark>,
 }
@@ -120,8 +123,10 @@ impl Live {
         recaller: Arc<dyn Recaller>,
         (sets, in_place): (Sets, InPlace),
         (destage, leaving): (Destage, Leaving),
+        has_late_commits: bool,
     ) -> Live {
         let mut opens = Opens::new(volume.epoch);
+        let late = Late::new(volume.epoch, has_late_commits);
         let patience = sessions.lease() / RECALLS_PER_LEASE;
         let mut leases = Leases::new(volume.epoch, patience);
         let mut locks = Locks::new(sessions.lease() / TURNS_PER_LEASE, sessions.lease());
@@ -152,6 +157,7 @@ impl Live {
             closed: BTreeSet::new(),
             is_short: false,
             in_place,
+            late,
             refused: Vec::new(),
         }
     }
@@ -335,6 +341,10 @@ impl Live {
         call: &Open,
     ) -> Result<Opened, Status> {
         let Target { inode, created, file, dir } = resolve(txn, request, &call.what)?;
+        let inode = match created {
+            true => self.late.made(txn, call.allocate, inode, &self.sets),
+            false => inode,
+        };
         if !created {
             for (needs, bits) in [(call.mode.reads(), READ), (call.mode.writes(), WRITE)] {
                 if needs {

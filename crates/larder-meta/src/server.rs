@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use larder_io::Clock;
@@ -18,7 +19,7 @@ use crate::activity::Activity;
 use crate::change::{Change, Reply};
 use crate::channels::{Channels, Recaller};
 use crate::committer::{
-    Await, AwaitMoved, AwaitWritten, Called, Committer, Destaged, Event, Parts, Waiter,
+    Await, AwaitMoved, AwaitSynced, AwaitWritten, Called, Committer, Destaged, Event, Parts, Waiter,
 };
 use crate::data::blocks;
 use crate::data::copies::Sets;
@@ -26,7 +27,7 @@ use crate::data::memory;
 use crate::destage::{Destage, Moments};
 use crate::destaging;
 use crate::disks::{Acknowledged, Disks, Moved, Witnessed};
-use crate::engine::{Engine, Writes};
+use crate::engine::{Engine, EngineError, Writes};
 use crate::in_place::InPlace;
 use crate::leaving::Leaving;
 use crate::ownership::Ownership;
@@ -41,6 +42,8 @@ use crate::volume::{DisksChange, DisksChanged, Joining, NewDisk, Owned, Removal,
 
 /// Most events that wait for the committer. Beyond them, callers wait.
 const QUEUE_MAX: usize = 4096;
+/// After so long the sync begins that makes a late commit durable.
+const LATE_FOR: Duration = Duration::from_millis(200);
 /// Divisor of a session's lease: how often expired sessions are searched for.
 const TICKS_PER_LEASE: u32 = 4;
 /// Where the keys of sessions begin.
@@ -128,6 +131,7 @@ impl Metadata {
             await_disks,
             await_written,
             await_moved,
+            await_synced: synced_soon(&engine, &clock, &queue),
             recaller,
             ownership: Arc::clone(&ownership),
         });
@@ -150,7 +154,7 @@ impl Metadata {
         std::thread::Builder::new()
             .name("larder-meta".into())
             .spawn(move || run(committer, events))
-            .map_err(|error| crate::engine::EngineError::Failed(error.to_string()))?;
+            .map_err(|error| EngineError::Failed(error.to_string()))?;
         // Started even if there are no copies yet: memory disks may be enrolled beside each other.
         let (disks, clock) = (Arc::clone(&metadata.disks), Arc::clone(&metadata.clock));
         tokio::spawn(resilvering::drive(disks, clock, rate, metadata.queue.downgrade()));
@@ -405,6 +409,28 @@ fn reporters(queue: &mpsc::Sender<Event>) -> (Await, AwaitWritten, AwaitMoved) {
         report(&runtime, &reports, async move { Event::Moved(file, moved.await) });
     });
     (await_disks, await_written, await_moved)
+}
+
+/// Has the engine make late commits durable, [`LATE_FOR`] after the first of them.
+fn synced_soon(
+    engine: &Arc<dyn Engine>,
+    clock: &Arc<dyn Clock>,
+    queue: &mpsc::Sender<Event>,
+) -> AwaitSynced {
+    let (runtime, reports) = (tokio::runtime::Handle::current(), queue.downgrade());
+    let (engine, clock) = (Arc::clone(engine), Arc::clone(clock));
+    Box::new(move |last: Arc<AtomicU64>| {
+        let (engine, clock) = (Arc::clone(&engine), Arc::clone(&clock));
+        report(&runtime, &reports, async move {
+            clock.sleep_until(clock.instant() + LATE_FOR).await;
+            let sync = move || {
+                let number = last.load(Ordering::Acquire);
+                engine.sync().map(|()| number)
+            };
+            let done = tokio::task::spawn_blocking(sync).await;
+            Event::Synced(done.unwrap_or_else(|gone| Err(EngineError::Failed(gone.to_string()))))
+        });
+    })
 }
 
 /// Sends the committer an event once it has happened.

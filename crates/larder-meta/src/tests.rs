@@ -8,6 +8,7 @@ mod data;
 mod destaging;
 mod enrolment;
 mod in_place;
+mod late;
 mod leases;
 mod leaving;
 mod locks;

@@ -1,10 +1,12 @@
 //! The volume as a whole: making one, taking ownership, adding disks.
 //!
 //! - [`loss`]: what memory disks have lost.
+//! - [`recovery`]: after a crash of the metadata server's machine.
 //! - [`removal`]: taking disks out.
 //! - [`tenure`]: whether a disk stays.
 
 mod loss;
+mod recovery;
 mod removal;
 mod tenure;
 
@@ -24,7 +26,8 @@ use crate::data::copies::{self, Set, Sets};
 use crate::data::{self, blocks};
 use crate::engine::{self, Engine, EngineError, Writes};
 use crate::inode;
-use crate::store::records::{Disk, Inode, Owner, Volume};
+use crate::late;
+use crate::store::records::{Disk, Inode, Late, Owner, Volume};
 use crate::store::{Record, Txn, key};
 
 /// Why a volume is not made, or not taken.
@@ -505,6 +508,7 @@ fn take_and(
     let epoch = before.map_or(0, |owner| owner.epoch) + 1;
     let owner = Owner { epoch, process };
     txn.put(key::owner(), &owner);
+    settle(&mut txn, engine.boot(), epoch)?;
     also(&mut txn)?;
     let expected = engine::Owner { key: key::owner(), value: view.get(&key::owner())? };
     engine.commit(&txn.finish().0, &expected).map_err(|error| match error {
@@ -517,6 +521,23 @@ fn take_and(
     })?;
     let owner = engine::Owner { key: key::owner(), value: Some(owner.to_bytes()) };
     Ok(Owned { id: VolumeId(volume.id), epoch, owner })
+}
+
+/// Brings in order what late commits of earlier owners have left, and puts on record what those of
+/// this owner live in.
+fn settle(txn: &mut Txn<'_>, boot: Option<Vec<u8>>, epoch: u64) -> Result<(), VolumeError> {
+    let before = txn.get::<Late>(&key::late()).map_err(unreadable)?;
+    if let Some(late) = before.filter(|late| boot.as_deref() != Some(&*late.boot)) {
+        recovery::recover(txn, &late).map_err(unreadable)?;
+    }
+    match boot {
+        Some(boot) => {
+            let span = late::first_span(epoch);
+            txn.put(key::late(), &Late { boot: Opaque(boot.into()), span });
+        }
+        None => txn.delete(key::late()),
+    }
+    Ok(())
 }
 
 fn unreadable(logged: Status) -> VolumeError {

@@ -64,6 +64,8 @@ pub struct Volume {
     meta: Host,
     /// One disk for each copy that the volume keeps, then memory disks.
     disks: Vec<Host>,
+    /// The boot of the metadata server's machine.
+    boot: u128,
     /// The store of the metadata, while that is served.
     engine: Arc<Mutex<Weak<dyn Engine>>>,
     /// The address of the first disk that clients are given, if it is not the real one (a relay).
@@ -176,7 +178,7 @@ impl Volume {
         disk_bytes: u64,
         clock: Arc<dyn Clock>,
     ) -> Volume {
-        let engine = engine(&meta.open());
+        let engine = engine(&meta.open(), 0);
         let copies = u32::try_from(disks.len()).expect("a few");
         volume::create(&*engine, VOLUME, copies, Time::default()).expect("an empty engine");
         for _ in &disks {
@@ -193,8 +195,9 @@ impl Volume {
         let engine: Weak<Embedded> = Weak::new();
         let engine: Weak<dyn Engine> = engine;
         let engine = Arc::new(Mutex::new(engine));
+        let (boot, disk_shown) = (0, None);
         let mut volume =
-            Volume { setup, options, disk_bytes, clock, meta, disks, engine, disk_shown: None };
+            Volume { setup, options, disk_bytes, clock, meta, disks, boot, engine, disk_shown };
         volume.start();
         volume
     }
@@ -203,7 +206,7 @@ impl Volume {
     /// for that, and started again.
     pub fn add_memory(&mut self, count: usize) {
         self.kill_meta(Image::Written);
-        let engine = engine(&self.meta.medium.open());
+        let engine = engine(&self.meta.medium.open(), self.boot);
         let new = NewDisk {
             id: [2; 16],
             address: "memory".into(),
@@ -289,14 +292,14 @@ impl Volume {
     }
 
     fn start_meta(&mut self) {
-        let (options, medium) = (self.options, self.meta.medium.open());
+        let (options, medium, boot) = (self.options, self.meta.medium.open(), self.boot);
         let addresses: Vec<SocketAddr> = self.disks.iter().map(|disk| disk.at).collect();
         let mut shown = addresses.clone();
         shown[0] = self.disk_shown.unwrap_or(shown[0]);
         let clock = Arc::clone(&self.clock);
         let served = Arc::clone(&self.engine);
         self.meta.run(async move {
-            let engine = engine(&medium);
+            let engine = engine(&medium, boot);
             *served.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(&engine);
             let disks = volume::disks(&*engine).expect("a volume").into_iter().zip(addresses);
             let owned = volume::take(&*engine).expect("a volume");
@@ -317,7 +320,7 @@ impl Volume {
 
     /// The inconsistencies of the volume, which must not be served.
     pub fn check(&self) -> Vec<String> {
-        let faults = larder_meta::check(&*engine(&self.meta.medium.open()));
+        let faults = larder_meta::check(&*engine(&self.meta.medium.open(), self.boot));
         let faults = faults.expect("a volume that can be read");
         faults.iter().map(|fault| format!("{fault:?}")).collect()
     }
@@ -328,8 +331,10 @@ impl Volume {
         self.disks.iter_mut().for_each(|disk| disk.kill(Image::Written));
     }
 
-    /// Kills the metadata server. Of a simulated disk, `image` is what stays.
+    /// Kills the metadata server. Of a simulated disk, `image` is what stays: if that is not all
+    /// that was written, its machine has crashed.
     pub fn kill_meta(&mut self, image: Image) {
+        self.boot += u128::from(image != Image::Written);
         self.meta.kill(image);
     }
 
@@ -359,10 +364,10 @@ fn master() -> MasterKey {
     MasterKey::new([3; 32])
 }
 
-fn engine(disk: &Arc<dyn Disk>) -> Arc<dyn Engine> {
+fn engine(disk: &Arc<dyn Disk>, boot: u128) -> Arc<dyn Engine> {
     once_free(|| match Embedded::open(disk, Sizes::default()) {
         Err(EngineError::Busy) => None,
-        opened => Some(Arc::new(opened.expect("the engine's own directory"))),
+        opened => Some(Arc::new(opened.expect("the engine's own directory").in_boot(boot))),
     })
 }
 

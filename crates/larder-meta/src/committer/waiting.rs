@@ -4,21 +4,28 @@
 //! commit ([`crate::in_place`]), after its capabilities are revoked and the disks have made durable
 //! what it wrote. A client that raises the class of a file waits until the file's bytes have left
 //! the memory disks; if they cannot be moved now it is told, and need not wait for the next try.
+//!
+//! A group is committed durably; or late, if a crash of the machine may undo all of it. A sync
+//! follows late commits soon; until it has ended, blocks that they gave up are not cleared.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use larder_wire::meta::words::{DiskId, FileId, LeaseKind, SessionId};
 use larder_wire::meta::{BLOCK_BYTES, FILE_BYTES_MAX, Status};
+use larder_wire::xdr::Opaque;
 
 use super::{Aside, Committer, Destaged, Ended, Event, Finished, Group, Pending, Waiter, wall};
 use crate::change::{Change, Reply};
 use crate::data::memory::Standing;
-use crate::engine::View;
+use crate::engine::{EngineError, View, Writes};
 use crate::held::{Revoking, Ticket};
 use crate::in_place::Mark;
 use crate::leases::{CallNumber, Demand, demands};
-use crate::store::Txn;
+use crate::store::records::Late;
+use crate::store::{Record, Txn, key};
 
 /// A session that left something has no leases any more, or must ask again like the others.
 const NOBODY: SessionId = SessionId([0; 16]);
@@ -29,7 +36,152 @@ pub(super) fn answer(waiter: Waiter, reply: Reply) {
     let _ = waiter.send(reply);
 }
 
+/// How something may be committed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lateness {
+    /// There is nothing.
+    Nothing,
+    Late,
+    Durable,
+}
+
+impl Group {
+    /// A transaction has written something.
+    pub(super) fn take(&mut self, mut writes: Writes, standing: Lateness) {
+        self.writes.append(&mut writes);
+        match standing {
+            Lateness::Nothing => {}
+            Lateness::Late => self.late += 1,
+            Lateness::Durable => self.is_durable = true,
+        }
+    }
+}
+
 impl Committer {
+    /// Commits a group, and answers or has the disks revoke.
+    pub(super) fn commit(&mut self, group: Group) {
+        let mut late = 0;
+        let promises = group.is_durable && !self.live.late().are_durable();
+        let is_work = !group.writes.is_empty() || group.renews || promises;
+        if is_work && self.failed.is_none() {
+            let begun = self.clock.instant();
+            match self.write(&group) {
+                Ok(number) => {
+                    late = number;
+                    self.ownership.committed(begun);
+                    self.live.log_losses();
+                }
+                Err(error) => self.fail(&error),
+            }
+        }
+        if self.failed.is_none() {
+            self.live.accept_stores();
+        }
+        for mut finished in group.finished {
+            if let Some(status) = self.failed {
+                finished.spoil(status);
+            }
+            finished.late = late;
+            self.answer_or_revoke(finished);
+        }
+        if let Some(done) = group.end {
+            // Before another server can begin.
+            self.ownership.end();
+            if self.failed.is_none() {
+                self.end_late();
+                self.volume.release(&*self.engine);
+            }
+            self.failed = Some(Status::Later);
+            // A caller that is gone does not wait.
+            let _ = done.send(());
+        }
+        self.refuse_leaving();
+    }
+
+    pub(super) fn fail(&mut self, error: &EngineError) {
+        if self.failed.is_some() {
+            return;
+        }
+        tracing::error!("nothing is changed any more: {error}");
+        self.failed = Some(error.status());
+        // An owner without a term has the store exclusively, and can continue to read.
+        if self.engine.term().is_some() {
+            self.ownership.end();
+            self.over.send_replace(Some(error.to_string()));
+        }
+    }
+
+    /// Gives a group's writes to the engine. Returns the number of the commit, if it is late.
+    fn write(&mut self, group: &Group) -> Result<u64, EngineError> {
+        let (writes, owner) = (&group.writes, &self.volume.owner);
+        if group.is_durable || group.renews || group.late == 0 {
+            self.engine.commit(writes, owner)?;
+            self.all_durable();
+            if !self.live.late().is_settled() {
+                self.sync_soon();
+            }
+            return Ok(0);
+        }
+        self.engine.commit_late(writes, owner)?;
+        let number = self.live.late_mut().committed(group.late);
+        self.last_late.store(number, Ordering::Release);
+        self.sync_soon();
+        Ok(number)
+    }
+
+    /// Has the engine make late commits durable, unless it does.
+    fn sync_soon(&mut self) {
+        if !self.syncs {
+            self.syncs = true;
+            (self.await_synced)(Arc::clone(&self.last_late));
+        }
+    }
+
+    /// Everything is durable.
+    fn all_durable(&mut self) {
+        let late = self.live.late_mut();
+        let blocks = late.synced(late.last());
+        self.clear(blocks);
+    }
+
+    /// The engine has made late commits durable, or has failed. Once nothing is late any more, it
+    /// is noted that the files that were changed are settled.
+    pub(super) fn synced(&mut self, group: &mut Group, done: Result<u64, EngineError>) {
+        self.syncs = false;
+        match done {
+            Ok(number) => {
+                let late = self.live.late_mut();
+                late.end_span();
+                let blocks = late.synced(number);
+                self.clear(blocks);
+            }
+            Err(error) => return self.fail(&error),
+        }
+        if self.failed.is_some() {
+            return;
+        }
+        if !self.live.late().are_durable() {
+            return self.sync_soon();
+        }
+        if let (Some(span), Some(boot)) = (self.live.late_mut().settle(), self.engine.boot()) {
+            let record = Late { boot: Opaque(boot.into()), span };
+            group.writes.insert(key::late(), Some(record.to_bytes()));
+            group.late += 1;
+        }
+    }
+
+    /// The server ends: nothing is late after that.
+    fn end_late(&mut self) {
+        if self.engine.boot().is_none() {
+            return;
+        }
+        let writes = Writes::from([(key::late(), None)]);
+        match self.engine.commit(&writes, &self.volume.owner) {
+            Ok(()) => self.all_durable(),
+            Err(error) => self.fail(&error),
+        }
+    }
+
     /// A number for something that may have to wait.
     pub(super) fn next_number(&mut self) -> CallNumber {
         let number = self.next_call;
@@ -53,6 +205,7 @@ impl Committer {
             | Event::Written(..)
             | Event::Cleared(_)
             | Event::Flushed(_)
+            | Event::Synced(_)
             | Event::NextStale(_)
             | Event::TaskEnded(..)
             | Event::Due(_)
@@ -225,8 +378,9 @@ impl Committer {
             self.live.session_is_over(session, self.clock.instant());
         }
         self.act();
-        let draining = finished.ended.draining;
-        self.clear(draining);
+        if let Some(draining) = self.live.late_mut().hold(finished.late, finished.ended.draining) {
+            self.clear(draining);
+        }
         self.left.extend(finished.ended.left);
         if let Some((asked, next)) = finished.task {
             // If the driver is gone nothing is done, and the blocks stay stale.
@@ -261,6 +415,8 @@ impl Committer {
             return answer(asked.waiter, Reply::refused(status));
         }
         let (now, mut due) = (self.clock.instant(), Err(Status::Io));
+        // What a class promised that was stronger, or weaker, is durable with the answer.
+        group.is_durable = true;
         self.internal(view, group, |live, txn| {
             due = live.hasten(txn, file, due_ms, now);
             due.map(drop)
@@ -326,7 +482,8 @@ impl Committer {
 
 impl Finished {
     pub(super) fn nobody_asked(ended: Ended) -> Finished {
-        Finished { sequence: None, reply: None, task: None, copying: None, disks: None, ended }
+        let (sequence, reply, task, copying, disks) = (None, None, None, None, None);
+        Finished { sequence, reply, task, copying, disks, ended, late: 0 }
     }
 
     /// It was not committed.

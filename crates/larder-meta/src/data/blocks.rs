@@ -285,6 +285,15 @@ pub(crate) fn free(
     add_free(txn, disk, bytes.clone())
 }
 
+/// The free blocks of a set are to be cleared before they are used: they drain.
+pub(crate) fn drain_free(txn: &mut Txn<'_>, set: DiskId) -> Result<(), Status> {
+    for bytes in free_in(txn, set, &(0..u64::MAX))? {
+        txn.delete(key::blocks(Pool::Free, set, bytes.end));
+        put(txn, Pool::Draining, set, bytes);
+    }
+    Ok(())
+}
+
 /// All blocks that drain.
 pub(crate) fn draining(txn: &Txn<'_>) -> Result<Vec<(DiskId, Range<u64>)>, Status> {
     let mut found = Vec::new();

@@ -1,12 +1,14 @@
 //! The embedded engine: a tree in one file, under a log.
 //!
-//! A commit is a record of the log and one sync of it; until a checkpoint moves it into the tree
-//! (redb), it is in memory, in layers above the tree. So a commit costs one sync of the disk, and
-//! the tree is written in large batches.
+//! A commit is a record of the log and one sync of it, or none if it is late; until a checkpoint
+//! moves it into the tree (redb), it is in memory, in layers above the tree. So a commit costs one
+//! sync of the disk, and the tree is written in large batches.
 //!
 //! Invariants:
 //! - Tree and log together are every commit that was answered: the tree says up to which record of
 //!   the log it goes ([`APPLIED`]), in the same transaction.
+//! - Late commits are in the log before they are answered, so the machine's memory has them
+//!   whatever becomes of this process.
 //! - After the first failure nothing is committed any more, because the content of the disk after a
 //!   failed sync is unknown.
 //! - Readers do not wait for a commit, whatever the disk is doing.
@@ -17,7 +19,7 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use larder_io::{Disk, DiskFile, OpenMode};
+use larder_io::{BootId, Disk, DiskFile, OpenMode};
 use redb::{Database, ReadOnlyTable, ReadableDatabase, StorageBackend, TableDefinition};
 
 use super::layers::{Above, Stack};
@@ -57,6 +59,8 @@ impl Default for Sizes {
 pub struct Embedded {
     database: Database,
     sizes: Sizes,
+    /// The machine's boot.
+    boot: Option<Vec<u8>>,
     /// Held by the caller that commits, while the disk works. Taken before `durable`.
     writing: Mutex<Writing>,
     durable: Mutex<Durable>,
@@ -67,7 +71,7 @@ struct Writing {
     has_failed: bool,
 }
 
-/// The content of the tree and of the log, as far as it was synced.
+/// The content of the tree and of the log.
 struct Durable {
     /// The writes that the tree does not have.
     layers: Stack,
@@ -100,26 +104,52 @@ impl Embedded {
         records.into_iter().for_each(|record| layers.push(record));
         let durable = Durable { layers, tree };
         let writing = Mutex::new(Writing { log, has_failed: false });
-        Ok(Embedded { database, sizes, writing, durable: Mutex::new(durable) })
+        let boot = BootId::current().map(|boot| boot.0.to_be_bytes().to_vec());
+        Ok(Embedded { database, sizes, boot, writing, durable: Mutex::new(durable) })
+    }
+
+    /// The same store, as if the machine were in this boot.
+    #[must_use]
+    pub fn in_boot(self, boot: u128) -> Embedded {
+        Embedded { boot: Some(boot.to_be_bytes().to_vec()), ..self }
+    }
+
+    fn writing(&self) -> MutexGuard<'_, Writing> {
+        self.writing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn durable(&self) -> MutexGuard<'_, Durable> {
         self.durable.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn append(&self, log: &mut Log, writes: &Writes) -> Result<(), EngineError> {
+    fn append(&self, log: &mut Log, writes: &Writes, is_late: bool) -> Result<(), EngineError> {
         if self.durable().layers.bytes() > self.sizes.layers_bytes {
             self.checkpoint(log)?;
         }
-        if !log.append(writes).map_err(failed)? {
+        if !log.append(writes, is_late).map_err(failed)? {
             self.checkpoint(log)?;
             log.grow(writes);
-            if !log.append(writes).map_err(failed)? {
+            if !log.append(writes, is_late).map_err(failed)? {
                 return Err(failed("a record does not fit into an empty log"));
             }
         }
         self.durable().layers.push(writes.clone());
         Ok(())
+    }
+
+    fn commit_as(&self, writes: &Writes, owner: &Owner, is_late: bool) -> Result<(), EngineError> {
+        let mut writing = self.writing();
+        if writing.has_failed {
+            return Err(failed("it failed before"));
+        }
+        let view = self.durable().view();
+        if view.get(&owner.key)? != owner.value {
+            return Err(EngineError::NotOwner);
+        }
+        drop(view);
+        let appended = self.append(&mut writing.log, writes, is_late);
+        writing.has_failed = appended.is_err();
+        appended
     }
 
     /// Brings the layers into the tree, and begins the log again.
@@ -153,18 +183,32 @@ impl Engine for Embedded {
     }
 
     fn commit(&self, writes: &Writes, owner: &Owner) -> Result<(), EngineError> {
-        let mut writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        if writing.has_failed {
-            return Err(failed("it failed before"));
-        }
-        let view = self.durable().view();
-        if view.get(&owner.key)? != owner.value {
-            return Err(EngineError::NotOwner);
-        }
-        drop(view);
-        let appended = self.append(&mut writing.log, writes);
-        writing.has_failed = appended.is_err();
-        appended
+        self.commit_as(writes, owner, false)
+    }
+
+    fn commit_late(&self, writes: &Writes, owner: &Owner) -> Result<(), EngineError> {
+        self.commit_as(writes, owner, true)
+    }
+
+    fn sync(&self) -> Result<(), EngineError> {
+        let (file, last) = {
+            let writing = self.writing();
+            if writing.has_failed {
+                return Err(failed("it failed before"));
+            }
+            writing.log.to_sync()
+        };
+        // Not under the lock: commits go on.
+        let synced = file.sync_data();
+        let mut writing = self.writing();
+        writing.has_failed |= synced.is_err();
+        synced.map_err(failed)?;
+        writing.log.is_synced(last);
+        Ok(())
+    }
+
+    fn boot(&self) -> Option<Vec<u8>> {
+        self.boot.clone()
     }
 }
 

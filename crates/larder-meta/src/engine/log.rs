@@ -4,8 +4,11 @@
 //! no new block to record. A record begins at a multiple of [`UNIT_BYTES`]: writing one can never
 //! tear another that is durable already. The format is in `docs/formats/meta-store.md`.
 //!
-//! Invariant: records have consecutive numbers from the file's start on. What follows the last one
-//! is older, or was never whole.
+//! Invariants:
+//! - Records have consecutive numbers from the file's start on. What follows the last one is older,
+//!   or was never whole, or was late: appended without a sync, when one before it was not durable.
+//! - A record says which one before it is the last that was durable, if that is not the previous
+//!   one. So a crash that keeps a late record and loses one before it is told from damage.
 
 use std::io;
 use std::sync::Arc;
@@ -22,6 +25,8 @@ const UNIT_BYTES: u64 = 4096;
 const HEADER_BYTES: usize = 16;
 /// Written as a length where there is no value.
 const NO_VALUE: u32 = u32::MAX;
+/// In a record behind late ones: the number of the last one that is durable.
+const SYNCED: &[u8] = b"\0synced";
 
 /// An open log.
 #[derive(Debug)]
@@ -31,6 +36,18 @@ pub(super) struct Log {
     size_bytes: u64,
     at: u64,
     next: u64,
+    /// Number of the last record that is durable.
+    synced: u64,
+}
+
+/// A record as it is found.
+struct Found {
+    writes: Writes,
+    /// With its header, in bytes.
+    length: u64,
+    number: u64,
+    /// Number of the last record that was durable when it was appended.
+    synced: u64,
 }
 
 /// Why a log cannot be continued.
@@ -59,40 +76,62 @@ impl Log {
             Err(error) => return Err(error.into()),
         };
         let size_bytes = file.len()?.max(size_bytes);
-        let mut log = Log { file, seed, size_bytes, at: 0, next: applied + 1 };
+        let mut log = Log { file, seed, size_bytes, at: 0, next: applied + 1, synced: applied };
         let mut records = Vec::new();
-        while let Some((writes, length)) = log.read(log.at, |number| number == log.next)? {
-            records.push(writes);
-            log.at += rounded(length);
+        while let Some(found) = log.read(log.at, |number| number == log.next)? {
+            records.push(found.writes);
+            log.at += rounded(found.length);
             log.next += 1;
         }
-        log.check_rest()?;
+        log.erase_rest()?;
+        // A process that was killed may have left late records.
+        log.file.sync_data()?;
+        log.synced = log.last();
         Ok((log, records))
     }
 
-    /// Appends a record and syncs it. `false` if there is no room: nothing was written.
-    pub(super) fn append(&mut self, writes: &Writes) -> io::Result<bool> {
-        let record = encode(self.seed, self.next, writes);
+    /// Appends a record, and syncs it unless it is late. `false` if there is no room: nothing was
+    /// written.
+    pub(super) fn append(&mut self, writes: &Writes, is_late: bool) -> io::Result<bool> {
+        let record = self.encoded(writes);
         let length = record.len() as u64;
         if self.at + length > self.size_bytes {
             return Ok(false);
         }
         self.file.write_at(&record, self.at)?;
-        self.file.sync_data()?;
         self.at += rounded(length);
         self.next += 1;
+        if !is_late {
+            self.file.sync_data()?;
+            self.synced = self.last();
+        }
         Ok(true)
+    }
+
+    /// The file, and the number of the last record: that one is durable once the file is synced.
+    pub(super) fn to_sync(&self) -> (Arc<dyn DiskFile>, u64) {
+        (Arc::clone(&self.file), self.last())
+    }
+
+    /// The file was synced when this was the last record.
+    pub(super) fn is_synced(&mut self, number: u64) {
+        self.synced = self.synced.max(number);
+    }
+
+    fn encoded(&self, writes: &Writes) -> Vec<u8> {
+        let synced = Some(self.synced).filter(|synced| *synced != self.last());
+        encode(self.seed, self.next, writes, synced)
     }
 
     /// Begins at the start again: all records so far are in the tree.
     pub(super) fn rewind(&mut self) {
         self.at = 0;
+        self.synced = self.last();
     }
 
     /// Makes room for a record that is larger than the log ever was.
     pub(super) fn grow(&mut self, writes: &Writes) {
-        self.size_bytes =
-            self.size_bytes.max(rounded(encode(self.seed, self.next, writes).len() as u64));
+        self.size_bytes = self.size_bytes.max(rounded(self.encoded(writes).len() as u64));
     }
 
     /// Number of the last record.
@@ -100,12 +139,8 @@ impl Log {
         self.next - 1
     }
 
-    /// The record at `at` if it is whole and its number is wanted, and its length.
-    fn read(
-        &self,
-        at: u64,
-        wanted: impl Fn(u64) -> bool,
-    ) -> Result<Option<(Writes, u64)>, LogError> {
+    /// The record at `at` if it is whole and its number is wanted.
+    fn read(&self, at: u64, wanted: impl Fn(u64) -> bool) -> Result<Option<Found>, LogError> {
         let mut header = [0; HEADER_BYTES];
         if self.file.read_at(&mut header, at)? < HEADER_BYTES {
             return Ok(None);
@@ -120,20 +155,37 @@ impl Log {
         if checksum(self.seed, number, &payload) != sum {
             return Ok(None);
         }
-        let Some(writes) = decode(&payload) else { return Ok(None) };
-        Ok(Some((writes, HEADER_BYTES as u64 + u64::from(length))))
+        let Some(mut writes) = decode(&payload) else { return Ok(None) };
+        let synced = match writes.remove(SYNCED) {
+            None => number - 1,
+            Some(synced) => {
+                let synced = synced.as_deref().and_then(<[u8]>::first_chunk);
+                let Some(synced) = synced else { return Ok(None) };
+                u64::from_le_bytes(*synced)
+            }
+        };
+        let length = HEADER_BYTES as u64 + u64::from(length);
+        Ok(Some(Found { writes, length, number, synced }))
     }
 
-    /// A record after the end means that one before it is damaged, not unfinished: records are
-    /// written one at a time.
-    fn check_rest(&self) -> Result<(), LogError> {
+    /// Records after the end were late, and one before them is lost: they must not follow what is
+    /// appended now. But if the one that is missing was durable, it is damaged.
+    fn erase_rest(&self) -> Result<(), LogError> {
         let end = self.file.len()?;
+        let mut late = Vec::new();
         let mut at = self.at + UNIT_BYTES;
         while at < end {
-            if self.read(at, |number| number > self.next)?.is_some() {
-                return Err(LogError::Damaged(self.at));
+            if let Some(found) = self.read(at, |number| number > self.next)? {
+                if found.synced >= self.next {
+                    return Err(LogError::Damaged(self.at));
+                }
+                tracing::info!(number = found.number, "a late record is dropped: one is missing");
+                late.push(at);
             }
             at += UNIT_BYTES;
+        }
+        for at in late {
+            self.file.write_at(&[0; HEADER_BYTES], at)?;
         }
         Ok(())
     }
@@ -165,8 +217,12 @@ fn split(header: &[u8; HEADER_BYTES]) -> (u32, u32, u64) {
     (u32::from_le_bytes(*length), u32::from_le_bytes(*sum), u64::from_le_bytes(*number))
 }
 
-fn encode(seed: u64, number: u64, writes: &Writes) -> Vec<u8> {
+fn encode(seed: u64, number: u64, writes: &Writes, synced: Option<u64>) -> Vec<u8> {
     let mut record = vec![0; HEADER_BYTES];
+    if let Some(synced) = synced {
+        put(&mut record, Some(&SYNCED.to_vec()));
+        put(&mut record, Some(&synced.to_le_bytes().to_vec()));
+    }
     for (key, value) in writes {
         put(&mut record, Some(key));
         put(&mut record, value.as_ref());
@@ -238,7 +294,7 @@ mod tests {
         let wanted: Vec<Writes> =
             (1..6).map(|number| writes(number, 3000 * number as usize)).collect();
         for record in &wanted {
-            assert!(log.append(record).unwrap());
+            assert!(log.append(record, false).unwrap());
         }
         let (log, found) = open(&disk.crash(Image::Synced), 0).unwrap();
         assert_eq!((found, log.last()), (wanted, 5));
@@ -249,22 +305,22 @@ mod tests {
         let disk = SimDisk::new();
         let (mut log, _) = open(&disk, 0).unwrap();
         for number in 1..5 {
-            assert!(log.append(&writes(number, 10)).unwrap());
+            assert!(log.append(&writes(number, 10), false).unwrap());
         }
         log.rewind();
         assert_eq!(open(&disk, 4).unwrap().1, []);
-        assert!(log.append(&writes(9, 10)).unwrap());
+        assert!(log.append(&writes(9, 10), false).unwrap());
         assert_eq!(open(&disk, 4).unwrap().1, [writes(9, 10)]);
     }
 
     #[test]
     fn a_full_log_takes_nothing() {
         let (mut log, _) = open(&SimDisk::new(), 0).unwrap();
-        assert!(!log.append(&writes(1, 1 << 16)).unwrap());
+        assert!(!log.append(&writes(1, 1 << 16), false).unwrap());
         for _ in 0..16 {
-            assert!(log.append(&writes(1, 1)).unwrap());
+            assert!(log.append(&writes(1, 1), false).unwrap());
         }
-        assert!(!log.append(&writes(1, 1)).unwrap());
+        assert!(!log.append(&writes(1, 1), false).unwrap());
     }
 
     #[test]
@@ -272,12 +328,44 @@ mod tests {
         let disk = SimDisk::new();
         let (mut log, _) = open(&disk, 0).unwrap();
         for number in 1..4 {
-            assert!(log.append(&writes(number, 10)).unwrap());
+            assert!(log.append(&writes(number, 10), false).unwrap());
         }
         disk.corrupt(LOG_FILE, 2 * UNIT_BYTES + 20, 0);
         assert_eq!(open(&disk, 0).unwrap().1.len(), 2, "the last one counts as unfinished");
         disk.corrupt(LOG_FILE, UNIT_BYTES + 20, 0);
         disk.corrupt(LOG_FILE, 2 * UNIT_BYTES + 20, 0);
+        assert!(matches!(open(&disk, 0), Err(LogError::Damaged(UNIT_BYTES))));
+    }
+
+    /// A crash that keeps a late record and loses the one before it: what is appended then is not
+    /// followed by the one that was kept.
+    #[test]
+    fn late_records_behind_a_lost_one_are_gone() {
+        let disk = SimDisk::new();
+        let (mut log, _) = open(&disk, 0).unwrap();
+        assert!(log.append(&writes(1, 10), false).unwrap());
+        for number in 2..5 {
+            assert!(log.append(&writes(number, 10), true).unwrap());
+        }
+        disk.corrupt(LOG_FILE, UNIT_BYTES + 20, 0);
+        let (mut log, found) = open(&disk, 0).unwrap();
+        assert_eq!((found, log.last()), (vec![writes(1, 10)], 1));
+        assert!(log.append(&writes(9, 10), true).unwrap());
+        assert_eq!(open(&disk, 0).unwrap().1, [writes(1, 10), writes(9, 10)]);
+    }
+
+    /// A late record that was synced is durable: a later one says so.
+    #[test]
+    fn a_damaged_record_that_was_late_and_synced_is_told_from_a_lost_one() {
+        let disk = SimDisk::new();
+        let (mut log, _) = open(&disk, 0).unwrap();
+        assert!(log.append(&writes(1, 10), true).unwrap());
+        assert!(log.append(&writes(2, 10), true).unwrap());
+        let (file, last) = log.to_sync();
+        file.sync_data().unwrap();
+        log.is_synced(last);
+        assert!(log.append(&writes(3, 10), true).unwrap());
+        disk.corrupt(LOG_FILE, UNIT_BYTES + 20, 0);
         assert!(matches!(open(&disk, 0), Err(LogError::Damaged(UNIT_BYTES))));
     }
 
@@ -287,10 +375,10 @@ mod tests {
         let disk = SimDisk::new();
         let (mut log, _) = open(&disk, 0).unwrap();
         let mut value = vec![0; UNIT_BYTES as usize - HEADER_BYTES - 4 - 1 - 4];
-        value.extend(encode(0, 50, &writes(9, 1)));
-        assert!(log.append(&Writes::from([(vec![1], Some(value))])).unwrap());
+        value.extend(encode(0, 50, &writes(9, 1), None));
+        assert!(log.append(&Writes::from([(vec![1], Some(value))]), false).unwrap());
         log.rewind();
-        assert!(log.append(&writes(2, 1)).unwrap());
+        assert!(log.append(&writes(2, 1), false).unwrap());
         assert_eq!(open(&disk, 1).unwrap().1, [writes(2, 1)]);
     }
 }

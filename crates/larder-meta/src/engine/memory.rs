@@ -22,6 +22,10 @@ struct State {
     is_unreadable: Arc<AtomicBool>,
     commits: u64,
     term: Option<Duration>,
+    /// The boot in which late commits live, if there are any.
+    boot: Option<u64>,
+    /// The states since the last one that is durable, from that on.
+    since_durable: Vec<Arc<Map>>,
 }
 
 impl MemoryEngine {
@@ -34,8 +38,36 @@ impl MemoryEngine {
     pub fn after_crash(&self) -> MemoryEngine {
         let state = self.lock();
         let (map, commits) = (Arc::clone(&state.map), state.commits);
-        let state = State { map, commits, term: state.term, ..State::default() };
+        let (term, boot) = (state.term, state.boot);
+        let since_durable = state.since_durable.clone();
+        let state = State { map, commits, term, boot, since_durable, ..State::default() };
         MemoryEngine(Arc::new(Mutex::new(state)))
+    }
+
+    /// Lets commits be late from now on, in a first boot.
+    pub fn let_be_late(&self) {
+        let mut state = self.lock();
+        state.boot = Some(1);
+        state.is_durable();
+    }
+
+    /// How many commits are not durable.
+    pub fn late(&self) -> usize {
+        self.lock().since_durable.len().saturating_sub(1)
+    }
+
+    /// The result of a crash of the machine now, which keeps so many of the commits that are not
+    /// durable.
+    pub fn after_crash_of_machine(&self, kept: usize) -> MemoryEngine {
+        let after = self.after_crash();
+        let mut state = after.lock();
+        if let Some(map) = state.since_durable.get(kept).map(Arc::clone) {
+            state.map = map;
+        }
+        state.boot = state.boot.map(|boot| boot + 1);
+        state.is_durable();
+        drop(state);
+        after
     }
 
     /// Lets `commits` more commits succeed, and then none.
@@ -63,6 +95,32 @@ impl MemoryEngine {
     }
 }
 
+impl State {
+    fn is_durable(&mut self) {
+        self.since_durable = vec![Arc::clone(&self.map)];
+    }
+
+    fn commit(&mut self, writes: &Writes, owner: &Owner) -> Result<(), EngineError> {
+        if self.map.get(&owner.key) != owner.value.as_ref() {
+            return Err(EngineError::NotOwner);
+        }
+        match &mut self.fails_after {
+            Some(0) => return Err(EngineError::Failed("as the test has it".into())),
+            Some(left) => *left -= 1,
+            None => (),
+        }
+        let map = Arc::make_mut(&mut self.map);
+        for (key, value) in writes {
+            match value {
+                Some(value) => map.insert(key.clone(), value.clone()),
+                None => map.remove(key),
+            };
+        }
+        self.commits += 1;
+        Ok(())
+    }
+}
+
 impl Engine for MemoryEngine {
     fn view(&self) -> Result<Box<dyn View>, EngineError> {
         let state = self.lock();
@@ -72,23 +130,26 @@ impl Engine for MemoryEngine {
 
     fn commit(&self, writes: &Writes, owner: &Owner) -> Result<(), EngineError> {
         let mut state = self.lock();
-        if state.map.get(&owner.key) != owner.value.as_ref() {
-            return Err(EngineError::NotOwner);
-        }
-        match &mut state.fails_after {
-            Some(0) => return Err(EngineError::Failed("as the test has it".into())),
-            Some(left) => *left -= 1,
-            None => (),
-        }
-        let map = Arc::make_mut(&mut state.map);
-        for (key, value) in writes {
-            match value {
-                Some(value) => map.insert(key.clone(), value.clone()),
-                None => map.remove(key),
-            };
-        }
-        state.commits += 1;
+        state.commit(writes, owner)?;
+        state.is_durable();
         Ok(())
+    }
+
+    fn commit_late(&self, writes: &Writes, owner: &Owner) -> Result<(), EngineError> {
+        let mut state = self.lock();
+        state.commit(writes, owner)?;
+        let map = Arc::clone(&state.map);
+        state.since_durable.push(map);
+        Ok(())
+    }
+
+    fn sync(&self) -> Result<(), EngineError> {
+        self.lock().is_durable();
+        Ok(())
+    }
+
+    fn boot(&self) -> Option<Vec<u8>> {
+        self.lock().boot.map(|boot| boot.to_be_bytes().to_vec())
     }
 
     fn term(&self) -> Option<Duration> {

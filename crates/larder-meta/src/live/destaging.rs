@@ -17,6 +17,7 @@ use crate::data::moving::{self, Found, Leg, Move};
 use crate::disks::{Minted, Moved};
 use crate::inode;
 use crate::issued::{Purpose, Taken};
+use crate::late;
 use crate::store::records::{NEVER_MS, Orphan};
 use crate::store::txn::Revoked;
 use crate::store::{Txn, key};
@@ -56,6 +57,9 @@ impl Live {
         now: Instant,
     ) -> Result<u64, Status> {
         inode::regular(txn, file)?;
+        if due_ms == 0 {
+            late::keep(txn, file)?;
+        }
         let due_ms = self.destage.due_ms(now, due_ms);
         for (set, _) in self.sets.memory() {
             if !memory::on_set(txn, set, file)?.is_empty() {

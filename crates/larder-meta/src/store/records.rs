@@ -131,6 +131,19 @@ records! {
         next_cookie: u64,
         /// Of a symbolic link: where it leads.
         target: Opaque<4095>,
+    }, or 3 {
+        /// In which span of late commits it was changed last, if it may be lost ([`crate::late`]);
+        /// 0: each change is durable before it is answered.
+        late: u64 = 0
+    }
+
+    /// From where late commits may be lost: there is such a record while a server lives or after
+    /// one that did not end in order.
+    Late, format 1 {
+        /// What late commits live in ([`crate::engine::Engine::boot`]).
+        boot: Opaque<64>,
+        /// No file of an earlier span has changes that are not durable.
+        span: u64,
     }
 
     /// A name in a directory.
@@ -170,7 +183,8 @@ records! {
         due_ms: u64 = NEVER_MS
     }
 
-    /// A loss: a memory disk was started again, and these files had bytes that no other disk has.
+    /// A loss: a memory disk was started again, and these files had bytes that no other disk has;
+    /// or the metadata server's machine crashed, and may have lost changes of these files.
     /// Losses are numbered from 1.
     Loss, format 1 {
         /// When the server noticed it: seconds since the epoch.
@@ -229,6 +243,10 @@ pub(crate) mod key {
 
     pub(crate) fn owner() -> Vec<u8> {
         b"w".to_vec()
+    }
+
+    pub(crate) fn late() -> Vec<u8> {
+        b"y".to_vec()
     }
 
     pub(crate) fn disk(disk: DiskId) -> Vec<u8> {

@@ -87,6 +87,20 @@ impl<'a> Txn<'a> {
         self.effects.due.push((set, file, due_ms));
     }
 
+    /// What it wrote so far.
+    pub(crate) fn written(&self) -> &Writes {
+        &self.own
+    }
+
+    /// The record of a key before the transaction.
+    ///
+    /// # Errors
+    /// [`Status::Io`]
+    pub(crate) fn before<R: Record>(&self, key: &[u8]) -> Result<Option<R>, Status> {
+        let value = layers::get(&[self.group], self.below, key).map_err(report)?;
+        value.map(|value| read(key, value)).transpose()
+    }
+
     /// Whether it wrote nothing.
     pub(crate) fn is_empty(&self) -> bool {
         self.own.is_empty()

@@ -1,13 +1,15 @@
 //! A committer over an engine in memory and disks that a test moves on.
 
 mod disks;
+mod late;
+mod moves;
 
 pub(crate) use disks::FakeDisks;
 
 use std::collections::VecDeque;
 use std::ops::{ControlFlow, Range};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -25,7 +27,7 @@ use tokio::sync::oneshot;
 
 use crate::change::{Change, Reply};
 use crate::channels::Recaller;
-use crate::committer::{Called, Committer, Destaged, Event, Parts, wall};
+use crate::committer::{Called, Committer, Event, Parts, wall};
 use crate::disks::{Disks, Moved};
 use crate::engine::memory::MemoryEngine;
 use crate::engine::{Engine, Writes};
@@ -83,6 +85,8 @@ pub(crate) struct Rig {
     asked: Arc<Mutex<VecDeque<Event>>>,
     /// Copies that are to be made of files that are moved.
     copying: Arc<Mutex<Vec<(FileId, Moved)>>>,
+    /// Late commits that the engine is to make durable: the number of the last.
+    syncing: Arc<Mutex<Option<Arc<AtomicU64>>>>,
     /// What was made of them.
     copied: Vec<Event>,
     /// Whether disks answer at once.
@@ -157,7 +161,8 @@ impl Rig {
         let asked: Arc<Mutex<VecDeque<Event>>> = Arc::default();
         let (events, on_way) = (Arc::clone(&asked), Arc::clone(&asked));
         let copying: Arc<Mutex<Vec<(FileId, Moved)>>> = Arc::default();
-        let moves = Arc::clone(&copying);
+        let (moves, syncing) = (Arc::clone(&copying), Arc::<Mutex<_>>::default());
+        let on_sync = Arc::clone(&syncing);
         let volume = volume::take(&engine).unwrap();
         let engine_commits = engine.commits();
         let loaded = crate::server::load(&engine, &sessions, &*clock).unwrap();
@@ -182,6 +187,7 @@ impl Rig {
                 on_way.lock().unwrap().push_back(Event::Written(number, false));
             }),
             await_moved: Box::new(move |moved, file| moves.lock().unwrap().push((file, moved))),
+            await_synced: Box::new(move |last| *on_sync.lock().unwrap() = Some(last)),
             ownership: Arc::clone(&ownership),
         };
         let committer = Committer::new(parts);
@@ -198,6 +204,7 @@ impl Rig {
             ownership,
             asked,
             copying,
+            syncing,
             copied: Vec::new(),
             is_quick,
             session,
@@ -230,8 +237,13 @@ impl Rig {
 
     /// The same, and the client does not know of it.
     pub(crate) fn crash_unknown(self) -> Rig {
-        self.disks.forget_asked();
         let engine = self.engine.after_crash();
+        self.over_after(engine)
+    }
+
+    /// Another server, over what is left of the engine.
+    fn over_after(self, engine: MemoryEngine) -> Rig {
+        self.disks.forget_asked();
         let mut rig = Rig::over_at(engine, self.disks, self.is_quick, self.clock);
         rig.session = self.session;
         rig.sequence = self.sequence;
@@ -265,46 +277,6 @@ impl Rig {
         if self.is_quick {
             self.acknowledge_all();
         }
-    }
-
-    /// What is due in memory by now begins to be moved.
-    pub(crate) fn begin_moves(&mut self) {
-        let (waiter, _done) = oneshot::channel();
-        self.event(Event::Due(waiter));
-    }
-
-    /// The disks copy what is moved. The server does not know that yet. Answers of how many files.
-    pub(crate) fn copy_moves(&mut self) -> usize {
-        let all = std::mem::take(&mut *self.copying.lock().unwrap());
-        let count = all.len();
-        for (file, mut moved) in all {
-            let mut context = Context::from_waker(Waker::noop());
-            let Poll::Ready(failed) = moved.as_mut().poll(&mut context) else {
-                panic!("these disks copy at once")
-            };
-            self.copied.push(Event::Moved(file, failed));
-        }
-        count
-    }
-
-    /// The server learns that it was copied.
-    pub(crate) fn end_moves(&mut self) {
-        for event in std::mem::take(&mut self.copied) {
-            self.event(event);
-        }
-    }
-
-    /// A client asks for a file's bytes to leave the memory disks. Returns the reply to come.
-    pub(crate) fn destage(&mut self, file: FileId, due_ms: u32) -> oneshot::Receiver<Reply> {
-        let (waiter, reply) = oneshot::channel();
-        self.event(Event::Destage(Destaged { file, due_ms, waiter }));
-        reply
-    }
-
-    /// How long until something is due.
-    pub(crate) fn due_in(&self) -> Option<Duration> {
-        let due = *self.committer.first_due().borrow();
-        due.map(|due| due.saturating_duration_since(self.clock.instant()))
     }
 
     /// A disk is added.

@@ -35,7 +35,8 @@ pub fn lost(engine: &dyn Engine) -> Result<BTreeMap<FileId, Lost>, VolumeError> 
     Ok(lost.map(|(file, bytes)| (file, Lost { bytes, path: path_of(&names, file) })).collect())
 }
 
-/// A loss: a memory disk was started again, and no other disk had what was there.
+/// A loss: a memory disk was started again, and no other disk had what was there; or the metadata
+/// server's machine crashed, and may have lost changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loss {
     /// Losses of a volume are numbered from 1. None is told twice.

@@ -8,6 +8,7 @@ mod client;
 mod disks;
 mod fuzz;
 mod killed;
+mod late;
 mod postgres;
 mod serving;
 mod store;

@@ -88,6 +88,77 @@ fn a_batch_is_there_whole_or_not_at_all() {
     assert!(tried > 200, "{tried} images");
 }
 
+/// Late commits between others, and syncs beside them: a crash of the machine keeps all batches up
+/// to one of them, and that is none before the last that is durable; the store continues from
+/// there, and nothing of what was lost comes back.
+#[test]
+fn late_commits_are_lost_from_the_end_and_never_before_a_durable_one() {
+    const BATCHES: u64 = 60;
+    let disk = SimDisk::recording();
+    let engine = open(&disk).unwrap();
+    // How far the disk's log was when all up to a batch were durable, and when it was answered.
+    let (mut durable, mut answered) = (vec![(disk.logged(), 0)], Vec::new());
+    for number in 1..=BATCHES {
+        match number % 7 {
+            0 => engine.commit(&batch(number), &nobody()).unwrap(),
+            _ => engine.commit_late(&batch(number), &nobody()).unwrap(),
+        }
+        answered.push(disk.logged());
+        if number % 11 == 0 {
+            engine.sync().unwrap();
+        }
+        if number % 7 == 0 || number % 11 == 0 {
+            durable.push((disk.logged(), number));
+        }
+    }
+    let begun = durable[0].0;
+    drop(engine);
+    let (mut tried, mut lost) = (0, 0);
+    for point in disk.crash_points().filter(|point| point.logged() >= begun) {
+        let promised = durable.iter().rfind(|(logged, _)| *logged <= point.logged()).unwrap().1;
+        let made = answered.iter().filter(|logged| **logged <= point.logged()).count() as u64;
+        for image in [
+            Image::Synced,
+            Image::Written,
+            Image::Torn(point.logged() as u64),
+            Image::Torn(!(point.logged() as u64)),
+        ] {
+            let left = point.image(image);
+            let engine = open(&left).unwrap();
+            let there = last(&engine);
+            assert!(
+                (promised..=made + 1).contains(&there),
+                "{promised} are durable, {made} were answered, {there} are there: {image:?} at {}",
+                point.logged()
+            );
+            assert!(image != Image::Written || there >= made, "the process alone has died");
+            lost += made.saturating_sub(there);
+            engine.commit_late(&batch(there + 1), &nobody()).unwrap();
+            drop(engine);
+            assert_eq!(last(&open(&left).unwrap()), there + 1);
+            tried += 1;
+        }
+    }
+    assert!(tried > 300 && lost > 100, "{tried} images, {lost} batches were lost");
+}
+
+/// A late commit costs no sync of the disk; a sync makes all of them durable.
+#[test]
+fn a_late_commit_does_not_sync() {
+    let disk = SimDisk::new();
+    let engine = open(&disk).unwrap();
+    for number in 1..=5 {
+        let before = disk.operations();
+        engine.commit_late(&batch(number), &nobody()).unwrap();
+        assert_eq!(disk.operations() - before, 1, "a write");
+    }
+    assert_eq!(last(&engine), 5);
+    assert_eq!(last(&open(&disk.crash(Image::Synced)).unwrap()), 0);
+    assert_eq!(last(&open(&disk.crash(Image::Written)).unwrap()), 5);
+    engine.sync().unwrap();
+    assert_eq!(last(&open(&disk.crash(Image::Synced)).unwrap()), 5);
+}
+
 #[test]
 fn a_store_that_failed_promises_nothing_more() {
     let disk = SimDisk::new();

@@ -102,8 +102,8 @@ pub(crate) struct LostFile {
     pub(crate) bytes: u64,
 }
 
-/// A loss: a memory disk was started again, and no other disk had what was there. It is on record
-/// once, whatever was started again since.
+/// A loss: a memory disk was started again, and no other disk had what was there; or the metadata
+/// server's machine crashed. It is on record once, whatever was started again since.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct LossTold {
     /// Losses of a volume are numbered from 1.
@@ -120,7 +120,7 @@ impl fmt::Display for LossTold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let LossTold { number, at_s, disk, files, bytes } = self;
         let (bytes, at) = (Bytes(*bytes), Utc(*at_s));
-        write!(f, "{number}, {at}: disk {disk} was started again: {bytes} of {files} files")
+        write!(f, "{number}, {at}: disk {disk}: {bytes} of {files} files lost")
     }
 }
 
@@ -540,7 +540,7 @@ mod tests {
     #[test]
     fn a_loss_reads_well() {
         let loss = LossTold { number: 3, at_s: 1_795_733_000, disk: 2, files: 7, bytes: 8192 };
-        let said = "3, 2026-11-26 22:43:20 UTC: disk 2 was started again: 8.00 KiB of 7 files";
+        let said = "3, 2026-11-26 22:43:20 UTC: disk 2: 8.00 KiB of 7 files lost";
         assert_eq!(loss.to_string(), said);
     }
 

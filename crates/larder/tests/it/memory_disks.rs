@@ -109,7 +109,7 @@ fn a_volatile_file_is_in_memory_and_its_loss_is_told() {
     let mut shown = server.larder_here();
     shown.args(["volume", "status", &server.address().to_string()]);
     let shown = String::from_utf8(succeed(&mut shown).stdout).unwrap();
-    assert!(shown.contains(": disk 2 was started again: 3.00 MiB of 2 files\n"), "{shown}");
+    assert!(shown.contains(": disk 2: 3.00 MiB of 2 files lost\n"), "{shown}");
 
     fs::write(one.path("large"), &small).unwrap();
     assert!(fs::read(third.path("large")).unwrap() == small);

@@ -34,6 +34,8 @@ struct Out {
     blocks: BTreeMap<(DiskId, u64), u64>,
     /// What was ever written to disks.
     ever: BTreeSet<(DiskId, u64)>,
+    /// What was cleared.
+    cleared: Vec<(DiskId, Range<u64>)>,
 }
 
 #[derive(Debug)]
@@ -72,6 +74,7 @@ impl FakeDisks {
                     blocks.iter().any(|(of, bytes)| *of == disk && bytes.contains(&at))
                 };
                 out.blocks.retain(|(disk, at), _| !is_cleared(*disk, *at));
+                out.cleared.extend(blocks);
             }
         }
         true
@@ -137,6 +140,12 @@ impl FakeDisks {
     pub(crate) fn clear_now(&self, disk: DiskId, bytes: &Range<u64>) {
         let mut out = self.0.lock().unwrap();
         out.blocks.retain(|(of, at), _| *of != disk || !bytes.contains(at));
+    }
+
+    /// What was cleared on a disk since the last call of this, in bytes.
+    pub(crate) fn take_cleared(&self, disk: DiskId) -> u64 {
+        let cleared = std::mem::take(&mut self.0.lock().unwrap().cleared).into_iter();
+        cleared.filter(|(on, _)| *on == disk).map(|(_, bytes)| bytes.end - bytes.start).sum()
     }
 
     /// The content of a block of a disk.
