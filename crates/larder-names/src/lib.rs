@@ -32,7 +32,8 @@
 //! - [`doubt`], [`unanswered`]: objects that the server may have changed for us without an answer.
 //! - [`replay`]: makes waiting objects at the server.
 //! - [`retake`], [`giving_way`]: removes and renames there what was taken away here.
-//! - [`told`]: reports on waiting objects for users.
+//! - [`watching`]: ends of the server's leases.
+//! - [`reports`]: reports on waiting objects for users.
 //! - [`names`], [`answers`]: the [`larder_vfs::Remote`], and its [`larder_vfs::Deferring`].
 //!
 //! Left out on purpose: which names may be deferred (the client knows their classes), and data.
@@ -67,6 +68,7 @@ mod state;
 mod taken;
 mod there;
 mod unanswered;
+mod watching;
 
 pub use licence::Licence;
 pub use names::Names;

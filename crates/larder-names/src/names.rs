@@ -12,7 +12,7 @@ use larder_vfs::{
     Access, Attr, Change, Changed, Committed, Cookie, CopyEnd, Cred, Deferring, Error, Found,
     Future, Handle, Intent, Judged, Listing, LockChange, LockMode, LookedUp, Made, New, Remote,
     RemoteCopied, RemoteLimits, RemoteOpened, RemoteRead, RemoteWritten, Removal, ReservedLock,
-    Seek, SetAttr, SetXattr, SpaceChange, Stability, StatFs, Time, Token, Watcher,
+    Seek, SetAttr, SetXattr, SpaceChange, Stability, StatFs, StoredPart, Time, Token, Watcher,
 };
 
 use crate::doubt::Sizes;
@@ -161,9 +161,33 @@ impl Remote for Names {
         self.remote().gives_leases()
     }
 
+    // What only this machine has, nobody else reads or writes. A caller that is to send bytes asks
+    // the server itself, which then has the file.
+    fn exclude<'a>(&'a self, cred: &'a Cred, file: &'a Handle) -> Future<'a, Option<Attr>> {
+        Box::pin(async move {
+            if let Target::Waiting(no) = self.shared.target(file)?
+                && self.defers()
+            {
+                return Ok(self.shared.state().attr(no));
+            }
+            let server = self.shared.at_server(cred, file).await?;
+            let attr = self.remote().exclude(cred, &server).await?;
+            Ok(attr.map(|attr| self.shared.show(file, attr)))
+        })
+    }
+
+    fn is_excluding(&self, file: &Handle) -> bool {
+        match self.shared.target(file) {
+            Ok(Target::Waiting(_)) => true,
+            Ok(Target::Server(server)) => self.remote().is_excluding(&server),
+            Err(_) => false,
+        }
+    }
+
     fn watch(&self, watcher: Weak<dyn Watcher>) {
-        let _ = self.shared.watcher.set(watcher.clone());
-        self.remote().watch(watcher);
+        let _ = self.shared.watcher.set(watcher);
+        let shared: Weak<Shared> = Arc::downgrade(&self.shared);
+        self.remote().watch(shared);
     }
 
     fn open<'a>(
@@ -385,6 +409,30 @@ impl Remote for Names {
         Box::pin(async move {
             let server = self.shared.at_server(cred, file).await?;
             self.remote().is_lost(cred, &server, open).await
+        })
+    }
+
+    fn leave_memory<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        within: Duration,
+    ) -> Future<'a, ()> {
+        Box::pin(async move {
+            match self.shared.target(file)? {
+                Target::Server(server) => self.remote().leave_memory(cred, &server, within).await,
+                // The server has no byte of it.
+                Target::Waiting(_) => Ok(()),
+            }
+        })
+    }
+
+    fn stored<'a>(&'a self, cred: &'a Cred, file: &'a Handle) -> Future<'a, Vec<StoredPart>> {
+        Box::pin(async move {
+            match self.shared.target(file)? {
+                Target::Server(server) => self.remote().stored(cred, &server).await,
+                Target::Waiting(_) => Ok(Vec::new()),
+            }
         })
     }
 

@@ -373,7 +373,9 @@ impl Shared {
             Body::Symlink(target) => New::Symlink(target.clone()),
             Body::Node(kind, device) => New::Node(*kind, *device),
         };
-        self.remote.make(cred, parent, name, new, set).await
+        let made = self.remote.make(cred, parent, name, new, set).await?;
+        self.close_made(cred, made.token.as_ref()).await;
+        Ok(made)
     }
 
     /// The object that the server has under that name: ours, if an earlier attempt may have made it

@@ -127,6 +127,12 @@ impl ServerDir {
         self.names = Some(names);
     }
 
+    /// Another client is about to change it.
+    pub(crate) fn forget_names(&mut self) {
+        self.names = None;
+        self.forget_writers();
+    }
+
     /// A name was removed.
     pub(crate) fn lose_name(&mut self, name: &OsStr) {
         if let Some(names) = &mut self.names {

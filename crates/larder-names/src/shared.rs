@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use larder_cache::Cache;
 use larder_io::{Clock, secret};
 use larder_vfs::{
-    Attr, Change, Cred, Deadline, Error, Found, Handle, Held, Kind, Remote, Result, Watcher,
+    Attr, Change, Cred, Deadline, Error, Found, Handle, Held, Kind, Remote, Result, Token, Watcher,
 };
 use tokio::sync::Notify;
 
@@ -154,6 +154,15 @@ impl Shared {
             Err(Error::TimedOut | Error::Shutdown) => Err(Error::TimedOut),
             // A server that refuses is there.
             Ok(_) | Err(_) => Ok(()),
+        }
+    }
+
+    /// Closes a file that the server opened when it made it: nobody has it open by that, and its
+    /// bytes come later.
+    pub(crate) async fn close_made(&self, cred: &Cred, token: Option<&Token>) {
+        let Some(token) = token else { return };
+        if let Err(error) = self.remote.close(cred, token.clone()).await {
+            tracing::debug!(%error, "a file that was made stays open at the server");
         }
     }
 

@@ -101,6 +101,10 @@ fn offer(mount: Mount) -> Offer {
         Protocol::Nfs => ("an NFS mount without a cache on disk", Here::default()),
         Protocol::Smb if mount.on_disk => ("a share", Here::DISK),
         Protocol::Smb => ("a share without a cache on disk", Here::default()),
+        Protocol::Native if mount.is_exclusive => {
+            let here = Here { names: true, ..Here::DISK };
+            return shared_offer("an exclusive mount of a volume", here);
+        }
         Protocol::Native if mount.on_disk => return shared_offer("a volume", Here::DISK),
         Protocol::Native => {
             return shared_offer("a volume without a cache on disk", Here::default());

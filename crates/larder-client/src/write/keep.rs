@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use larder_cache::{CachedFile, Keeping};
 use larder_class::Level;
-use larder_vfs::{Cred, Deadline, Error, Result, SetAttr, SetTime, Time};
+use larder_vfs::{Cred, Deadline, Deferring, Error, Remote, Result, SetAttr, SetTime, Time};
 
 use super::unsent::Event;
 use crate::core::{Core, blocking};
@@ -83,12 +83,12 @@ impl Core {
             let state = node.state();
             (state.known().attr.mode, state.server_end())
         };
-        // A server of another kind than NFS lets nobody write to a read-only file, and what is sent
-        // later is sent without the open by which it was written.
+        // A share lets nobody write to a read-only file, and what is sent later is sent without the
+        // open by which it was written.
         let may_write = mode & 0o200 != 0;
         let may_keep = match self.options.keeps {
             Keeps::Any => true,
-            Keeps::Alone => may_write && self.may_keep_alone(node, &file, deadline).await,
+            Keeps::Alone => self.may_keep_alone(node, &file, deadline).await,
             Keeps::Empty => may_write && server_end == 0,
         };
         if !may_keep {
@@ -120,7 +120,9 @@ impl Core {
         }
         let mut cred = self.writer(node);
         cred.deadline = deadline;
-        match self.exclude(node, &cred).await {
+        // What only this machine has need not be made at the server for that.
+        let server = self.remote.deferring().map_or(&*self.remote, Deferring::names);
+        match self.exclude(server, node, &cred).await {
             // What is over another client's change is sent now: its writer is still there.
             Ok(is_alone) => is_alone && !node.state().unsent().is_mixed(),
             Err(error) => {
@@ -131,9 +133,9 @@ impl Core {
     }
 
     /// Excludes other clients from a file, and learns what it is. `false` if that cannot be had.
-    async fn exclude(&self, node: &Arc<Node>, cred: &Cred) -> Result<bool> {
+    async fn exclude(&self, server: &dyn Remote, node: &Arc<Node>, cred: &Cred) -> Result<bool> {
         let asked = self.now();
-        let attr = on_handle!(self, cred, node, handle => self.remote.exclude(cred, &handle))?;
+        let attr = on_handle!(self, cred, node, handle => server.exclude(cred, &handle))?;
         let Some(attr) = attr else { return Ok(false) };
         self.observe(node, attr, asked);
         Ok(true)
@@ -164,7 +166,7 @@ impl Core {
         }
         if self.options.keeps == Keeps::Alone {
             // It is sent later if another client is just about to go on.
-            self.exclude(node, cred).await?.then_some(()).ok_or(Error::TimedOut)?;
+            self.exclude(&*self.remote, node, cred).await?.then_some(()).ok_or(Error::TimedOut)?;
         } else {
             let asked = self.now();
             let attr = on_handle!(self, cred, node, handle => self.remote.getattr(cred, &handle))?;

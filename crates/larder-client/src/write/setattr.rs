@@ -193,7 +193,9 @@ impl Core {
         });
         done.await?.map_err(|NoSpace| Error::NoSpace)?;
         self.cut_older(node, &file, size);
-        let end = LocalEnd { size, mtime: self.wall() };
+        // The next process finds this time, which may be a moment before the present one.
+        let mtime = file.local_mtime_ns().map_or_else(|| self.wall(), time_of);
+        let end = LocalEnd { size, mtime };
         let will_close = self.is_written(node);
         // None of its bytes are kept any more.
         if size == 0 && !node.state().opens().bypassing() {

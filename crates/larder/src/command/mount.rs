@@ -35,7 +35,8 @@ are in parentheses.
                                 built-in rules for files that a build can make again
   exclusive                     promise that no other client changes names in this export: names whose
                                 class lets close wait for this machine at most are made here, and at
-                                the server within the time of the class (NFS)
+                                the server within the time of the class (NFS,
+                                larder)
   offline                       work on without the server while it is away, or after larder offline MNT:
                                 change names and cached files here, and there when it is back (NFS;
                                 implies bg)

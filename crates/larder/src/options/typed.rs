@@ -210,7 +210,7 @@ const ONLY: &[(Protocol, &[&str])] = &[
             "nobrl",
         ],
     ),
-    (Protocol::Native, &["ca", "brl", "nobrl"]),
+    (Protocol::Native, &["ca", "brl", "nobrl", "exclusive"]),
 ];
 
 /// Words of options that have others for each protocol.

@@ -270,8 +270,7 @@ fn a_generated_file_is_kept_here_and_sent_later() {
     }
 }
 
-/// A part of a file that a share has is sent at close, and so is a read-only file of a share or a
-/// volume.
+/// A part of a file that a share has is sent at close, and so is a read-only file of a share.
 #[test]
 fn what_of_a_generated_file_is_not_kept_is_sent_at_close() {
     for kind in [Kind::Larder, Kind::Ganesha, Kind::Samba, Kind::Volume] {
@@ -285,9 +284,9 @@ fn what_of_a_generated_file_is_not_kept_is_sent_at_close() {
         open.create_new(true).mode(0o444);
         open.open(mount.path("read-only")).unwrap().write_all(b"object").unwrap();
         let listed = said(&mount, &["status", "--unsaved"]).1;
-        let is_nfs = matches!(kind, Kind::Larder | Kind::Ganesha);
-        assert_eq!(listed.contains("file: 2 B unsent"), kind != Kind::Samba, "{kind:?}: {listed}");
-        assert_eq!(listed.contains("read-only: 6 B unsent"), is_nfs, "{kind:?}: {listed}");
+        let is_kept = kind != Kind::Samba;
+        assert_eq!(listed.contains("file: 2 B unsent"), is_kept, "{kind:?}: {listed}");
+        assert_eq!(listed.contains("read-only: 6 B unsent"), is_kept, "{kind:?}: {listed}");
         assert_eq!(sync(), Some(0));
         assert_eq!(fs::read(mount.path("file")).unwrap(), b"OBject");
         if kind != Kind::Volume {

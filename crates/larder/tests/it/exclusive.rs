@@ -7,11 +7,42 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::harness::{
-    Kind, Mount, Server, eventually, kill, larder, pattern, said, scratch, succeed,
+    Kind, Mount, Server, eventually, kill, larder, pattern, said, scratch, shell_as, succeed,
 };
 use crate::small_disk::SmallDisk;
 
 const OPTIONS: &[&str] = &["exclusive", "class=generated", "actimeo=86400"];
+
+/// Servers on which names can be made here.
+const ALL: [Kind; 3] = [Kind::Larder, Kind::Ganesha, Kind::Volume];
+
+/// The server's files, as somebody else sees and changes them: in the exported directory, or by
+/// another mount of the volume.
+struct Elsewhere<'a> {
+    server: &'a Server,
+    mount: Option<Mount>,
+}
+
+impl Elsewhere<'_> {
+    fn of(kind: Kind, server: &Server) -> Elsewhere<'_> {
+        let mount = (kind == Kind::Volume).then(|| Mount::plain(server, &["noac"]));
+        Elsewhere { server, mount }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        match &self.mount {
+            Some(mount) => mount.path(name),
+            None => self.server.path(name),
+        }
+    }
+}
+
+/// The calls of a mount, except those that tell a server from time to time that it lives.
+fn calls(mount: &Mount) -> BTreeMap<String, u64> {
+    let mut calls = mount.calls_by_procedure();
+    calls.remove("RENEW");
+    calls
+}
 
 fn sync(mount: &Mount) {
     let (code, told) = said(mount, &["sync", mount.path("").to_str().unwrap()]);
@@ -51,22 +82,34 @@ fn described(root: &Path) -> BTreeMap<PathBuf, String> {
     all
 }
 
+/// Both are the same; otherwise tells what differs.
+fn same(
+    (one, other): (&BTreeMap<PathBuf, String>, &BTreeMap<PathBuf, String>),
+    kind: Kind,
+    when: &str,
+) {
+    let all: std::collections::BTreeSet<_> = one.keys().chain(other.keys()).collect();
+    let differ = all.into_iter().filter(|path| one.get(*path) != other.get(*path));
+    let differ: Vec<_> = differ.map(|path| (path, one.get(path), other.get(path))).collect();
+    assert!(differ.is_empty(), "{kind:?} {when}: {differ:#?}");
+}
+
 /// The same at the server as through the mount, bytes included.
-fn is_at_server(server: &Server, mount: &Mount, name: &str) {
+fn is_at_server(server: &Elsewhere<'_>, mount: &Mount, name: &str) {
     let (here, there) = (mount.path(name), server.path(name));
     assert_eq!(described(&there), described(&here));
 }
 
 #[test]
 fn what_is_made_written_and_removed_in_time_costs_no_call() {
-    for kind in [Kind::Larder, Kind::Ganesha] {
+    for kind in ALL {
         let server = Server::start(kind);
         let mount = Mount::new(&server, OPTIONS);
         // The server shows once to which user it maps the caller, which rights it grants, and what
         // exists.
         fs::create_dir(mount.path("first")).unwrap();
         fs::write(mount.path("second"), "text").unwrap();
-        let before = mount.calls_by_procedure();
+        let before = calls(&mount);
         for count in 0..20 {
             let (dir, file) = (mount.path("dir"), mount.path("dir/file"));
             fs::create_dir(&dir).unwrap();
@@ -83,11 +126,12 @@ fn what_is_made_written_and_removed_in_time_costs_no_call() {
             fs::remove_dir_all(&dir).unwrap();
             assert!(!dir.exists());
         }
-        assert_eq!(mount.calls_by_procedure(), before, "{kind:?}");
-        assert_eq!(described(&server.path("")).len(), 1, "not even the second one");
+        assert_eq!(calls(&mount), before, "{kind:?}");
+        let there = Elsewhere::of(kind, &server);
+        assert_eq!(described(&there.path("")).len(), 1, "not even the second one");
         sync(&mount);
-        assert_eq!(fs::read(server.path("second")).unwrap(), b"text");
-        is_at_server(&server, &mount, "");
+        assert_eq!(fs::read(there.path("second")).unwrap(), b"text");
+        is_at_server(&there, &mount, "");
     }
 }
 
@@ -105,12 +149,12 @@ fn an_untar_and_a_copy_with_attributes_cost_no_call() {
         find tree -type f | while read f; do touch -d '2001-02-03 04:05:06' $f; done
         chown -R 1000:100 tree/b && tar cf tree.tar tree";
     succeed(shell.args(["-ec", script]).current_dir(made.path()));
-    for kind in [Kind::Larder, Kind::Ganesha] {
+    for kind in ALL {
         let server = Server::start(kind);
         let mut mount = Mount::new(&server, OPTIONS);
         fs::create_dir(mount.path("first")).unwrap();
         fs::create_dir(mount.path("second")).unwrap();
-        let before = mount.calls_by_procedure();
+        let before = calls(&mount);
         let run = |script: &str| {
             let mut shell = Command::new("sh");
             shell.env("ARCHIVE", made.path().join("tree.tar"));
@@ -119,17 +163,18 @@ fn an_untar_and_a_copy_with_attributes_cost_no_call() {
         run(
             "tar xpf $ARCHIVE; cp -rp tree copy; touch -d '2002-03-04' copy/a/7; truncate -s 5 copy/b/9",
         );
-        assert_eq!(mount.calls_by_procedure(), before, "{kind:?}");
+        assert_eq!(calls(&mount), before, "{kind:?}");
         let untarred = mount.path("second/tree");
         assert_eq!(described(&untarred), described(&made.path().join("tree")), "{kind:?}");
         let here = described(&mount.path(""));
         // Bytes, modes, owners and times are on record, whatever process dies.
         mount.kill();
         mount.mount();
-        assert_eq!(described(&mount.path("")), here, "{kind:?}: by the next mount");
+        same((&described(&mount.path("")), &here), kind, "by the next mount");
         sync(&mount);
-        assert_eq!(described(&mount.path("")), here, "{kind:?}: nothing shows");
-        is_at_server(&server, &mount, "");
+        same((&described(&mount.path("")), &here), kind, "when the server has it");
+        let there = Elsewhere::of(kind, &server);
+        is_at_server(&there, &mount, "");
     }
 }
 
@@ -157,7 +202,7 @@ fn work(top: &Path) {
 
 #[test]
 fn trees_are_the_same_at_the_server_after_a_sync() {
-    for kind in [Kind::Larder, Kind::Ganesha] {
+    for kind in ALL {
         let server = Server::start(kind);
         let mut mount = Mount::new(&server, OPTIONS);
         work(&mount.path(""));
@@ -165,19 +210,20 @@ fn trees_are_the_same_at_the_server_after_a_sync() {
         sync(&mount);
         assert_eq!(described(&mount.path("")), here, "{kind:?}: nothing shows");
         assert_eq!(said(&mount, &["status", "--unsaved"]), (Some(0), String::new()));
-        is_at_server(&server, &mount, "");
+        let there = Elsewhere::of(kind, &server);
+        is_at_server(&there, &mount, "");
         let number = |mount: &Mount| fs::metadata(mount.path("out/moved/b/f4")).unwrap().ino();
         let before = number(&mount);
         mount.remount();
         assert_eq!(number(&mount), before, "over a remount");
-        is_at_server(&server, &mount, "");
+        is_at_server(&there, &mount, "");
     }
 }
 
 /// The process that serves a mount dies repeatedly; another one continues.
 #[test]
 fn nothing_is_lost_when_the_worker_is_killed() {
-    for kind in [Kind::Larder, Kind::Ganesha] {
+    for kind in ALL {
         let server = Server::start(kind);
         let mount = Mount::new(&server, OPTIONS);
         fs::create_dir(mount.path("first")).unwrap();
@@ -194,8 +240,66 @@ fn nothing_is_lost_when_the_worker_is_killed() {
             working.join().unwrap();
         });
         sync(&mount);
-        is_at_server(&server, &mount, "");
+        let there = Elsewhere::of(kind, &server);
+        is_at_server(&there, &mount, "");
     }
+}
+
+/// The servers of a volume die repeatedly, and others continue.
+#[test]
+fn nothing_is_lost_when_the_servers_of_a_volume_are_killed() {
+    let mut server = Server::start(Kind::Volume);
+    let mount = Mount::new(&server, OPTIONS);
+    fs::create_dir(mount.path("first")).unwrap();
+    std::thread::scope(|scope| {
+        let working = scope.spawn(|| work(&mount.path("")));
+        for _ in 0..3 {
+            server.kill();
+            server.restart();
+            let _ = said(&mount, &["sync", mount.path("").to_str().unwrap()]);
+        }
+        working.join().unwrap();
+    });
+    sync(&mount);
+    is_at_server(&Elsewhere::of(Kind::Volume, &server), &mount, "");
+    assert_eq!(said(&mount, &["status", "--unsaved"]), (Some(0), String::new()));
+}
+
+/// Of files that the volume has, and that were made here, another mount reads what was closed here.
+#[test]
+fn who_reads_a_file_that_an_exclusive_mount_has_made_has_what_was_closed() {
+    let server = Server::start(Kind::Volume);
+    let (mount, there) = (Mount::new(&server, OPTIONS), Elsewhere::of(Kind::Volume, &server));
+    fs::create_dir(mount.path("first")).unwrap();
+    fs::write(mount.path("made"), "old").unwrap();
+    assert!(!there.path("made").exists());
+    sync(&mount);
+    assert_eq!(fs::read(there.path("made")).unwrap(), b"old");
+    fs::write(mount.path("made"), "newer").unwrap();
+    let (_, told) = said(&mount, &["status", "--unsaved"]);
+    assert!(told.contains("made: 5 B unsent, class generated, local"), "{told}");
+    assert_eq!(fs::read(there.path("made")).unwrap(), b"newer");
+}
+
+/// The owner of a file that was made here writes it at the server without an open, whatever its
+/// mode is then.
+#[test]
+fn a_read_only_file_of_a_user_of_a_volume_is_sent_later() {
+    let server = Server::start(Kind::Volume);
+    let mount = Mount::new(&server, OPTIONS);
+    fs::create_dir(mount.path("dir")).unwrap();
+    fs::set_permissions(mount.path("dir"), fs::Permissions::from_mode(0o777)).unwrap();
+    let run = |script: &str| {
+        let script = format!("cd {} && {script}", mount.path("dir").display());
+        assert!(shell_as(1000, 100, &script), "{script}");
+    };
+    run("echo first > first; echo text > later; umask 222; echo object > object");
+    run("chmod 400 later; echo text > last; chmod 444 last");
+    let there = Elsewhere::of(Kind::Volume, &server);
+    assert_eq!(fs::read_dir(there.path("dir")).unwrap().count(), 1, "the first one");
+    sync(&mount);
+    assert_eq!(said(&mount, &["status", "--unsaved"]), (Some(0), String::new()));
+    is_at_server(&there, &mount, "");
 }
 
 /// Makes a directory with files, and renames and removes some of them. Returns what was
@@ -266,7 +370,7 @@ fn nothing_is_lost_when_others_fill_the_disk_of_the_cache() {
             assert!(fs::read(&there).unwrap() == *content, "{class}: {}", there.display());
             assert!(fs::read(path).unwrap() == *content, "{class}: {}", path.display());
         }
-        is_at_server(&server, &mount, "");
+        is_at_server(&Elsewhere::of(Kind::Larder, &server), &mount, "");
     }
 }
 
@@ -331,7 +435,7 @@ fn what_needs_no_server_goes_on_although_it_is_silent_and_the_worker_is_another_
         eventually("it is used again", || mount.status()["server"]["reachable"] == true);
         assert_eq!(described(&mount.path("")), here, "{kind:?}: it is back");
         sync(&mount);
-        is_at_server(&server, &mount, "");
+        is_at_server(&Elsewhere::of(kind, &server), &mount, "");
         assert_eq!(said(&mount, &["status", "--unsaved"]), (Some(0), String::new()));
     }
 }
@@ -339,32 +443,41 @@ fn what_needs_no_server_goes_on_although_it_is_silent_and_the_worker_is_another_
 /// All processes of the mount die, and the next mount (exclusive or not) finds everything.
 #[test]
 fn what_a_dead_mount_left_is_there_and_goes_to_the_server() {
-    for again in [OPTIONS, &["class=generated"]] {
-        let server = Server::start(Kind::Larder);
+    let kinds = [Kind::Larder, Kind::Volume].into_iter();
+    for (kind, again) in kinds.flat_map(|kind| [(kind, OPTIONS), (kind, &["class=generated"])]) {
+        let server = Server::start(kind);
+        let there = Elsewhere::of(kind, &server);
         let mut mount = Mount::new(&server, OPTIONS);
         fs::create_dir(mount.path("first")).unwrap();
         fs::create_dir_all(mount.path("a/b")).unwrap();
         fs::write(mount.path("a/b/file"), "text").unwrap();
         fs::set_permissions(mount.path("a"), fs::Permissions::from_mode(0o750)).unwrap();
         let number = fs::metadata(mount.path("a/b")).unwrap().ino();
-        assert!(!server.path("a").exists());
+        assert!(!there.path("a").exists());
         mount.kill();
         mount.set_options(&server, again);
         mount.mount();
         assert_eq!(fs::read(mount.path("a/b/file")).unwrap(), b"text");
         assert_eq!(fs::metadata(mount.path("a/b")).unwrap().ino(), number);
         sync(&mount);
-        is_at_server(&server, &mount, "");
+        is_at_server(&there, &mount, "");
     }
 }
 
 #[test]
 fn a_name_of_another_client_is_kept_beside_ours_and_listed() {
-    let server = Server::start(Kind::Larder);
+    for kind in [Kind::Larder, Kind::Volume] {
+        a_name_of_another_client_is_kept(kind);
+    }
+}
+
+fn a_name_of_another_client_is_kept(kind: Kind) {
+    let server = Server::start(kind);
+    let there = Elsewhere::of(kind, &server);
     let mount = Mount::new(&server, OPTIONS);
     fs::create_dir(mount.path("first")).unwrap();
     fs::write(mount.path("name"), "ours").unwrap();
-    fs::write(server.path("name"), "theirs").unwrap();
+    fs::write(there.path("name"), "theirs").unwrap();
     sync(&mount);
     let (code, told) = said(&mount, &["status", "--unsaved"]);
     assert!(code == Some(0) && told.lines().count() == 1, "{told}");
@@ -387,21 +500,28 @@ fn a_name_of_another_client_is_kept_beside_ours_and_listed() {
 /// For classes that promise more, names are at the server when they are acknowledged.
 #[test]
 fn names_of_stronger_classes_are_written_through() {
-    let server = Server::start(Kind::Larder);
+    for kind in [Kind::Larder, Kind::Volume] {
+        names_are_written_through(kind);
+    }
+}
+
+fn names_are_written_through(kind: Kind) {
+    let server = Server::start(kind);
+    let there = Elsewhere::of(kind, &server);
     let mount = Mount::new(&server, &["exclusive", "rules=build"]);
     fs::create_dir(mount.path("first")).unwrap();
     fs::write(mount.path("first/first.o"), "").unwrap();
     fs::write(mount.path("first/a.o"), "object").unwrap();
     fs::write(mount.path("first/b.c"), "source").unwrap();
-    assert_eq!(fs::read(server.path("first/b.c")).unwrap(), b"source");
-    assert!(!server.path("first/a.o").exists());
+    assert_eq!(fs::read(there.path("first/b.c")).unwrap(), b"source");
+    assert!(!there.path("first/a.o").exists());
     let (_, told) = said(&mount, &["status", "--unsaved"]);
     assert!(told.contains("first/a.o: 6 B unsent, class generated, local"), "{told}");
     // A file under such a name gets the stronger promise.
     fs::rename(mount.path("first/a.o"), mount.path("first/a.c")).unwrap();
-    assert_eq!(fs::read(server.path("first/a.c")).unwrap(), b"object");
+    assert_eq!(fs::read(there.path("first/a.c")).unwrap(), b"object");
     fs::create_dir_all(mount.path("target/debug")).unwrap();
-    assert!(!server.path("target/debug").exists());
+    assert!(!there.path("target/debug").exists());
     assert_eq!(said(&mount, &["status", "--unsaved"]).1.lines().count(), 1);
 }
 

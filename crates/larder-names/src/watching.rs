@@ -1,0 +1,51 @@
+//! Ends of the server's leases: the client learns of them by the handles by which it knows the
+//! files, and the names of a directory that another client changes are not known any more.
+
+use std::sync::{Arc, Weak};
+
+use larder_vfs::{Handle, LeaseHandled, Watcher};
+
+use crate::object::Dir;
+use crate::shared::Shared;
+
+impl Shared {
+    /// The client, as the watcher of leases, and how it knows a file of the server.
+    fn client_of(&self, file: &Handle) -> Option<(Arc<dyn Watcher>, Handle)> {
+        let client = self.watcher.get().and_then(Weak::upgrade)?;
+        Some((client, self.known_as(file)))
+    }
+}
+
+impl Watcher for Shared {
+    fn distrust<'a>(&'a self, file: &'a Handle) -> LeaseHandled<'a> {
+        Box::pin(async move {
+            {
+                let mut state = self.state();
+                let dir = state
+                    .journal()
+                    .of_server(file)
+                    .map_or_else(|| Dir::Server(file.clone()), Dir::Made);
+                if let Some(known) = state.known_mut(&dir) {
+                    known.forget_names();
+                }
+            }
+            if let Some((client, file)) = self.client_of(file) {
+                client.distrust(&file).await;
+            }
+        })
+    }
+
+    fn write_back<'a>(&'a self, file: &'a Handle) -> LeaseHandled<'a> {
+        Box::pin(async move {
+            if let Some((client, file)) = self.client_of(file) {
+                client.write_back(&file).await;
+            }
+        })
+    }
+
+    fn locks_lost(&self, file: &Handle) {
+        if let Some((client, file)) = self.client_of(file) {
+            client.locks_lost(&file);
+        }
+    }
+}
