@@ -8,7 +8,7 @@ use super::{ServerStatus, State, Status, VolumeStatus};
 /// A gauge: its name after `larder_`, its description, and its value for a mount; `None`: unknown.
 type Gauge = (&'static str, &'static str, fn(&Status) -> Option<u64>);
 
-const GAUGES: [Gauge; 7] = [
+const GAUGES: [Gauge; 8] = [
     ("up", "Whether the daemon answers.", |status| Some(status.is_up().into())),
     ("server_reachable", "Whether the server answered last time.", |status| {
         status.is_up().then_some(status.server.reachable.into())
@@ -27,6 +27,11 @@ const GAUGES: [Gauge; 7] = [
     ("set_aside_files", "Files with changes that the server refused.", |status| {
         Some(status.cache.as_ref()?.set_aside)
     }),
+    (
+        "conflicts",
+        "Names changed here and by another client, where both are kept until one is changed here.",
+        |status| status.is_up().then_some(status.conflicts.len() as u64),
+    ),
     ("cache_bytes", "Bytes of file data in the cache on disk.", |status| {
         Some(status.cache.as_ref()?.bytes)
     }),
@@ -88,7 +93,7 @@ fn escaped(value: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{CacheState, Dirty};
+    use super::super::{CacheState, Conflict, Dirty};
     use super::*;
 
     #[test]
@@ -99,6 +104,7 @@ mod tests {
             source: "nfs://server/x".into(),
             state: State::Mounted,
             dirty,
+            conflicts: vec![Conflict::default()],
             cache: Some(CacheState { set_aside: 1, ..CacheState::default() }),
             ..Status::default()
         };
@@ -110,6 +116,7 @@ mod tests {
             format!("larder_oldest_unsaved_seconds{labels} 31"),
             format!("larder_unsaved_bytes{labels} 5"),
             format!("larder_set_aside_files{labels} 1"),
+            format!("larder_conflicts{labels} 1"),
             format!("larder_up{labels} 1"),
             r#"larder_up{mount="/dead",source=""} 0"#.to_owned(),
         ] {
