@@ -27,8 +27,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
-use crate::control::{CallError, Nowhere, Request, SILENCE_MAX, call};
+use crate::control::{CallError, Items, Nowhere, Request, SILENCE_MAX, Sink, call};
 use crate::runtime_dir::RuntimeDir;
 use crate::{exported, mountpoint};
 
@@ -60,14 +61,34 @@ impl Target {
 
     /// Asks its daemon for an answer that comes in one piece.
     fn ask<T: DeserializeOwned>(&self, request: &Request) -> Result<T, CallError> {
-        let asked = || call(&self.socket, request, SILENCE_MAX, &mut Nowhere);
+        let (value, Nowhere) = self.answer(request)?;
+        understood(value)
+    }
+
+    /// Asks its daemon for an answer that comes as a list, however long.
+    fn ask_each<T: DeserializeOwned>(&self, request: &Request) -> Result<Vec<T>, CallError> {
+        let (value, Items(mut items)) = self.answer(request)?;
+        // A daemon of an earlier version answers in one piece.
+        items.extend(value.as_array().into_iter().flatten().cloned());
+        items.into_iter().map(understood).collect()
+    }
+
+    fn answer<S: Sink + Default>(&self, request: &Request) -> Result<(Value, S), CallError> {
+        let asked = || {
+            let mut sink = S::default();
+            let (value, _) = call(&self.socket, request, SILENCE_MAX, &mut sink)?;
+            Ok((value, sink))
+        };
         // If a worker dies, the connection breaks; the socket stays, and the next worker answers.
-        let (value, _) = asked().or_else(|error| match error {
+        asked().or_else(|error| match error {
             CallError::BrokeOff if request.can_be_repeated() => asked(),
             error => Err(error),
-        })?;
-        serde_json::from_value(value).map_err(|error| CallError::Hung(error.to_string()))
+        })
     }
+}
+
+fn understood<T: DeserializeOwned>(value: Value) -> Result<T, CallError> {
+    serde_json::from_value(value).map_err(|error| CallError::Hung(error.to_string()))
 }
 
 /// The mountpoint of ours that contains a path, and the path below it. Symbolic links are followed,

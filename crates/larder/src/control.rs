@@ -19,7 +19,7 @@ use serde_json::Value;
 
 use crate::hoard::Hoarded;
 
-pub(crate) use client::{CallError, Nowhere, call, daemon_lives, wait_for_exit};
+pub(crate) use client::{CallError, Items, Nowhere, call, daemon_lives, wait_for_exit};
 pub(crate) use server::{Server, Serving};
 
 /// Longest silence of a daemon, between two lines.
@@ -82,8 +82,8 @@ pub(crate) enum Request {
         /// The class; none: the class that was set is removed.
         class: Option<String>,
     },
-    /// Files that the server does not have completely: answers a list of
-    /// [`crate::report::Unsaved`].
+    /// Lists the files that the server does not have completely: an item
+    /// ([`crate::report::Unsaved`]) per file.
     Unsaved,
     /// Adds a disk to the volume that a metadata server serves: answers a
     /// [`Enrolled`].

@@ -108,7 +108,12 @@ impl Engine {
                 Ok(serde_json::to_value(told)?)
             }
             Request::Classes => Ok(serde_json::to_value(self.classes())?),
-            Request::Unsaved => Ok(serde_json::to_value(self.unsaved())?),
+            Request::Unsaved => {
+                for file in self.unsaved() {
+                    sink.item(serde_json::to_value(file)?)?;
+                }
+                Ok(Value::Null)
+            }
             Request::Explain { path } => {
                 Ok(serde_json::to_value(runtime.block_on(self.explain(path))?)?)
             }

@@ -129,7 +129,8 @@ fn unsaved(runtime: &RuntimeDir, args: &Args) -> Result<()> {
     let mut all = Vec::new();
     for target in targets {
         let shown = target.mountpoint.display().to_string();
-        let files: Vec<Unsaved> = target.ask(&Request::Unsaved).with_context(|| shown.clone())?;
+        let files: Vec<Unsaved> =
+            target.ask_each(&Request::Unsaved).with_context(|| shown.clone())?;
         all.extend(
             files.into_iter().map(|file| Unsaved {
                 path: file.path.map(|path| format!("{shown}/{path}")),

@@ -1,5 +1,5 @@
-//! `larder umount`: flushes, unmounts, and returns within [`RETURN_WITHIN`] whatever the server
-//! does.
+//! `larder umount`: has the daemon send what the server lacks, for as long as the server takes it;
+//! then unmounts, and returns within [`RETURN_WITHIN`] whatever the server does.
 //!
 //! It asks the daemon first. If the daemon is dead or hung, the command itself detaches the mount
 //! from the name space (`MNT_DETACH`): no lookup finds it any more, and the kernel releases the
@@ -10,15 +10,24 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
+use serde_json::Value;
+
+use super::cache::Shown;
 use super::print;
 use crate::clock::Since;
-use crate::control::{CallError, Nowhere, Request, call, daemon_lives, wait_for_exit};
+use crate::control::{
+    CallError, Nowhere, Progress, Request, Sink, call, daemon_lives, wait_for_exit,
+};
 use crate::mountpoint;
+use crate::report::Status;
 use crate::runtime_dir::RuntimeDir;
 use crate::unmount::{How, unmount};
 
-/// Bound of the whole command.
+/// Bound of the rest of the command once nothing more is sent.
 const RETURN_WITHIN: Duration = Duration::from_secs(5);
+
+/// The server takes nothing any more if nothing came from it for so long.
+const STANDS_STILL: Duration = Duration::from_secs(1);
 
 /// Part of that reserved for detaching by ourselves.
 const DETACH_TAKES: Duration = Duration::from_millis(500);
@@ -29,9 +38,9 @@ const ANSWER_TAKES: Duration = Duration::from_millis(50);
 /// Arguments of `larder umount`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Returns within 5 seconds: if the server does not answer, or the daemon is dead, the mount is \
-taken away without it. What the server lacks then is sent by the next mount with the same cache, and the \
-exit code is 1. With --detach that is what you want, and the exit code is 0.\n\nExample:\n  larder \
+    after_help = "Waits until the server has what was written, and shows how far that is, for as long as it \
+goes on. If the server says nothing for a second, or the daemon is dead, the mount is taken away without it, within 5 \
+seconds more. What the server lacks then is sent by the next mount with the same cache, and the exit code is 1. With --detach that is what you want, and the exit code is 0.\n\nExample:\n  larder \
 umount /mnt\n  larder umount --detach /mnt"
 )]
 pub(crate) struct Args {
@@ -57,7 +66,6 @@ pub(crate) struct Args {
 /// If it is no mount of ours, if files are open on it (unless `--lazy`), if data could not be sent
 /// to the server (unless `--detach`).
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let begin = Since::now();
     let runtime = RuntimeDir::open()?;
     let typed = match (&args.mountpoint, args.pid) {
         (_, Some(pid)) => return end_daemon(&runtime, pid),
@@ -69,6 +77,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let recorded = runtime.get(&mountpoint).is_some();
     ensure!(mounted || recorded, "{} is no larder mount", mountpoint.display());
 
+    if !args.detach {
+        send(&runtime.socket(&mountpoint));
+    }
+    let begin = Since::now();
     let patience = RETURN_WITHIN - DETACH_TAKES;
     let request = Request::Unmount { lazy: args.lazy, detach: args.detach };
     let left = || patience.saturating_sub(begin.elapsed());
@@ -133,6 +145,47 @@ fn end_daemon(runtime: &RuntimeDir, pid: u32) -> Result<()> {
         }
         Err(CallError::Dead | CallError::BrokeOff) => Ok(()),
         Err(CallError::Failed(text) | CallError::Hung(text)) => bail!("{shown}: {text}"),
+    }
+}
+
+/// Has the daemon send what the server lacks, and waits while the server answers. The end of the
+/// mount reports what did not get there.
+fn send(socket: &Path) {
+    let shown = Shown::new(false);
+    let mut sending = Sending { socket, shown, heard: heard(socket), changed: Since::now() };
+    let request = Request::Sync { path: PathBuf::new() };
+    let _ = call(socket, &request, STANDS_STILL, &mut sending);
+}
+
+/// How much the mount has received from its server.
+fn heard(socket: &Path) -> Option<u64> {
+    let (status, _) = call(socket, &Request::Status, STANDS_STILL, &mut Nowhere).ok()?;
+    let status: Status = serde_json::from_value(status).ok()?;
+    Some(status.rpc.bytes_received)
+}
+
+/// Listens for as long as the server answers.
+struct Sending<'a> {
+    socket: &'a Path,
+    shown: Shown,
+    heard: Option<u64>,
+    changed: Since,
+}
+
+impl Sink for Sending<'_> {
+    fn progress(&mut self, progress: Progress) -> bool {
+        if self.changed.elapsed() >= STANDS_STILL {
+            let heard = heard(self.socket);
+            if heard == self.heard {
+                return false;
+            }
+            (self.heard, self.changed) = (heard, Since::now());
+        }
+        self.shown.progress(progress)
+    }
+
+    fn item(&mut self, item: Value) -> Result<()> {
+        self.shown.item(item)
     }
 }
 

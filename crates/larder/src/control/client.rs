@@ -37,6 +37,7 @@ impl std::fmt::Display for CallError {
 impl std::error::Error for CallError {}
 
 /// For answers that come in one piece.
+#[derive(Default)]
 pub(crate) struct Nowhere;
 
 impl Sink for Nowhere {
@@ -45,6 +46,21 @@ impl Sink for Nowhere {
     }
 
     fn item(&mut self, _: Value) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// For answers that come as a list, however long.
+#[derive(Default)]
+pub(crate) struct Items(pub(crate) Vec<Value>);
+
+impl Sink for Items {
+    fn progress(&mut self, _: Progress) -> bool {
+        true
+    }
+
+    fn item(&mut self, item: Value) -> Result<()> {
+        self.0.push(item);
         Ok(())
     }
 }

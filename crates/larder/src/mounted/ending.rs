@@ -227,8 +227,14 @@ async fn write_back(stack: &Stack) -> Option<String> {
     }
 }
 
-/// What the server lacks, for people.
+/// What the server lacks, and why, if it has refused some of it, for people.
 fn not_written_back(stack: &Stack) -> Option<String> {
-    let dirty = Dirty::from(stack.engine.client.status().unsent);
-    (dirty.files > 0).then(|| format!("{dirty} did not reach the server"))
+    let client = &stack.engine.client;
+    let dirty = Dirty::from(client.status().unsent);
+    if dirty.files == 0 {
+        return None;
+    }
+    let refused = client.unsaved().into_iter().find_map(|file| file.failure);
+    let why = refused.map(|error| format!(": {error}")).unwrap_or_default();
+    Some(format!("{dirty} did not reach the server{why}"))
 }

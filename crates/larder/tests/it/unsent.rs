@@ -173,3 +173,36 @@ fn gauges_tell_for_how_long_the_oldest_byte_is_unsaved() {
     eventually("it is sent", || gauge("unsaved_files") == 0);
     assert_eq!(gauge("oldest_unsaved_seconds"), 0);
 }
+
+/// First they came in one line, of which a command reads no more than a MiB.
+#[test]
+fn all_that_is_unsaved_is_listed_however_much() {
+    let server = Server::start(Kind::Larder);
+    let mount = Mount::new(&server, &["exclusive", "class=generated"]);
+    fs::create_dir(mount.path("first")).unwrap();
+    let names = 3000;
+    for name in 0..names {
+        fs::write(mount.path(&format!("{name:0>250}")), "").unwrap();
+    }
+    let (code, told) = said(&mount, &["status", "--unsaved", "--json"]);
+    assert!(code == Some(0) && told.len() > 1 << 20, "{} bytes", told.len());
+    let told: Vec<serde_json::Value> = serde_json::from_str(&told).unwrap();
+    assert_eq!(told.len(), names);
+}
+
+/// First it gave up after two seconds, whatever was under way.
+#[test]
+fn unmounting_waits_for_what_the_server_still_takes() {
+    let server = Server::start(Kind::Larder);
+    let mount = Mount::new(&server, &["exclusive", "class=generated"]);
+    fs::create_dir(mount.path("first")).unwrap();
+    let names = 3000;
+    for name in 0..names {
+        fs::write(mount.path(&format!("first/{name}")), "text").unwrap();
+    }
+    assert_eq!(
+        said(&mount, &["umount", mount.path("").to_str().unwrap()]),
+        (Some(0), String::new())
+    );
+    assert_eq!(fs::read_dir(server.path("first")).unwrap().count(), names);
+}
