@@ -109,6 +109,7 @@ impl Index {
         wake: Box<dyn Fn() + Send + Sync>,
     ) -> Result<Index, CacheError> {
         let reserve = Reserve::open(&**disk);
+        reserve.lend(&**disk);
         let file = disk.open(INDEX_FILE, OpenMode::Create)?;
         let disk_error = Arc::new(Mutex::new(None));
         let backend = Backend { file, disk_error: Arc::clone(&disk_error) };

@@ -4,9 +4,6 @@
 //! the file is truncated before the index writes, and takes back what is left right after it,
 //! before other programs can. All of it is best effort: a disk that cannot reserve blocks has no
 //! reserve.
-//!
-//! A process may die while they are lent, and others may fill the disk then. So that the next one
-//! can open the index, a second file is lent at opening only.
 
 use std::sync::{Arc, Mutex};
 
@@ -15,27 +12,20 @@ use larder_io::{Disk, DiskFile, OpenMode};
 use crate::lock;
 
 const RESERVE_FILE: &str = "reserve";
-const OPENING_FILE: &str = "reserve.opening";
 /// What a commit of the index may need, on a small disk [`SHARE`] of it.
 const BYTES_MAX: u64 = 16 << 20;
 const SHARE: u64 = 64;
-/// Opening replays the log, and redb repairs what the last process left: so many times as much.
-const OPENING_FACTOR: u64 = 2;
 /// A smaller step is not worth trying.
 const BYTES_MIN: u64 = 16 << 10;
 
 /// The reserve of a cache.
 #[derive(Debug)]
 pub(crate) struct Reserve {
-    /// Lent for each commit.
-    commits: Mutex<Blocks>,
-    /// Lent for the first one.
-    opening: Mutex<Blocks>,
+    state: Mutex<State>,
 }
 
-/// The blocks of one file.
 #[derive(Debug)]
-struct Blocks {
+struct State {
     /// `None` where there is none.
     file: Option<Arc<dyn DiskFile>>,
     /// Bytes to reserve.
@@ -44,66 +34,43 @@ struct Blocks {
 }
 
 impl Reserve {
-    /// Finds the reserve, or gets ready to make one. Lends all of it: [`Reserve::take_back`] is to
-    /// be called when the index is open.
+    /// Finds the reserve, or gets ready to make one.
     pub(crate) fn open(disk: &dyn Disk) -> Reserve {
-        let mut opening = Blocks::open(disk, OPENING_FILE, OPENING_FACTOR);
-        opening.lend(disk);
-        let reserve = Reserve {
-            commits: Mutex::new(Blocks::open(disk, RESERVE_FILE, 1)),
-            opening: Mutex::new(opening),
-        };
-        reserve.lend(disk);
-        reserve
+        let bytes = disk.space().map_or(0, |space| (space.total_bytes / SHARE).min(BYTES_MAX));
+        let file = disk.open(RESERVE_FILE, OpenMode::Create).ok().filter(|_| bytes > 0);
+        let held_bytes = file.as_ref().and_then(|file| file.len().ok()).unwrap_or(0);
+        Reserve { state: Mutex::new(State { file, bytes, held_bytes }) }
     }
 
     /// Lends the blocks if less space than the reserve is free. To be called before the index
     /// writes.
     pub(crate) fn lend(&self, disk: &dyn Disk) {
-        lock(&self.commits).lend(disk);
+        let mut state = lock(&self.state);
+        let is_low = || disk.space().is_ok_and(|space| space.free_bytes < state.bytes);
+        if state.held_bytes > 0
+            && is_low()
+            && let Some(file) = &state.file
+            && file.set_len(0).is_ok()
+        {
+            state.held_bytes = 0;
+        }
     }
 
     /// Takes back what is missing, or as much as is free. To be called after the index has written,
     /// and has freed what it no longer needs.
     pub(crate) fn take_back(&self) {
-        // A commit that fails puts the index out of use: what is scarce goes to the next one first.
-        lock(&self.commits).take_back();
-        lock(&self.opening).take_back();
-    }
-}
-
-impl Blocks {
-    fn open(disk: &dyn Disk, path: &str, factor: u64) -> Blocks {
-        let bytes = disk.space().map_or(0, |space| (space.total_bytes / SHARE).min(BYTES_MAX));
-        let bytes = factor * bytes;
-        let file = disk.open(path, OpenMode::Create).ok().filter(|_| bytes > 0);
-        let held_bytes = file.as_ref().and_then(|file| file.len().ok()).unwrap_or(0);
-        Blocks { file, bytes, held_bytes }
-    }
-
-    fn lend(&mut self, disk: &dyn Disk) {
-        let is_low = || disk.space().is_ok_and(|space| space.free_bytes < self.bytes);
-        if self.held_bytes > 0
-            && is_low()
-            && let Some(file) = &self.file
-            && file.set_len(0).is_ok()
-        {
-            self.held_bytes = 0;
-        }
-    }
-
-    fn take_back(&mut self) {
-        let Some(file) = self.file.clone() else { return };
-        let mut step = self.bytes.saturating_sub(self.held_bytes);
+        let mut state = lock(&self.state);
+        let Some(file) = state.file.clone() else { return };
+        let mut step = state.bytes.saturating_sub(state.held_bytes);
         // Only trying shows that: root may get blocks that the disk does not report as free.
-        while step >= BYTES_MIN.min(self.bytes) && self.held_bytes < self.bytes {
-            let bytes = (self.held_bytes + step).min(self.bytes);
+        while step >= BYTES_MIN.min(state.bytes) && state.held_bytes < state.bytes {
+            let bytes = (state.held_bytes + step).min(state.bytes);
             match file.allocate(bytes) {
-                Ok(()) => self.held_bytes = bytes,
+                Ok(()) => state.held_bytes = bytes,
                 Err(error) => {
                     tracing::debug!(%error, bytes, "no reserve for the cache index");
                     // A part may have been allocated.
-                    let _ = file.set_len(self.held_bytes);
+                    let _ = file.set_len(state.held_bytes);
                     step /= 2;
                 }
             }
@@ -137,9 +104,9 @@ mod tests {
             let disk = SimDisk::new();
             disk.inject(Fault::SpaceBytes(TOTAL_BYTES));
             let others = disk.open("others", OpenMode::Create).unwrap();
-            let mut reserve = Blocks::open(&disk, RESERVE_FILE, 1);
+            let reserve = Reserve::open(&disk);
             for (takes_back, left) in used {
-                let held = reserve.held_bytes;
+                let held = lock(&reserve.state).held_bytes;
                 // The other programs leave this much free, of what the reserve does not have.
                 others.set_len(0).unwrap();
                 others.allocate(TOTAL_BYTES - held - left.min(TOTAL_BYTES - held)).unwrap();
@@ -149,7 +116,7 @@ mod tests {
                 prop_assert_eq!(free_bytes(&disk), free + lent);
                 if takes_back {
                     reserve.take_back();
-                    let now = reserve.held_bytes;
+                    let now = lock(&reserve.state).held_bytes;
                     prop_assert!(now <= OURS && now >= held - lent);
                     let is_all = now == OURS || free_bytes(&disk) < 2 * BYTES_MIN;
                     prop_assert!(is_all, "{now} held, {} free", free_bytes(&disk));
@@ -158,8 +125,8 @@ mod tests {
                 }
             }
             // Another run finds what this one reserved.
-            let held = reserve.held_bytes;
-            prop_assert_eq!(Blocks::open(&disk, RESERVE_FILE, 1).held_bytes, held);
+            let held = lock(&reserve.state).held_bytes;
+            prop_assert_eq!(lock(&Reserve::open(&disk).state).held_bytes, held);
         }
     }
 }

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use larder_io::{Clock, Disk, Fault, OpenMode};
 
-use super::killed::open_in;
 use super::*;
 use crate::{Limits, Marks};
 
@@ -269,31 +268,4 @@ fn a_file_that_the_kernel_writes_takes_writes_beyond_the_stop_mark() {
     bypassed.write(0, b"appended").unwrap();
     assert_eq!(read(&bypassed, 0..8), Some(b"appended".to_vec()));
     assert_eq!(bypassed.dirty_bytes(), 8);
-}
-
-/// A process dies while the index has the blocks of its reserve, and other programs take all that
-/// is free then: the next process opens the index, and keeps what it is given.
-#[test]
-fn the_index_opens_on_a_full_disk_although_its_reserve_was_lent() {
-    for dies_in_a_commit in [false, true] {
-        let disk = SimDisk::new();
-        disk.inject(Fault::SpaceBytes(12 * MIB));
-        let names = |no: u64| (0..200).map(move |at| (1000 * no + at, Some(vec![7; 100])));
-        let cache = open_in(&disk, 1);
-        let mark = cache.put_names(names(1));
-        cache.keep_names(mark).unwrap();
-        cache.put_names(names(2));
-        drop(cache);
-        if dies_in_a_commit {
-            disk.open("reserve", OpenMode::Existing).unwrap().set_len(0).unwrap();
-        }
-        let others = disk.open("others", OpenMode::Create).unwrap();
-        others.allocate(disk.space().unwrap().free_bytes / 4096 * 4096).unwrap();
-        for no in 3..6 {
-            let cache = open_in(&disk, 1);
-            assert_eq!(cache.names().len(), 200 * (no as usize - 1));
-            let mark = cache.put_names(names(no));
-            cache.keep_names(mark).unwrap();
-        }
-    }
 }
