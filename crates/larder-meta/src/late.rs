@@ -1,7 +1,7 @@
 //! Which transactions may be answered before they are durable, and what is held back until then.
 //!
-//! A file that is made in a class that lets it be lost is *volatile* ([`Inode::late`]), and so is a
-//! directory or link that is made so. What touches nothing else is committed late
+//! A file that is made in a class that lets it be lost is *volatile* ([`Inode::late`]); nothing but
+//! a regular file is. What touches nothing else is committed late
 //! ([`crate::engine::Engine::commit_late`]): it survives the end of this process, and a crash of
 //! the machine may undo it, together with all that was committed after it. A sync follows soon, and
 //! any durable commit is one.
@@ -235,7 +235,6 @@ fn changes_content(change: &Change) -> bool {
     !matches!(
         change,
         Change::Remove(_)
-            | Change::RmDir(_)
             | Change::Rename(_)
             | Change::Link(_)
             | Change::Close(_)
@@ -253,19 +252,15 @@ fn is_known(change: &Change) -> bool {
             | Change::Alloc(_)
             | Change::CommitExtents(_)
             | Change::Punch(_)
-            | Change::MkDir(_)
-            | Change::Symlink(_)
-            | Change::MkNod(_)
             | Change::Link(_)
             | Change::Remove(_)
-            | Change::RmDir(_)
             | Change::Rename(_)
             | Change::SetXattr(_)
             | Change::RemoveXattr(_)
     )
 }
 
-/// The directories in which a call makes or removes names.
+/// The directories in which a call that may be late makes or removes names.
 fn parents(change: &Change) -> Vec<FileId> {
     use larder_wire::meta::calls::OpenWhat;
     match change {
@@ -273,12 +268,8 @@ fn parents(change: &Change) -> Vec<FileId> {
             OpenWhat::Create(create) => vec![create.dentry.dir],
             OpenWhat::File(_) | OpenWhat::Name(_) => Vec::new(),
         },
-        Change::MkDir(call) => vec![call.dentry.dir],
-        Change::Symlink(call) => vec![call.dentry.dir],
-        Change::MkNod(call) => vec![call.dentry.dir],
         Change::Link(call) => vec![call.dentry.dir],
         Change::Remove(call) => vec![call.dentry.dir],
-        Change::RmDir(call) => vec![call.dentry.dir],
         Change::Rename(call) => vec![call.from.dir, call.to.dir],
         _ => Vec::new(),
     }

@@ -12,22 +12,14 @@ use crate::shared::Shared;
 impl Shared {
     /// Where something is at the server for the moment.
     pub(crate) fn own_name(&self, no: ObjectNo) -> OsString {
-        format!("{}{}", self.own_names_begin(no), no.0).into()
-    }
-
-    /// How all temporary names of this journal begin: `no` is any object.
-    fn own_names_begin(&self, no: ObjectNo) -> String {
-        let handle = self.state().journal().handle(no);
-        let id: String =
-            handle.as_bytes()[8..12].iter().map(|byte| format!("{byte:02x}")).collect();
-        format!(".larder-{id}-")
+        format!("{}{}", self.state().journal().own_names_begin(), no.0).into()
     }
 
     /// Whether a name at the server is a temporary one, which applications never see.
     pub(crate) fn is_own_name(&self, name: &OsStr) -> bool {
         let name = name.as_bytes();
         name.starts_with(b".larder-")
-            && name.starts_with(self.own_names_begin(ObjectNo(0)).as_bytes())
+            && name.starts_with(self.state().journal().own_names_begin().as_bytes())
     }
 
     /// The server may give an object this temporary name from now on; this survives a crash of the

@@ -398,6 +398,12 @@ impl Journal {
         Handle::new(&bytes)
     }
 
+    /// How the temporary names that this journal gives at the server begin.
+    pub(crate) fn own_names_begin(&self) -> String {
+        let id: String = self.id[..4].iter().map(|byte| format!("{byte:02x}")).collect();
+        format!(".larder-{id}-")
+    }
+
     /// Whether a handle is one of [`Journal::handle`], and of which object; that may be gone.
     pub(crate) fn number_in(&self, handle: &Handle) -> Option<ObjectNo> {
         let rest = handle.as_bytes().strip_prefix(HANDLE_MAGIC)?.strip_prefix(&self.id)?;

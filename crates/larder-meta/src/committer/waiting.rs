@@ -482,8 +482,15 @@ impl Committer {
 
 impl Finished {
     pub(super) fn nobody_asked(ended: Ended) -> Finished {
-        let (sequence, reply, task, copying, disks) = (None, None, None, None, None);
-        Finished { sequence, reply, task, copying, disks, ended, late: 0 }
+        Finished {
+            sequence: None,
+            reply: None,
+            task: None,
+            copying: None,
+            disks: None,
+            ended,
+            late: 0,
+        }
     }
 
     /// It was not committed.

@@ -46,6 +46,14 @@ fn late(rig: &mut Rig, run: impl FnOnce(&mut Rig)) -> usize {
 
 fn ignore<T>(_: T) {}
 
+/// What the next server takes over after a crash of the machine that keeps so many of the commits
+/// that are not durable.
+fn taken_after_crash(rig: &Rig, kept: usize) -> MemoryEngine {
+    let engine = rig.engine.after_crash_of_machine(kept);
+    volume::take(&engine).unwrap();
+    engine
+}
+
 /// Makes, writes and closes a volatile file.
 fn make(rig: &mut Rig, dir: FileId, text: &str) -> FileId {
     let opened = rig.create_volatile(dir, text).unwrap();
@@ -216,8 +224,7 @@ fn blocks_are_cleared_when_their_removal_is_durable() {
     rig.remove(FileId::ROOT, "v").unwrap();
     assert_eq!(rig.disks.take_cleared(MEMORY), 0);
     // The removal is undone.
-    let undone = rig.engine.after_crash_of_machine(0);
-    volume::take(&undone).unwrap();
+    let undone = taken_after_crash(&rig, 0);
     assert_eq!(volume::lost(&undone).unwrap(), BTreeMap::new(), "the file is as it was");
     let inode = undone.view().unwrap().get(&key::inode(file)).unwrap();
     assert!(inode.is_some());
@@ -239,8 +246,7 @@ fn a_crash_leaves_a_volatile_file_whole_lost_or_gone() {
     let late = rig.engine.late();
     assert!(late >= 3);
     for kept in 0..=late {
-        let engine = rig.engine.after_crash_of_machine(kept);
-        volume::take(&engine).unwrap();
+        let engine = taken_after_crash(&rig, kept);
         assert_eq!(crate::check(&engine).unwrap(), [], "{kept}");
         let lost = volume::lost(&engine).unwrap();
         let size = rig.attributes(file).unwrap().size;
@@ -255,8 +261,7 @@ fn a_crash_leaves_a_volatile_file_whole_lost_or_gone() {
     }
     // Durable, but perhaps changed since.
     rig.sync();
-    let engine = rig.engine.after_crash_of_machine(0);
-    volume::take(&engine).unwrap();
+    let engine = taken_after_crash(&rig, 0);
     assert!(volume::lost(&engine).unwrap().contains_key(&file));
     rig.sync_all();
     let rig = rig.crash_of_machine(0);

@@ -39,8 +39,9 @@ const ANSWER_TAKES: Duration = Duration::from_millis(50);
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Waits until the server has what was written, and shows how far that is, for as long as it \
-goes on. If the server says nothing for a second, or the daemon is dead, the mount is taken away without it, within 5 \
-seconds more. What the server lacks then is sent by the next mount with the same cache, and the exit code is 1. With --detach that is what you want, and the exit code is 0.\n\nExample:\n  larder \
+goes on. If the server says nothing for a second, or the daemon is dead, the mount is taken away \
+without it, within 5 seconds more. What the server lacks then is sent by the next mount with the same \
+cache, and the exit code is 1. With --detach that is what you want, and the exit code is 0.\n\nExample:\n  larder \
 umount /mnt\n  larder umount --detach /mnt"
 )]
 pub(crate) struct Args {
@@ -151,8 +152,9 @@ fn end_daemon(runtime: &RuntimeDir, pid: u32) -> Result<()> {
 /// Has the daemon send what the server lacks, and waits while the server answers. The end of the
 /// mount reports what did not get there.
 fn send(socket: &Path) {
-    let shown = Shown::new(false);
-    let mut sending = Sending { socket, shown, heard: heard(socket), changed: Since::now() };
+    // A daemon that does not answer this would not answer the rest.
+    let Some(heard) = heard(socket) else { return };
+    let mut sending = Sending { socket, shown: Shown::new(false), heard, changed: Since::now() };
     let request = Request::Sync { path: PathBuf::new() };
     let _ = call(socket, &request, STANDS_STILL, &mut sending);
 }
@@ -168,18 +170,19 @@ fn heard(socket: &Path) -> Option<u64> {
 struct Sending<'a> {
     socket: &'a Path,
     shown: Shown,
-    heard: Option<u64>,
+    heard: u64,
     changed: Since,
 }
 
 impl Sink for Sending<'_> {
     fn progress(&mut self, progress: Progress) -> bool {
         if self.changed.elapsed() >= STANDS_STILL {
-            let heard = heard(self.socket);
-            if heard == self.heard {
-                return false;
+            match heard(self.socket) {
+                Some(heard) if heard != self.heard => {
+                    (self.heard, self.changed) = (heard, Since::now());
+                }
+                _ => return false,
             }
-            (self.heard, self.changed) = (heard, Since::now());
         }
         self.shown.progress(progress)
     }

@@ -174,16 +174,19 @@ fn gauges_tell_for_how_long_the_oldest_byte_is_unsaved() {
     assert_eq!(gauge("oldest_unsaved_seconds"), 0);
 }
 
+/// A mount with files that were made on this machine, and that the server lacks.
+fn with_unsent_files(server: &Server, paths: impl Iterator<Item = String>, text: &str) -> Mount {
+    let mount = Mount::new(server, &["exclusive", "class=generated"]);
+    fs::create_dir(mount.path("first")).unwrap();
+    paths.for_each(|path| fs::write(mount.path(&path), text).unwrap());
+    mount
+}
+
 /// First they came in one line, of which a command reads no more than a MiB.
 #[test]
 fn all_that_is_unsaved_is_listed_however_much() {
-    let server = Server::start(Kind::Larder);
-    let mount = Mount::new(&server, &["exclusive", "class=generated"]);
-    fs::create_dir(mount.path("first")).unwrap();
-    let names = 3000;
-    for name in 0..names {
-        fs::write(mount.path(&format!("{name:0>250}")), "").unwrap();
-    }
+    let (server, names) = (Server::start(Kind::Larder), 3000);
+    let mount = with_unsent_files(&server, (0..names).map(|name| format!("{name:0>250}")), "");
     let (code, told) = said(&mount, &["status", "--unsaved", "--json"]);
     assert!(code == Some(0) && told.len() > 1 << 20, "{} bytes", told.len());
     let told: Vec<serde_json::Value> = serde_json::from_str(&told).unwrap();
@@ -193,13 +196,8 @@ fn all_that_is_unsaved_is_listed_however_much() {
 /// First it gave up after two seconds, whatever was under way.
 #[test]
 fn unmounting_waits_for_what_the_server_still_takes() {
-    let server = Server::start(Kind::Larder);
-    let mount = Mount::new(&server, &["exclusive", "class=generated"]);
-    fs::create_dir(mount.path("first")).unwrap();
-    let names = 3000;
-    for name in 0..names {
-        fs::write(mount.path(&format!("first/{name}")), "text").unwrap();
-    }
+    let (server, names) = (Server::start(Kind::Larder), 3000);
+    let mount = with_unsent_files(&server, (0..names).map(|name| format!("first/{name}")), "text");
     assert_eq!(
         said(&mount, &["umount", mount.path("").to_str().unwrap()]),
         (Some(0), String::new())
