@@ -41,6 +41,7 @@ mod files;
 mod frames;
 mod greeting;
 mod handle;
+mod hidden;
 mod kdc;
 mod keeping;
 mod kerberos;

@@ -169,6 +169,21 @@ impl Samba {
         ours.filter(|words| words[1].ends_with(&port) && words[3] == established).count()
     }
 
+    /// What is open at the server, for the report of a test that failed.
+    pub fn opens(&self) -> String {
+        let process = self.sandbox.process();
+        let output = Command::new("nsenter")
+            .arg(format!("--pid=/proc/{process}/ns/pid_for_children"))
+            .arg(format!("--mount=/proc/{process}/ns/mnt"))
+            .args(["smbstatus", "--locks", "--configfile"])
+            .arg(self.state.join("conf"))
+            .output();
+        output.map_or_else(
+            |error| format!("no smbstatus: {error}"),
+            |output| String::from_utf8_lossy(&output.stdout).into_owned(),
+        )
+    }
+
     /// What the server has logged.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.state.join("log")).unwrap_or_default()
@@ -285,7 +300,19 @@ impl Samba {
         )
     }
 
-    /// Lets the server continue after [`freeze`](Self::freeze).
+    /// Stops the process that serves the connection that was made last.
+    ///
+    /// # Errors
+    /// [`StartError::Failed`] if the server does not run.
+    pub fn freeze_newest(&mut self) -> Result<(), StartError> {
+        self.sandbox.run(
+            "one=$(pgrep -n -P $child) && kill -STOP $one && \
+             while grep -q '^State:.[^T]' /proc/$one/status; do sleep 0.01; done",
+        )
+    }
+
+    /// Lets the server continue after [`freeze`](Self::freeze) or
+    /// [`freeze_newest`](Self::freeze_newest).
     ///
     /// # Errors
     /// [`StartError::Failed`] if it does not run.

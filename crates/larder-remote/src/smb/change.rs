@@ -13,8 +13,8 @@
 
 use super::attr::Info;
 use super::files::ServerOpen;
-use super::link::{Link, Op};
-use super::names;
+use super::hidden;
+use super::link::Link;
 use super::share::{self, Opened, Seen, Share};
 use super::standing::StandingOpen;
 use super::status::Failure;
@@ -22,12 +22,11 @@ use super::wire::{self, Opening, PREVIOUS};
 use larder_vfs::{
     Access, Attr, Change, Cred, Error, Found, Handle, LookedUp, Made, New, Removal, Result, SetAttr,
 };
-use smb2::msg::create::{CreateDisposition, CreateResponse};
+use smb2::msg::create::CreateDisposition;
 use smb2::types::flags::FileAttributes;
 use smb2::types::status::NtStatus;
 use std::ffi::OsStr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// What was found, or nothing.
 fn or_absent(seen: Result<Seen, Failure>) -> Result<Option<Seen>, Failure> {
@@ -149,7 +148,7 @@ impl Share {
 
     /// Removes a name. `again` says that an earlier try may have done it.
     pub(super) async fn remove(
-        &self,
+        self: &Arc<Share>,
         link: &Arc<Link>,
         cred: &Cred,
         (dir, name): (&Handle, &OsStr),
@@ -175,7 +174,10 @@ impl Share {
         if seen.info.is_readonly() {
             self.clear_readonly(link, path.clone(), &seen.info).await?;
         }
-        let deleted = self.delete(link, path, &seen.info).await;
+        let deleted = match seen.info.is_directory() {
+            true => hidden::delete_directory(link, path).await,
+            false => self.delete_file(link, dir, path, &seen.info).await,
+        };
         if deleted.is_ok() {
             self.paths().removed(dir, &component);
         }
@@ -186,45 +188,6 @@ impl Share {
         deleted?;
         self.give_up(dir).await;
         Ok(Change::default())
-    }
-
-    /// Deletes the object at a path. A name stays until the last open of the file is closed
-    /// (MS-FSA, 2.1.5.4). A client that keeps it open under a lease is asked to close it, and
-    /// waited for. If a client uses it, it gets a hidden name first, which exists until that client
-    /// closes it, so that its own name is free on return.
-    async fn delete(&self, link: &Arc<Link>, path: String, what: &Info) -> Result<(), Failure> {
-        let kind =
-            if what.is_directory() { wire::DIRECTORY_FILE } else { wire::NON_DIRECTORY_FILE };
-        let options = kind | wire::OPEN_REPARSE_POINT;
-        let mut shared = Opening { options, ..Opening::existing(path, wire::DELETE) };
-        match delete_alone(link, &shared).await {
-            Err(Failure::Status(NtStatus::SHARING_VIOLATION)) => (),
-            done => return done,
-        }
-        if !what.is_directory() {
-            tracing::debug!(path = shared.path, "somebody uses a file that is removed");
-            let hidden = self.hidden_path(&shared.path, what);
-            let rename =
-                wire::set(PREVIOUS, wire::RENAME_INFORMATION, wire::target(&hidden, false));
-            if act(link, &shared, vec![rename]).await.is_ok() {
-                shared.path = hidden;
-                // Not in one message with the rename: the Samba process that serves the other
-                // client learns of the new name a moment later, and does not delete the file if it
-                // is closed before that. The other client may be about to close it.
-                match delete_alone(link, &shared).await {
-                    Err(Failure::Status(NtStatus::SHARING_VIOLATION)) => (),
-                    done => return done,
-                }
-            }
-        }
-        act(link, &shared, vec![disposition()]).await
-    }
-
-    /// An unused path beside `path`, in the form in which NFS clients hide removed files.
-    fn hidden_path(&self, path: &str, what: &Info) -> String {
-        let number = self.hidden.fetch_add(1, Ordering::Relaxed);
-        let name = format!(".nfs{:016x}{:04x}{number:08x}", what.file_id, self.mount_id & 0xffff);
-        names::join(path.rsplit_once('\\').map_or("", |(dir, _)| dir), &name)
     }
 
     /// Renames. `again` says that an earlier try may have done it.
@@ -298,7 +261,7 @@ impl Share {
         let options = wire::OPEN_REPARSE_POINT;
         let opening = Opening { options, ..Opening::existing(from.path.clone(), wire::DELETE) };
         let rename = wire::set(PREVIOUS, wire::RENAME_INFORMATION, wire::target(&to.path, true));
-        let renamed = act(link, &opening, vec![rename]).await;
+        let renamed = share::act(link, &opening, vec![rename]).await;
         if renamed.is_ok() {
             let mut paths = self.paths();
             paths.removed(from.dir, &from.component);
@@ -351,7 +314,7 @@ impl Share {
         self.close_known(to.dir, &to.component, target).await;
         if target.is_directory() {
             self.drain(link).await;
-            self.delete(link, to.path.clone(), target).await?;
+            hidden::delete_directory(link, to.path.clone()).await?;
         } else if target.is_readonly() {
             self.clear_readonly(link, to.path.clone(), target).await?;
         }
@@ -359,11 +322,15 @@ impl Share {
         Ok(())
     }
 
-    /// Closes what we have open of a file.
+    /// Closes what we have open of a file, and waits for the closes that other tasks have begun: no
+    /// caller waits for those, so they may be sent later than what follows here.
     async fn close_known(&self, dir: &Handle, component: &str, info: &Info) {
         let by_name = self.paths().child(dir, component);
         for handle in self.handle(info).into_iter().chain(by_name) {
             self.close_file(&handle).await;
+            if let Some(link) = self.channel(&handle).link() {
+                link.closed().await;
+            }
         }
     }
 
@@ -471,26 +438,4 @@ async fn make(link: &Arc<Link>, new: &New, opening: Opening) -> Result<MadeAt, F
     };
     let Opened { open, info, created, .. } = opened;
     Ok(MadeAt { info, created, open: Some(open) })
-}
-
-/// Has a file deleted when it is closed.
-fn disposition() -> Op {
-    wire::set(PREVIOUS, wire::DISPOSITION_INFORMATION, vec![1])
-}
-
-/// Deletes a file that no other client has open, or that other clients are asked to close.
-async fn delete_alone(link: &Arc<Link>, shared: &Opening) -> Result<(), Failure> {
-    let alone = Opening { alone: true, ..shared.clone() };
-    act(link, &alone, vec![disposition()]).await
-}
-
-/// Opens, does these things and closes, in one message.
-async fn act(link: &Arc<Link>, opening: &Opening, things: Vec<Op>) -> Result<(), Failure> {
-    let mut ops = vec![opening.op()];
-    ops.extend(things);
-    ops.push(wire::close(PREVIOUS));
-    let mut replies = link.chain(ops).await?.into_iter();
-    replies.next().ok_or(Failure::Lost)?.read::<CreateResponse>()?;
-    // The last one is that of the close.
-    replies.try_for_each(|reply| reply.check())
 }

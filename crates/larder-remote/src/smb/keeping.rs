@@ -8,7 +8,7 @@
 //! If the file has a lease, the open with which it was granted is kept, which costs no request.
 //!
 //! An open also keeps the name of a file that another client removes, until it is closed (MS-FSA,
-//! 2.1.5.4). Our own removals give the file another name first ([`super::change`]).
+//! 2.1.5.4). Our own removals give the file another name first ([`super::hidden`]).
 //!
 //! When the connection is lost, these opens are lost, and made again by path.
 

@@ -4,14 +4,12 @@
 use super::attr::Info;
 use super::link::{Link, Reply, garbled};
 use super::names;
-use super::share::Share;
+use super::share::{self, Opened, Share};
 use super::status::Failure;
 use super::wire::{self, Opening, PREVIOUS};
 use larder_vfs::{Access, Cookie, Cred, Error, Handle, Listed, Listing, Result};
-use smb2::msg::create::CreateResponse;
 use smb2::msg::directory_info::parse_entries;
 use smb2::msg::query_directory::{FileInformationClass, QueryDirectoryResponse};
-use smb2::msg::query_info::QueryInfoResponse;
 use smb2::types::status::NtStatus;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{Arc, PoisonError};
@@ -53,24 +51,17 @@ impl Share {
         let options = wire::DIRECTORY_FILE;
         let opening = Opening { options, ..Opening::existing(self.path(dir)?, wire::READ) };
         // Most directories fit into one reply, and the second reply reports the end.
-        let ops = vec![
-            opening.op(),
-            wire::query(PREVIOUS),
-            wire::list(PREVIOUS, wire::ANSWER_BYTES),
-            wire::list(PREVIOUS, wire::ANSWER_BYTES),
-        ];
-        let mut replies = link.chain(ops).await?.into_iter();
-        let mut next = || replies.next().ok_or(Failure::Lost);
-        let opened = match next()?.read::<CreateResponse>() {
+        let pages = || [(); 2].map(|()| wire::list(PREVIOUS, wire::ANSWER_BYTES)).into();
+        let (Opened { open, info, .. }, replies) = match share::open_and(link, opening, pages).await
+        {
             Err(Failure::Status(NtStatus::NOT_A_DIRECTORY)) => {
                 return Err(Failure::Is(Error::NotDirectory));
             }
             opened => opened.map_err(|failure| self.gone(dir, failure))?,
         };
-        let open = super::files::ServerOpen::new(Arc::clone(link), opened.file_id, wire::READ);
-        let seen = next()?.read::<QueryInfoResponse>()?;
-        let info = Info::parse(&seen.output_buffer).map_err(garbled)?;
         self.verify(dir, &info)?;
+        let mut replies = replies.into_iter();
+        let mut next = || replies.next().ok_or(Failure::Lost);
         let mut entries = Vec::new();
         let mut more = self.take(dir, &next()?, &mut entries)?;
         more = more && self.take(dir, &next()?, &mut entries)?;

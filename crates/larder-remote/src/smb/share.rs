@@ -6,7 +6,7 @@ use super::channel::Channel;
 use super::connector::Connector;
 use super::files::{File, Files, Moment, ServerOpen};
 use super::frames::LeaseKey;
-use super::link::{Link, garbled};
+use super::link::{Link, Op, Reply, garbled};
 use super::locked::LockedFiles;
 use super::mount::MountOptions;
 use super::moves::{Move, Moves, Stay};
@@ -323,26 +323,59 @@ pub(super) async fn look(link: &Arc<Link>, opening: Opening) -> Result<Seen, Fai
     Ok(Seen { info, maximal })
 }
 
+/// Opens, does these things and closes, in one message.
+pub(super) async fn act(
+    link: &Arc<Link>,
+    opening: &Opening,
+    things: Vec<Op>,
+) -> Result<(), Failure> {
+    let mut ops = vec![opening.op()];
+    ops.extend(things);
+    ops.push(wire::close(PREVIOUS));
+    let mut replies = link.chain(ops).await?.into_iter();
+    replies.next().ok_or(Failure::Lost)?.read::<CreateResponse>()?;
+    // The last one is that of the close.
+    replies.try_for_each(|reply| reply.check())
+}
+
 /// Opens and describes. If the caller gives up, the open is closed as soon as it is made, and
 /// [`Link::closed_all`] waits for that.
 pub(super) async fn open(link: &Arc<Link>, opening: Opening) -> Result<Opened, Failure> {
+    Ok(open_and(link, opening, Vec::new).await?.0)
+}
+
+/// A file that was opened, and the replies to further requests.
+type OpenedAnd = Result<(Opened, Vec<Reply>), Failure>;
+
+/// The same, with `further` requests in that message, whose replies are returned.
+pub(super) async fn open_and(
+    link: &Arc<Link>,
+    opening: Opening,
+    further: fn() -> Vec<Op>,
+) -> OpenedAnd {
     let own = Arc::clone(link);
     let opening = link.runtime().spawn(async move {
-        let mut replies = own.chain(vec![opening.op(), wire::query(PREVIOUS)]).await?;
+        let ops = |opening: &Opening| {
+            let mut ops = vec![opening.op(), wire::query(PREVIOUS)];
+            ops.extend(further());
+            ops
+        };
+        let mut replies = own.chain(ops(&opening)).await?;
         let refused = replies.first().is_some_and(|one| one.status == NtStatus::INVALID_PARAMETER);
         if let (true, Some(_)) = (refused, opening.lease) {
             // The key is in use under another name of the file.
             let opening = Opening { lease: None, ..opening };
-            replies = own.chain(vec![opening.op(), wire::query(PREVIOUS)]).await?;
+            replies = own.chain(ops(&opening)).await?;
         }
-        let [created, seen] = &replies[..] else { return Err(Failure::Lost) };
-        let created = created.read::<CreateResponse>()?;
+        let mut replies = replies.into_iter();
+        let created = replies.next().ok_or(Failure::Lost)?.read::<CreateResponse>()?;
         let open = ServerOpen::new(own, created.file_id, opening.access);
         let is_new = created.create_action == CreateAction::FileCreated;
-        let info = seen.read::<QueryInfoResponse>()?;
+        let info = replies.next().ok_or(Failure::Lost)?.read::<QueryInfoResponse>()?;
         let info = Info::parse(&info.output_buffer).map_err(garbled)?;
         let (lease, maximal) = wire::granted(&created.create_contexts);
-        Ok(Opened { open, info, lease, maximal, created: is_new })
+        let opened = Opened { open, info, lease, maximal, created: is_new };
+        Ok((opened, replies.collect()))
     });
     let mut awaited = Awaited { link, opening: Some(opening) };
     let opened = awaited.opening.as_mut().expect("it is taken when it is dropped").await;
@@ -353,14 +386,14 @@ pub(super) async fn open(link: &Arc<Link>, opening: Opening) -> Result<Opened, F
 /// An open that is being made, until its caller has it.
 struct Awaited<'a> {
     link: &'a Arc<Link>,
-    opening: Option<JoinHandle<Result<Opened, Failure>>>,
+    opening: Option<JoinHandle<OpenedAnd>>,
 }
 
 impl Drop for Awaited<'_> {
     fn drop(&mut self) {
         let Some(opening) = self.opening.take() else { return };
         self.link.close_given_up(async {
-            if let Ok(Ok(opened)) = opening.await {
+            if let Ok(Ok((opened, _))) = opening.await {
                 opened.open.close_alone().await;
             }
         });

@@ -5,7 +5,7 @@ use super::proxy::behind_a_proxy;
 use super::setup::{GIVE_BACK_MAX, Setup, eventually, options, pattern, serve};
 use larder_remote::smb::MountOptions;
 use larder_rpc::{ConnectionSnapshot, Recovery};
-use larder_vfs::{Error, Handle, New, Remote, Removal, SetAttr, Stability};
+use larder_vfs::{Error, Handle, Intent, New, Remote, Removal, SetAttr, Stability};
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::sync::Arc;
@@ -216,7 +216,7 @@ async fn own_requests_by_other_connections_wait_for_no_lease() {
         let other = setup.find(&moved).await.unwrap();
         setup.access(&other).await.lease.expect("a lease");
         setup.smb.remove(cred, root, OsStr::new(&moved), Removal::File).await.unwrap();
-        assert!(!setup.dir.path().join(&moved).exists(), "nothing of ours keeps it");
+        setup.is_gone(&moved);
         assert!(start.elapsed() < GIVE_BACK_MAX, "{name}: {:?}", start.elapsed());
     }
 }
@@ -255,13 +255,45 @@ async fn directories_are_renamed_and_removed_with_all_that_was_open_in_them() {
             setup.access(&dir).await.lease.expect("a watch");
             use_it(file).await;
             setup.smb.remove(cred, &dir, name.as_ref(), what).await.unwrap();
-            assert!(!setup.dir.path().join("dir").join(name).exists(), "{name} is still there");
+            setup.is_gone(&format!("dir/{name}"));
         }
         list(&dir).await;
         setup.smb.remove(cred, root, "dir".as_ref(), Removal::Directory).await.unwrap();
-        assert!(!setup.dir.path().join("dir").exists());
+        setup.is_gone("dir");
     }
     assert_eq!(breaks(&setup), 0);
+}
+
+/// Closes for which no caller waits are sent later than the removal that follows them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_name_is_free_when_its_removal_returns_though_own_closes_are_late() {
+    for connections in [1, 3] {
+        let change = |options: &mut MountOptions| {
+            (options.leases, options.connections) = (false, connections);
+        };
+        let (setup, proxy) = behind_a_proxy(|_| (), change).await;
+        let (cred, root) = (&setup.cred, &setup.root);
+        proxy.overtakes_closes.store(true, Ordering::SeqCst);
+        let dir = setup.make("dir", New::Directory).await.unwrap();
+        setup.smb.readdir(cred, &dir, Default::default(), 4096).await.unwrap();
+        setup.smb.remove(cred, root, "dir".as_ref(), Removal::Directory).await.unwrap();
+        setup.is_gone("dir");
+        for name in ["removed", "replaced"] {
+            let file = setup.file(name, b"x").await;
+            drop(setup.smb.open(cred, &file, Intent::READ).await.unwrap().token.expect("a token"));
+            if name == "removed" {
+                setup.smb.remove(cred, root, name.as_ref(), Removal::File).await.unwrap();
+            } else {
+                setup.file("other", b"y").await;
+                setup
+                    .smb
+                    .rename(cred, (root, "other".as_ref()), (root, name.as_ref()))
+                    .await
+                    .unwrap();
+            }
+        }
+        assert_eq!(setup.names(), ["replaced"], "{}", setup.server.opens());
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

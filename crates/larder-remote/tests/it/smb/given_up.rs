@@ -3,7 +3,7 @@
 use super::proxy::behind_a_proxy;
 use super::setup::{Setup, eventually};
 use bytes::Bytes;
-use larder_remote::smb::MountOptions;
+use larder_remote::smb::{MountOptions, Smb};
 use larder_testkit::SambaOptions;
 use larder_vfs::{
     Access, Deadline, Error, Handle, Intent, New, Remote, Removal, SetAttr, Stability,
@@ -97,7 +97,7 @@ fn calls() -> Vec<(&'static str, Begin)> {
 
 /// Lets a call go on until it has waited so many times, and gives it up. Returns whether it has
 /// ended by then.
-async fn give_up_after(mut waits: u32, mut call: Call<'_>) -> bool {
+pub(super) async fn give_up_after(mut waits: u32, mut call: Call<'_>) -> bool {
     std::future::poll_fn(|context| match call.as_mut().poll(context) {
         Poll::Ready(_) => Poll::Ready(true),
         Poll::Pending if waits == 0 => Poll::Ready(false),
@@ -107,6 +107,11 @@ async fn give_up_after(mut waits: u32, mut call: Call<'_>) -> bool {
         }
     })
     .await
+}
+
+/// Requests that are not answered yet.
+pub(super) fn in_flight(smb: &Smb) -> u64 {
+    smb.stats().connections.iter().map(|one| one.in_flight).sum()
 }
 
 impl Setup {
@@ -156,11 +161,8 @@ impl Setup {
         let is_empty = || std::fs::read_dir(&on_disk).unwrap().next().is_none();
         eventually("all names are gone", is_empty).await;
         self.smb.remove(cred, root, moved.as_ref(), Removal::Directory).await.unwrap();
-        eventually("all is answered", || self.in_flight() == 0).await;
-    }
-
-    fn in_flight(&self) -> u64 {
-        self.smb.stats().connections.iter().map(|one| one.in_flight).sum()
+        self.comes_to(&[]).await;
+        eventually("all is answered", || in_flight(&self.smb) == 0).await;
     }
 
     fn reconnects(&self) -> u64 {

@@ -1,6 +1,7 @@
 //! Files that are open here are kept open at the server: they are found again, and keep their
 //! identity.
 
+use super::given_up::{give_up_after, in_flight};
 use super::setup::{Setup, eventually, mount, options};
 use bytes::Bytes;
 use larder_remote::smb::Smb;
@@ -18,14 +19,6 @@ impl Setup {
         let mut options = options(&self.server);
         options.leases = leases;
         mount(&options).await
-    }
-
-    fn names(&self) -> Vec<String> {
-        let entries = std::fs::read_dir(self.dir.path()).unwrap();
-        let name = |entry: std::io::Result<std::fs::DirEntry>| entry.unwrap().file_name();
-        let mut names: Vec<_> = entries.map(|entry| name(entry).into_string().unwrap()).collect();
-        names.sort();
-        names
     }
 }
 
@@ -99,7 +92,59 @@ async fn a_name_is_free_when_its_removal_returns_though_the_file_is_in_use() {
         let new = setup.file("file", b"new").await;
         assert_ne!(new, file);
         drop(kept);
-        eventually("the hidden name is gone", || setup.names() == ["file"]).await;
+        setup.comes_to(&["file"]).await;
+    }
+}
+
+/// The process of Samba that serves the other client learns of the hidden name only after that
+/// client has closed the file.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hidden_name_goes_though_the_server_learns_of_it_late() {
+    let mut setup = Setup::new(|_| (), |options| options.leases = false).await;
+    let other = setup.another(false).await;
+    let (cred, root) = (setup.cred.clone(), setup.root.clone());
+    for round in 0..3 {
+        let file = setup.file("file", b"in use").await;
+        other.lookup(&cred, &root, "file".as_ref()).await.unwrap().found.unwrap();
+        let kept = other.open(&cred, &file, Intent::READ).await.unwrap().token.expect("a token");
+        setup.server.freeze_newest().unwrap();
+        let sent = other.stats().connections[0].offered;
+        drop(kept);
+        eventually("it is closed", || other.stats().connections[0].offered > sent).await;
+        setup.smb.remove(&cred, &root, "file".as_ref(), Removal::File).await.unwrap();
+        assert!(setup.names()[0].starts_with(".nfs"), "round {round}: {:?}", setup.names());
+        setup.server.thaw().unwrap();
+        setup.comes_to(&[]).await;
+    }
+}
+
+/// A removal is given up at each point at which it waits, while another client uses the file.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_removal_that_is_given_up_leaves_no_hidden_name() {
+    let setup = Setup::new(|_| (), |options| options.leases = false).await;
+    let (cred, root) = (&setup.cred, &setup.root);
+    let other = setup.another(false).await;
+    for waits in 0.. {
+        let file = setup.file("file", b"in use").await;
+        other.lookup(cred, root, "file".as_ref()).await.unwrap().found.unwrap();
+        let kept = other.open(cred, &file, Intent::READ).await.unwrap().token.expect("a token");
+        let removal = setup.smb.remove(cred, root, "file".as_ref(), Removal::File);
+        let has_ended = give_up_after(waits, Box::pin(async { removal.await.map(drop) })).await;
+        println!("given up after {waits}");
+        eventually("all is answered", || in_flight(&setup.smb) == 0).await;
+        drop(kept);
+        let is_hidden = |name: &String| name.starts_with(".nfs");
+        eventually("the hidden name is gone", || !setup.names().iter().any(is_hidden)).await;
+        if has_ended {
+            assert!(waits > 3 && setup.names().is_empty());
+            break;
+        }
+        // It may not have begun.
+        match setup.smb.remove(cred, root, "file".as_ref(), Removal::File).await {
+            Ok(_) | Err(Error::NotFound) => (),
+            Err(error) => panic!("given up after {waits}: {error}"),
+        }
+        setup.comes_to(&[]).await;
     }
 }
 
@@ -151,7 +196,7 @@ async fn under_a_lease_a_file_is_kept_open_without_a_request() {
     assert_eq!(setup.read(&file, 0, 9).await, "two");
     drop(kept);
     other.remove(cred, root, "moved".as_ref(), Removal::File).await.unwrap();
-    eventually("the name is gone", || setup.names().is_empty()).await;
+    setup.comes_to(&[]).await;
 }
 
 /// A file with several names is found by a remaining one, even if the name by which it was opened

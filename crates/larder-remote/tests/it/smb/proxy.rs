@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{Mutex, mpsc, watch};
 use tokio::time::{Instant, interval_at};
 
 /// Forwards bytes to the server, until the test cuts it.
@@ -22,6 +22,9 @@ pub(super) struct Proxy {
     pub(super) swallows: Arc<AtomicBool>,
     /// Each CLOSE that is a message of its own, and what follows it on its connection, is delayed.
     pub(super) holds_closes: Arc<AtomicBool>,
+    /// Each CLOSE that is a message of its own is delayed, and overtaken by what follows it: a
+    /// client makes closes in the background, and may send them late.
+    pub(super) overtakes_closes: Arc<AtomicBool>,
     /// The number of the connection, from 1, on which every message to the server is delayed.
     pub(super) slow: Arc<AtomicUsize>,
 }
@@ -50,16 +53,32 @@ fn changes_a_name(message: &[u8]) -> bool {
     }
 }
 
-/// Forwards messages of the client, and bytes of the server, until one side ends. A message is
-/// delayed if `is_held`, which is told whether it is a CLOSE.
+/// What happens to a message on its way to the server.
+enum Path {
+    Straight,
+    /// It arrives later, and so does what follows it.
+    Slow,
+    /// It arrives later, and what follows it does not.
+    Overtaken,
+}
+
+/// A pause of a slow path to the server: the test shows what may overtake it.
+async fn pause() {
+    interval_at(Instant::now() + HELD, HELD).tick().await;
+}
+
+/// Forwards messages of the client, and bytes of the server, until one side ends. The path of a
+/// message depends on whether it is a CLOSE.
 async fn carry(
     ours: &mut TcpStream,
     theirs: &mut TcpStream,
     swallows: &AtomicBool,
-    is_held: impl Fn(bool) -> bool,
+    path: impl Fn(bool) -> Path,
 ) -> std::io::Result<()> {
-    let ((mut from_us, mut to_us), (mut from_them, mut to_them)) = (ours.split(), theirs.split());
+    let ((mut from_us, mut to_us), (mut from_them, to_them)) = (ours.split(), theirs.split());
     let silent = AtomicBool::new(false);
+    let to_them = Mutex::new(to_them);
+    let (overtaken, mut late) = mpsc::unbounded_channel::<Vec<u8>>();
     let there = async {
         loop {
             let mut message = from_us.read_u32().await?.to_be_bytes().to_vec();
@@ -69,13 +88,23 @@ async fn carry(
             if changes_a_name(&message[4..]) && swallows.swap(false, Ordering::SeqCst) {
                 silent.store(true, Ordering::SeqCst);
             }
-            let is_close = message.get(16..18) == Some(&[6, 0]);
-            if is_held(is_close) {
-                // A slow path to the server: the test shows what may overtake it.
-                interval_at(Instant::now() + HELD, HELD).tick().await;
+            match path(message.get(16..18) == Some(&[6, 0])) {
+                Path::Straight => (),
+                Path::Slow => pause().await,
+                Path::Overtaken => {
+                    overtaken.send(message).unwrap();
+                    continue;
+                }
             }
-            to_them.write_all(&message).await?;
+            to_them.lock().await.write_all(&message).await?;
         }
+    };
+    let there_late = async {
+        while let Some(message) = late.recv().await {
+            pause().await;
+            to_them.lock().await.write_all(&message).await?;
+        }
+        Ok(())
     };
     let back = async {
         let mut bytes = vec![0; 1 << 16];
@@ -89,7 +118,7 @@ async fn carry(
             }
         }
     };
-    tokio::select! { ended = there => ended, ended = back => ended }
+    tokio::select! { ended = there => ended, ended = there_late => ended, ended = back => ended }
 }
 
 async fn proxy(server: &Samba) -> Proxy {
@@ -103,6 +132,8 @@ async fn proxy(server: &Samba) -> Proxy {
     let (first, holds) = (Arc::clone(&spared), Arc::clone(&holds_closes));
     let slow = Arc::<AtomicUsize>::default();
     let slowed = Arc::clone(&slow);
+    let overtakes_closes = Arc::<AtomicBool>::default();
+    let overtakes = Arc::clone(&overtakes_closes);
     tokio::spawn(async move {
         let mut number = 0;
         while let Ok((mut ours, _)) = listener.accept().await {
@@ -111,25 +142,31 @@ async fn proxy(server: &Samba) -> Proxy {
             }
             let (mut cut, swallow, first) = (cut.clone(), Arc::clone(&swallow), Arc::clone(&first));
             let (holds, slowed) = (Arc::clone(&holds), Arc::clone(&slowed));
+            let overtakes = Arc::clone(&overtakes);
             let now = *cut.borrow_and_update();
             number += 1;
             let number = number;
             tokio::spawn(async move {
                 let mut theirs = TcpStream::connect(address).await.unwrap();
                 let due = cut.wait_for(|cuts| *cuts > now && number > first.load(Ordering::SeqCst));
-                let is_held = |is_close| {
+                let path = |is_close| {
                     let is_slow = slowed.load(Ordering::SeqCst) == number;
-                    is_slow || is_close && holds.load(Ordering::SeqCst)
+                    match is_close {
+                        true if overtakes.load(Ordering::SeqCst) => Path::Overtaken,
+                        true if holds.load(Ordering::SeqCst) => Path::Slow,
+                        _ if is_slow => Path::Slow,
+                        _ => Path::Straight,
+                    }
                 };
                 tokio::select! {
-                    _ = carry(&mut ours, &mut theirs, &swallow, is_held) => (),
+                    _ = carry(&mut ours, &mut theirs, &swallow, path) => (),
                     // The server does not hear of it.
                     _ = due => std::mem::forget(theirs),
                 }
             });
         }
     });
-    Proxy { port, cuts, spared, refuses, swallows, holds_closes, slow }
+    Proxy { port, cuts, spared, refuses, swallows, holds_closes, overtakes_closes, slow }
 }
 
 pub(super) async fn behind_a_proxy(

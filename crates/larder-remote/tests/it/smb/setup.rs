@@ -94,6 +94,27 @@ impl Setup {
         self.smb.read(&self.cred, file, None, offset, len).await.unwrap().data
     }
 
+    /// The names on the server's disk.
+    pub(super) fn names(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(self.dir.path()).unwrap();
+        let name = |entry: std::io::Result<std::fs::DirEntry>| entry.unwrap().file_name();
+        let mut names: Vec<_> = entries.map(|entry| name(entry).into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    /// Waits until the server's disk has only these names.
+    pub(super) async fn comes_to(&self, names: &[&str]) {
+        let describe = || format!("{:?}, not {names:?}\n{}", self.names(), self.server.opens());
+        eventually_or(describe, || self.names() == names).await;
+    }
+
+    /// At the server's disk there is no such name.
+    pub(super) fn is_gone(&self, path: &str) {
+        let is_there = self.dir.path().join(path).exists();
+        assert!(!is_there, "{path} is still there\n{}", self.server.opens());
+    }
+
     pub(super) async fn access(&self, file: &Handle) -> Judged {
         self.smb.access(&self.cred, file, Access::READ).await.unwrap()
     }
@@ -139,6 +160,10 @@ impl Setup {
 
 /// Waits for a condition that no notification announces.
 pub(super) async fn eventually(what: &str, holds: impl Fn() -> bool) {
+    eventually_or(|| what.to_owned(), holds).await;
+}
+
+async fn eventually_or(what: impl Fn() -> String, holds: impl Fn() -> bool) {
     let mut ticks = tokio::time::interval(Duration::from_millis(10));
     for _ in 0..6000 {
         if holds() {
@@ -146,7 +171,7 @@ pub(super) async fn eventually(what: &str, holds: impl Fn() -> bool) {
         }
         ticks.tick().await;
     }
-    panic!("{what}: not after 60 s");
+    panic!("not after 60 s: {}", what());
 }
 
 pub(super) fn pattern(length: usize) -> Vec<u8> {
