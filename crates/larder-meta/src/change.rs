@@ -83,6 +83,8 @@ changes! {
     EndSession, |call| Bearer::Session(call.session);
     GetCaps, |call| Bearer::Session(call.session);
     Look, |call| Bearer::Session(call.session);
+    Lookup, |call| Bearer::Session(call.session);
+    ReadDir, |call| Bearer::Session(call.session);
     TestLock, |call| Bearer::Session(call.session);
     AwaitLock, |call| Bearer::Session(call.session);
     ForgoLock, |call| Bearer::Session(call.session);

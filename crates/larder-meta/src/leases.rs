@@ -20,6 +20,7 @@ pub(crate) mod demands;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
+use larder_wire::meta::calls::Entries;
 use larder_wire::meta::words::{FileId, LeaseGiven, LeaseKind, LeaseNumber, Returned, SessionId};
 
 /// Most leases of one session. Beyond them it gets no more.
@@ -121,6 +122,22 @@ impl Leases {
     pub(crate) fn others_have_some(&self, session: SessionId) -> bool {
         let mut all = self.held.keys().chain(&self.from_before);
         all.any(|other| *other != session)
+    }
+
+    /// The session that has a write lease on a file.
+    pub(crate) fn alone(&self, file: FileId) -> Option<SessionId> {
+        let is_alone = |lease: &&Lease| lease.kind == LeaseKind::Write;
+        Some(self.files.get(&file)?.iter().find(is_alone)?.session)
+    }
+
+    /// Leaves out what a listing tells a session of files whose bytes another one alone may know:
+    /// whoever wants to know looks at the file, and waits for them.
+    pub(crate) fn hide_others(&self, session: SessionId, mut listed: Entries) -> Entries {
+        let is_others = |file| self.alone(file).is_some_and(|of| of != session);
+        for entry in listed.entries.0.iter_mut().filter(|entry| is_others(entry.file)) {
+            entry.attributes = None;
+        }
+        listed
     }
 
     /// How many leases sessions have, and how many calls wait for leases to be returned.

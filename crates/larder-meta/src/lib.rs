@@ -20,10 +20,11 @@
 //!
 //! In the code: `rights` checks rights; `names`, `attributes`, `xattrs` and `data` are the
 //! functions of calls, `store` the records; `slots`, `opens`, `issued`, `leases`, `locks` and
-//! `sessions` are the server's state besides them; `in_place` tracks sessions that may have
-//! uncommitted writes in place; `resilver` finds what disks have missed; `destage` orders what is
-//! due on other disks than memory disks; `late` tells what may be durable after its answer; `live`
-//! combines calls and this state, `committer` gives calls their order, `server` their threads.
+//! `sessions` are the server's state besides them; `alone` has what calls that only read must know
+//! of it; `in_place` tracks sessions that may have uncommitted writes in place; `resilver` finds
+//! what disks have missed; `destage` orders what is due on other disks than memory disks; `late`
+//! tells what may be durable after its answer; `live` combines calls and this state, `committer`
+//! gives calls their order, `server` their threads.
 //!
 //! Absent on purpose: file data, a second server at a time.
 
@@ -34,6 +35,7 @@
 #![forbid(unsafe_code)]
 
 mod activity;
+mod alone;
 mod attributes;
 mod change;
 mod channels;

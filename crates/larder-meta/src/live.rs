@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use larder_wire::meta::calls::{
-    Alloc, CommitExtents, FileChanged, GetCaps, LayoutGiven, Look, LookAt, LookedAt, Open, Opened,
-    Preallocate, ReturnLease, SessionGiven,
+    Alloc, CommitExtents, Entries, FileChanged, GetCaps, LayoutGiven, Look, LookAt, LookedAt, Open,
+    Opened, Preallocate, ReadDir, ReturnLease, SessionGiven,
 };
 use larder_wire::meta::words::{
     ByteRange, FileId, Kind, LeaseGiven, LeaseKind, Medium, Mode, OpenId, Seen, SessionId,
@@ -19,6 +19,7 @@ use larder_wire::meta::{SLOTS_MAX, Status};
 use larder_wire::xdr::Array;
 
 use crate::activity::Activity;
+use crate::alone::Alone;
 use crate::change::{Change, Reply};
 use crate::channels::Recaller;
 use crate::data;
@@ -30,7 +31,7 @@ use crate::in_place::{InPlace, Mark};
 use crate::inode::{self, Body};
 use crate::issued::{Table, Taken};
 use crate::late::Late;
-use crate::leases::{Action, CallNumber, Demand, Event, Leases};
+use crate::leases::{Action, Event, Leases};
 use crate::leaving::Leaving;
 use crate::locks::Locks;
 use crate::names;
@@ -49,6 +50,7 @@ use crate::{attributes, xattrs};
 mod copying;
 pub(crate) mod destaging;
 mod lateness;
+mod leasing;
 mod locking;
 mod memory;
 mod opening;
@@ -80,6 +82,8 @@ pub(crate) struct Live {
     opens: Opens,
     issued: Table,
     leases: Leases,
+    /// Those for writing, as others read it.
+    alone: Arc<Alone>,
     locks: Locks,
     recaller: Arc<dyn Recaller>,
     /// Actions for leases that are to be carried out.
@@ -142,6 +146,7 @@ impl Live {
             opens,
             issued: Table::default(),
             leases,
+            alone: Arc::default(),
             locks,
             recaller,
             actions: Vec::new(),
@@ -164,26 +169,16 @@ impl Live {
 
     /// An event of leases. [`Live::take_actions`] returns what follows.
     pub(crate) fn on_lease(&mut self, event: Event) {
+        let about = match &event {
+            Event::Returned { returned, .. } => Some(returned.file),
+            Event::Gone { file } => Some(*file),
+            _ => None,
+        };
+        if let Event::Ended { session } = &event {
+            self.alone.forget(*session);
+        }
         self.actions.append(&mut self.leases.apply(event));
-    }
-
-    /// A call makes its demands. Returns whether it may be carried out now.
-    pub(crate) fn demand(
-        &mut self,
-        call: CallNumber,
-        session: SessionId,
-        demands: Vec<Demand>,
-        now: Instant,
-    ) -> bool {
-        let actions = self.leases.apply(Event::Demanded { call, session, demands, now });
-        let goes = actions.contains(&Action::Go(call));
-        self.actions.extend(actions.into_iter().filter(|action| *action != Action::Go(call)));
-        goes
-    }
-
-    /// The actions for leases since the last call of this.
-    pub(crate) fn take_actions(&mut self) -> Vec<Action> {
-        std::mem::take(&mut self.actions)
+        about.into_iter().for_each(|file| self.alone.set(file, self.leases.alone(file)));
     }
 
     /// The server's activity.
@@ -195,11 +190,6 @@ impl Live {
         destaging.yielded_bytes = self.yielding.moved_bytes();
         let (leaving, instead) = (self.leaving.progress(now), self.noticed.shown());
         Activity { sessions, leases, calls_waiting, resilvering, destaging, instead, leaving }
-    }
-
-    /// Whether another session may have a lease on anything.
-    pub(crate) fn others_have_leases(&self, session: SessionId) -> bool {
-        self.leases.others_have_some(session)
     }
 
     /// The capabilities that ended since the last call of this, including these: to be revoked at
@@ -284,6 +274,8 @@ impl Live {
             }
             Change::ReturnLease(call) => Reply::of(&self.return_leases(request.session, call)),
             Change::Look(call) => Reply::of(&self.look(txn, request, moment, call)),
+            Change::Lookup(call) => Reply::of(&names::lookup(txn, request.caller, &call.dentry)),
+            Change::ReadDir(call) => Reply::of(&self.list(txn, request, call)),
             Change::Lock(call) => Reply::of(&self.lock(txn, request, moment, call)),
             Change::TestLock(call) => Reply::of(&self.test_lock(txn, call)),
             Change::AwaitLock(call) => Reply::of(&self.await_lock(txn, moment, call)),
@@ -407,7 +399,10 @@ impl Live {
             return None;
         }
         match self.leases.apply(Event::Asked { session, file, kind })[..] {
-            [Action::Give(given)] => Some(given),
+            [Action::Give(given)] => {
+                self.alone.set(file, self.leases.alone(file));
+                Some(given)
+            }
             _ => None,
         }
     }
@@ -417,6 +412,11 @@ impl Live {
             self.on_lease(Event::Returned { session, returned: *returned });
         }
         Ok(())
+    }
+
+    fn list(&self, txn: &Txn<'_>, by: &Request<'_>, call: &ReadDir) -> Result<Entries, Status> {
+        let listed = names::list(txn, by.caller, call)?;
+        Ok(self.leases.hide_others(by.session, listed))
     }
 
     fn close(&mut self, txn: &mut Txn<'_>, session: SessionId, open: OpenId) -> Result<(), Status> {

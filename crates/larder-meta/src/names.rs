@@ -16,7 +16,7 @@ mod making;
 mod removing;
 mod renaming;
 
-pub(crate) use entries::{lookup, read_link};
+pub(crate) use entries::{is_dots, lookup, read_link};
 pub(crate) use linking::link;
 pub(crate) use listing::list;
 pub(crate) use making::{Found, make, make_file};

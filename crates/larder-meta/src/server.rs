@@ -10,12 +10,13 @@ use larder_io::Clock;
 use larder_rpc::server::{Answer, Backchannel, Call, Service};
 use larder_rpc::{Program, random_u64};
 use larder_wire::meta::words::{DiskId, FileId, Sequence, SessionId};
-use larder_wire::meta::{self, MetaProc, Status, calls};
+use larder_wire::meta::{self, MetaProc, Res, Status, calls};
 use larder_wire::rpc::{AUTH_TOOWEAK, CallHeader, Credential, Outcome};
 use larder_wire::xdr::{Encode, Encoder};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::activity::Activity;
+use crate::alone::Alone;
 use crate::change::{Change, Reply};
 use crate::channels::{Channels, Recaller};
 use crate::committer::{
@@ -31,7 +32,7 @@ use crate::engine::{Engine, EngineError, Writes};
 use crate::in_place::InPlace;
 use crate::leaving::Leaving;
 use crate::ownership::Ownership;
-use crate::reads::{Read, renewed};
+use crate::reads::{LooksIn, Read, beside, renewed};
 use crate::resilvering;
 use crate::rights::Caller;
 use crate::sessions::{self, Sessions, Standing};
@@ -80,6 +81,7 @@ pub struct Metadata {
     clock: Arc<dyn Clock>,
     sessions: Arc<Sessions>,
     channels: Arc<Channels>,
+    alone: Arc<Alone>,
     epoch: u64,
     ownership: Arc<Ownership>,
     queue: mpsc::Sender<Event>,
@@ -145,6 +147,7 @@ impl Metadata {
             clock,
             sessions,
             channels,
+            alone: committer.alone(),
             epoch,
             ownership,
             queue,
@@ -257,14 +260,28 @@ impl Metadata {
         R: Read,
         R::Results: Encode,
     {
-        let renewed = self.sessions.renew(call.session(), self.clock.instant());
-        let read = renewed.and_then(|_| {
-            self.note(call.session(), channel);
-            let view = self.engine.view().map_err(|error| error.status())?;
-            let none = Writes::new();
-            call.read(&Txn::new(&*view, &none), caller)
-        });
-        self.while_ours(Reply::of(&read))
+        self.while_ours(Reply::of(&self.results((caller, channel), call)))
+    }
+
+    fn results<R: Read>(&self, (caller, channel): From<'_>, call: &R) -> Res<R::Results> {
+        self.sessions.renew(call.session(), self.clock.instant())?;
+        self.note(call.session(), channel);
+        let view = self.engine.view().map_err(|error| error.status())?;
+        let none = Writes::new();
+        call.read(&Txn::new(&*view, &none), caller)
+    }
+
+    /// Answers a call that looks into a directory, or has the committer recall leases of others
+    /// first.
+    async fn look_in<R>(&self, from: From<'_>, call: R) -> Reply
+    where
+        R: LooksIn + Into<Change>,
+        R::Results: Encode,
+    {
+        match beside(&self.alone, &call, || self.results(from, &call)) {
+            Some(results) => self.while_ours(Reply::of(&results)),
+            None => self.change(from, call).await,
+        }
     }
 
     /// Has the committer carry a call out in its turn.
@@ -535,7 +552,7 @@ impl Service for Metadata {
             MetaProc::EndSession => run!(call, |a: EndSession| self.change(from, a).await),
             MetaProc::GetAttr => run!(call, |a: GetAttr| self.read(from, &a)),
             MetaProc::SetAttr => run!(call, |a: SetAttr| self.change(from, a).await),
-            MetaProc::Lookup => run!(call, |a: Lookup| self.read(from, &a)),
+            MetaProc::Lookup => run!(call, |a: Lookup| self.look_in(from, a).await),
             MetaProc::Open => run!(call, |a: Open| self.change(from, a).await),
             MetaProc::Close => run!(call, |a: Close| self.change(from, a).await),
             MetaProc::GetCaps => run!(call, |a: GetCaps| self.change(from, a).await),
@@ -551,7 +568,7 @@ impl Service for Metadata {
             MetaProc::Remove => run!(call, |a: Remove| self.change(from, a).await),
             MetaProc::RmDir => run!(call, |a: RmDir| self.change(from, a).await),
             MetaProc::Rename => run!(call, |a: Rename| self.change(from, a).await),
-            MetaProc::ReadDir => run!(call, |a: ReadDir| self.read(from, &a)),
+            MetaProc::ReadDir => run!(call, |a: ReadDir| self.look_in(from, a).await),
             MetaProc::Access => run!(call, |a: Access| self.read(from, &a)),
             MetaProc::FsStat => run!(call, |a: FsStat| self.read(from, &a)),
             MetaProc::GetXattr => run!(call, |a: GetXattr| self.read(from, &a)),

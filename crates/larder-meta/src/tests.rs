@@ -3,6 +3,7 @@
 // Helpers of tests unwrap as the tests themselves do.
 #![allow(clippy::unwrap_used)]
 
+mod alone;
 mod blocks;
 mod data;
 mod destaging;

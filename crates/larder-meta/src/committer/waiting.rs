@@ -18,6 +18,7 @@ use larder_wire::meta::{BLOCK_BYTES, FILE_BYTES_MAX, Status};
 use larder_wire::xdr::Opaque;
 
 use super::{Aside, Committer, Destaged, Ended, Event, Finished, Group, Pending, Waiter, wall};
+use crate::alone::Alone;
 use crate::change::{Change, Reply};
 use crate::data::memory::Standing;
 use crate::engine::{EngineError, View, Writes};
@@ -58,6 +59,11 @@ impl Group {
 }
 
 impl Committer {
+    /// The write leases, for calls that are answered beside this.
+    pub(crate) fn alone(&self) -> Arc<Alone> {
+        self.live.alone()
+    }
+
     /// Commits a group, and answers or has the disks revoke.
     pub(super) fn commit(&mut self, group: Group) {
         let mut late = 0;

@@ -1,8 +1,8 @@
 //! The demands of calls on leases: a function of the call and of the store.
 //!
 //! A call that changes a file, or adds or removes a name of it, demands it whole; one that accesses
-//! its bytes leaves others their read leases. The caller's rights are not checked here: at worst a
-//! lease is recalled for nothing.
+//! its bytes, or looks for a name in it, leaves others their read leases. The caller's rights are
+//! not checked here: at worst a lease is recalled for nothing.
 
 use larder_wire::meta::Status;
 use larder_wire::meta::calls::{LookAt, OpenWhat};
@@ -10,6 +10,7 @@ use larder_wire::meta::words::{Dentry, FileId, LeaseKind};
 
 use super::Demand;
 use crate::change::Change;
+use crate::names::is_dots;
 use crate::store::records::Entry;
 use crate::store::{Txn, key};
 
@@ -18,6 +19,8 @@ pub(crate) fn of(txn: &Txn<'_>, change: &Change) -> Result<Vec<Demand>, Status> 
     let whole = |file| Some(Demand { file, keep: LeaseKind::None });
     let data = |file| Some(Demand { file, keep: LeaseKind::Read });
     let named = |dentry: &Dentry| named(txn, dentry);
+    // Whoever looks for a name must find those that only another session knows so far.
+    let into = |dentry: &Dentry| data(dentry.dir).filter(|_| !is_dots(&dentry.name));
     let demands = match change {
         Change::Session(_)
         | Change::EndSession(_)
@@ -31,21 +34,25 @@ pub(crate) fn of(txn: &Txn<'_>, change: &Change) -> Result<Vec<Demand>, Status> 
         Change::Alloc(call) => vec![data(call.file)],
         Change::Lock(call) => vec![data(call.file)],
         Change::Look(call) => {
-            let file = match &call.at {
-                LookAt::File(file) => Some(*file),
-                LookAt::Name(dentry) => named(dentry)?,
+            let (dir, file) = match &call.at {
+                LookAt::File(file) => (None, Some(*file)),
+                LookAt::Name(dentry) => (into(dentry), named(dentry)?),
             };
             // A write lease is the only one on its file.
             let is_alone = call.lease == LeaseKind::Write;
-            vec![file.and_then(|file| if is_alone { whole(file) } else { data(file) })]
+            vec![dir, file.and_then(|file| if is_alone { whole(file) } else { data(file) })]
         }
+        Change::Lookup(call) => vec![into(&call.dentry), named(&call.dentry)?.and_then(data)],
+        Change::ReadDir(call) => vec![data(call.dir)],
         Change::Open(call) => match &call.what {
             OpenWhat::File(file) => vec![data(*file)],
-            OpenWhat::Name(dentry) => vec![named(dentry)?.and_then(data)],
+            OpenWhat::Name(dentry) => vec![into(dentry), named(dentry)?.and_then(data)],
             OpenWhat::Create(create) => match named(&create.dentry)? {
                 None => vec![whole(create.dentry.dir)],
-                Some(file) if create.set.size.is_some() => vec![whole(file)],
-                Some(file) => vec![data(file)],
+                Some(file) if create.set.size.is_some() => {
+                    vec![into(&create.dentry), whole(file)]
+                }
+                Some(file) => vec![into(&create.dentry), data(file)],
             },
         },
         Change::SetAttr(call) => vec![whole(call.file)],

@@ -51,7 +51,7 @@ pub(super) fn changed(txn: &Txn<'_>, caller: &Caller, dentry: &Dentry) -> Result
     Ok(dir)
 }
 
-pub(super) fn is_dots(name: &Name) -> bool {
+pub(crate) fn is_dots(name: &Name) -> bool {
     matches!(&**name, b"." | b"..")
 }
 

@@ -1,7 +1,7 @@
 //! Lists directories.
 
-use larder_wire::meta::calls::{Entries, Entry};
-use larder_wire::meta::words::{FileId, Name};
+use larder_wire::meta::calls::{Entries, Entry, ReadDir};
+use larder_wire::meta::words::Name;
 use larder_wire::meta::{ENTRIES_MAX, Status};
 use larder_wire::xdr::Array;
 
@@ -17,14 +17,8 @@ const ENTRY_BYTES: usize = 40;
 const BYTES_MAX: usize = 1 << 20;
 
 /// Entries of a directory after a cookie: at least one, if there is one.
-pub(crate) fn list(
-    txn: &Txn<'_>,
-    caller: &Caller,
-    dir: FileId,
-    cookie: u64,
-    bytes_max: u32,
-    with_attributes: bool,
-) -> Result<Entries, Status> {
+pub(crate) fn list(txn: &Txn<'_>, caller: &Caller, call: &ReadDir) -> Result<Entries, Status> {
+    let &ReadDir { dir, cookie, bytes_max, attributes: with_attributes, .. } = call;
     let dir = inode::directory(txn, dir)?;
     caller.need(&dir.attributes, READ)?;
     let bytes_max = (bytes_max as usize).min(BYTES_MAX);

@@ -32,7 +32,7 @@ use crate::disks::{Disks, Moved};
 use crate::engine::memory::MemoryEngine;
 use crate::engine::{Engine, Writes};
 use crate::ownership::Ownership;
-use crate::reads::Read;
+use crate::reads::{LooksIn, Read, beside};
 use crate::rights::Caller;
 use crate::sessions::Sessions;
 use crate::store::{Record, Txn};
@@ -390,6 +390,22 @@ impl Rig {
         let view = self.engine.view().unwrap();
         let none = Writes::new();
         call.read(&Txn::new(&*view, &none), caller)
+    }
+
+    /// A call that looks into a directory: its reply, which may come later.
+    pub(crate) fn look_in<R>(&mut self, call: R) -> oneshot::Receiver<Reply>
+    where
+        R: LooksIn + Into<Change>,
+        R::Results: Encode + Decode,
+    {
+        match beside(&self.committer.alone(), &call, || self.read(&Caller::root(), &call)) {
+            None => self.group_call(call),
+            Some(results) => {
+                let (waiter, reply) = oneshot::channel();
+                waiter.send(Reply::of(&results)).unwrap();
+                reply
+            }
+        }
     }
 
     pub(crate) fn begin_session(&mut self, client: [u8; 16], boot: u64) -> Res<SessionGiven> {
