@@ -122,6 +122,30 @@ impl CachedFile {
         })
     }
 
+    /// Forgets all bytes but the dirty ones, which count as written over `version` from now on:
+    /// clean bytes of another one are not taken any more. Without local changes it is a
+    /// [`CachedFile::reset`]. A file that is bypassed stays as it is. Waits like
+    /// [`CachedFile::write`].
+    ///
+    /// # Errors
+    /// [`NoSpace`] if the disk refuses: then nothing has changed.
+    pub fn keep_dirty_alone(&self, version: &[u8], size: u64) -> Result<(), NoSpace> {
+        let _alone = self.alone();
+        let mut state = self.state();
+        if !state.has_changes() {
+            self.reset_locked(&mut state, version, size);
+            return Ok(());
+        }
+        if state.is_bypassed() {
+            return Ok(());
+        }
+        self.begin_change(&mut state, 0)?;
+        state.rebase(version);
+        self.recharge(&mut state);
+        self.note(&mut state);
+        Ok(())
+    }
+
     /// Dirty ranges: sorted, disjoint, not empty, not touching.
     pub fn dirty(&self) -> Vec<Range<u64>> {
         self.state().dirty().iter().collect()

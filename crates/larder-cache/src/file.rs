@@ -446,7 +446,7 @@ impl CachedFile {
         Ok(())
     }
 
-    fn reset_locked(&self, state: &mut State, version: &[u8], size: u64) {
+    pub(crate) fn reset_locked(&self, state: &mut State, version: &[u8], size: u64) {
         self.drop_content(state);
         state.start(Some(version), size);
         // A reset is saved anyway.

@@ -19,6 +19,7 @@ mod changes;
 mod dirty;
 mod local_file;
 mod presence;
+mod rebase;
 mod recorded;
 
 use std::collections::BTreeSet;

@@ -82,6 +82,7 @@ struct Seen {
     dirty_sent: u64,
     zeroed_bytes: u64,
     copied_bytes: u64,
+    dirty_kept: u64,
 }
 
 impl Run {
@@ -133,7 +134,7 @@ impl Run {
             16 => self.zero(),
             17 => self.copy(true),
             18 => self.copy(false),
-            _ => (),
+            _ => self.write_elsewhere(),
         }
         self.check();
     }
@@ -244,6 +245,29 @@ impl Run {
         if self.bypass.is_some() {
             self.after_collect();
         }
+    }
+
+    /// Another client writes the file anew, and only what is dirty here stays.
+    fn write_elsewhere(&mut self) {
+        if self.bypass.is_some() {
+            return;
+        }
+        let (before, size) = (self.model.name(), self.model.remote.len() as u64);
+        self.versions += 1;
+        self.model.version = self.versions;
+        if self.file.keep_dirty_alone(&self.model.name(), size).is_err() {
+            assert!(self.faulty);
+            self.resync();
+            return;
+        }
+        let late = self.file.fill(&before, 0, &self.model.remote);
+        assert_eq!(late, Filled::Declined, "of the version before");
+        self.model.remote = bytes(self.random.next(), 0..size);
+        for at in (0..self.model.local.len()).filter(|at| !self.model.dirty[*at]) {
+            self.model.local[at] = self.model.remote.get(at).copied().unwrap_or(0);
+            self.model.must_hold[at] = false;
+        }
+        self.seen.dirty_kept += self.file.dirty_bytes();
     }
 
     fn acknowledge(&mut self) {
@@ -417,6 +441,7 @@ fn run(test: &str, faulty: bool) {
         all.dirty_sent += run.seen.dirty_sent;
         all.zeroed_bytes += run.seen.zeroed_bytes;
         all.copied_bytes += run.seen.copied_bytes;
+        all.dirty_kept += run.seen.dirty_kept;
     }
     println!("{} bytes read, {} restarts with data", all.read_bytes, all.restarts_with_data);
     println!("{} bypass writes, {} dirty ranges sent", all.bypass_writes, all.dirty_sent);
@@ -424,7 +449,7 @@ fn run(test: &str, faulty: bool) {
     assert!(all.recent_bytes > 0);
     assert!(all.read_bytes > 0 && all.restarts_with_data > 0);
     assert!(all.bypass_writes > 0 && all.dirty_sent > 0 && all.zeroed_bytes > 0);
-    assert!(all.copied_bytes > 0);
+    assert!(all.copied_bytes > 0 && all.dirty_kept > 0);
 }
 
 #[test]

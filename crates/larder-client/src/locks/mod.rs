@@ -5,8 +5,8 @@
 //! without a request, and one that is shared with it costs none.
 //!
 //! - **What a holder sees**: a process that gets a lock from the server sees what was written under
-//!   it elsewhere: attributes come with the lock, and cached bytes of an older version are dropped.
-//!   Before a range is unlocked at the server, what was written here is sent.
+//!   it elsewhere: attributes come with the lock, and cached bytes of an older version are dropped
+//!   ([`seeing`]). Before a range is unlocked at the server, what was written here is sent.
 //! - **Waiting**: for another process of this mount until it unlocks; for another mount until the
 //!   server notifies us. A server that does not notify is asked again, with growing pauses, because
 //!   it must not be left with a request that it could grant when it is no longer wanted. The wait
@@ -22,6 +22,7 @@
 //! Lock order: the turn of a file, then the table of files, then its table; only the turn is held
 //! over a wait.
 
+mod seeing;
 mod table;
 mod waiting;
 
@@ -40,7 +41,7 @@ use tokio::sync::Notify;
 use crate::core::Core;
 use crate::journal::LockRecord;
 use crate::names::on_handle;
-use crate::node::{Node, Seen};
+use crate::node::Node;
 use crate::open::OpenFile;
 pub(crate) use table::{Holder, Table};
 use waiting::Waiting;
@@ -54,11 +55,6 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// descriptor: the kernel sends the release only after close(2) has returned. If it was not the
 /// last descriptor, refusing the lock takes this long.
 const RELEASE_WAIT_MAX: Duration = Duration::from_millis(100);
-
-/// Longest wait of a lock for the answers to changes of ours that were in flight when it was
-/// granted, and how often it asks what the file has become if new ones begin meanwhile.
-const CHANGE_WAIT_MAX: Duration = Duration::from_secs(10);
-const TRIES_MAX: usize = 3;
 
 /// For how long the locks of a process that died are requested again: the server may learn of its
 /// death later than we do.
@@ -316,60 +312,6 @@ impl Core {
             Error::Locked => Refused::There(changes.to_vec()),
             error => Refused::Failed(error),
         })
-    }
-
-    /// The server granted a lock: what other clients wrote before is visible from now on.
-    async fn see_locked(
-        self: &Arc<Self>,
-        opened: &OpenFile,
-        attr: Attr,
-        asked: larder_io::Monotonic,
-    ) {
-        let node = &opened.node;
-        let before = node.state().version();
-        self.see_changes(node, attr, asked);
-        self.see_after_own_changes(node, &self.caller(&opened.cred), attr).await;
-        if !node.state().version().same(&before) {
-            // Also drops pages that were read since an earlier change, through files that are open.
-            self.drop_pages(node.ino, &mut node.state());
-        }
-        self.give_up_doubtful(node).await;
-        // A sequential reader does not continue with a mixture of versions.
-        opened.stream().shown = Some(node.state().shown());
-        self.follow_older(node, &self.caller(&opened.cred)).await;
-        self.told(node).await;
-    }
-
-    /// What the server reported with a lock does not count if a change of ours was in flight then,
-    /// and the answer to that says nothing of another client's change after it. So the server is
-    /// asked again when our changes have ended.
-    async fn see_after_own_changes(&self, node: &Arc<Node>, cred: &Cred, told: Attr) {
-        let is_seen = || node.state().version().validator.same(&told.validator());
-        for _ in 0..TRIES_MAX {
-            if is_seen() {
-                return;
-            }
-            let ended = node.until(|state| !state.changing());
-            // Without an answer from the server the reader does not get one either.
-            let _ = self.clock.timeout(CHANGE_WAIT_MAX, ended).await;
-            let asked = self.now();
-            let (core, of) = (self, &**node);
-            let attr = on_handle!(core, cred, of, handle => core.remote.getattr(cred, &handle));
-            let Ok(attr) = attr else { return };
-            if self.see_changes(node, attr, asked) != Seen::Older {
-                return;
-            }
-        }
-    }
-
-    /// Processes what the server reported of a file when it was locked or unlocked. If the version
-    /// is so young that a later change could have the same validator, what is cached of the file is
-    /// doubtful.
-    fn see_changes(&self, node: &Node, attr: Attr, asked: larder_io::Monotonic) -> Seen {
-        let seen = self.observe(node, attr, asked);
-        let version = node.state().version();
-        self.observe_bytes(node, &version, attr, asked);
-        seen
     }
 
     /// Unlocks a range; see [`larder_vfs::FileSystem::unlock`].

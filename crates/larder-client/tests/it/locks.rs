@@ -116,10 +116,10 @@ async fn what_was_written_under_a_lock_is_at_the_server_before_anybody_else_gets
 }
 
 /// A change of ours is in flight when a lock is granted, or was answered since the lock was asked
-/// for: its answer tells nothing of what another client has written after it.
+/// for: its answer tells nothing of what another client has written after it, and may take long.
 #[tokio::test]
 async fn a_holder_sees_what_was_written_elsewhere_after_a_change_of_ours() {
-    for is_answered_first in [true, false] {
+    for (is_answered_first, seconds) in [(true, 0), (false, 0), (false, 100)] {
         let (here, there) = two().await;
         let mine = here.open(&root(), "file", READ).await.unwrap();
         assert_eq!(mine.read(0, 99).await.unwrap(), b"0123456789");
@@ -141,10 +141,12 @@ async fn a_holder_sees_what_was_written_elsewhere_after_a_change_of_ours() {
                 tokio::task::yield_now().await;
             }
             // A reader that does not wait for it is done by then.
-            for _ in 0..1000 {
-                tokio::task::yield_now().await;
+            for _ in 0..=seconds {
+                for _ in 0..1000 {
+                    tokio::task::yield_now().await;
+                }
+                here.clock.advance(Duration::from_millis(1 + 1000 * u64::from(seconds > 0)));
             }
-            here.clock.advance(Duration::from_millis(1));
             here.server.hold_answers(None);
             for _ in 0..1000 {
                 tokio::task::yield_now().await;
@@ -152,6 +154,57 @@ async fn a_holder_sees_what_was_written_elsewhere_after_a_change_of_ours() {
             here.server.hold(None);
         };
         tokio::join!(set, writing, answering);
+    }
+}
+
+/// This mount has unsent bytes of the file, over another client's: what the cache has beside them
+/// is older.
+#[tokio::test]
+async fn a_holder_sees_what_was_written_elsewhere_beside_unsent_bytes() {
+    for is_seen_before in [false, true] {
+        let (here, there) = two().await;
+        let mine = here.open(&root(), "file", WRITE).await.unwrap();
+        assert_eq!(mine.read(0, 99).await.unwrap(), b"0123456789");
+        there.put("file", b"0123theirs").await;
+        mine.write(0, b"a").await.unwrap();
+        if is_seen_before {
+            here.clock.advance(Duration::from_secs(100));
+            here.stat("file").await;
+        }
+        try_lock(&here, &mine, lock(process(1), 4..10, Shared)).await.unwrap();
+        assert_eq!(mine.read(0, 10).await.unwrap(), b"a123theirs", "{is_seen_before}");
+        mine.close().await.unwrap();
+        assert_eq!(there.cat("file").await, b"a123theirs");
+    }
+}
+
+/// The same if these cannot be sent, or a process of this mount writes on meanwhile.
+#[tokio::test]
+async fn a_holder_sees_what_was_written_elsewhere_beside_bytes_that_stay_unsent() {
+    for is_full in [true, false] {
+        let (here, there) = two().await;
+        let mine = here.open(&root(), "file", WRITE).await.unwrap();
+        assert_eq!(mine.read(0, 99).await.unwrap(), b"0123456789");
+        there.put("file", b"0123theirs").await;
+        mine.write(0, b"ab").await.unwrap();
+        here.server.reset_calls();
+        here.server.set_full(is_full);
+        here.server.hold((!is_full).then_some("write"));
+        let locking = try_lock(&here, &mine, lock(process(1), 4..10, Shared));
+        let writing = async {
+            // A lock that sends nothing is done by then.
+            for _ in (0..1000).take_while(|_| here.server.calls("write") == 0) {
+                tokio::task::yield_now().await;
+            }
+            mine.write(1, b"c").await.unwrap();
+            here.server.hold(None);
+        };
+        let (locked, ()) = tokio::join!(locking, writing);
+        locked.unwrap();
+        assert_eq!(mine.read(0, 10).await.unwrap(), b"ac23theirs", "{is_full}");
+        here.server.set_full(false);
+        mine.close().await.unwrap();
+        assert_eq!(there.cat("file").await, b"ac23theirs");
     }
 }
 

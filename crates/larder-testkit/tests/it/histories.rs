@@ -34,7 +34,7 @@ const MEMORY_HISTORIES: u64 = 200;
 const MEMORY_AT_ONCE: u64 = 40;
 
 const CLIENTS: usize = 3;
-const PLAYERS: u64 = 3;
+const PLAYERS: usize = 3;
 const STEPS: u64 = 10;
 const KILLS: u64 = 6;
 
@@ -136,6 +136,16 @@ fn tell(record: &Record, verdict: &Verdict) -> String {
     lines.collect()
 }
 
+/// Prints reads, writes and locks in the order in which they were asked for.
+fn tell_data(record: &Record) -> String {
+    let writes = record.writes.iter().map(|write| (write.made, format!("{write:?}")));
+    let reads = record.reads.iter().map(|read| (read.asked, format!("{read:?}")));
+    let locks = record.locks.iter().map(|lock| (lock.span.made, format!("{lock:?}")));
+    let mut all: Vec<(u64, String)> = writes.chain(reads).chain(locks).collect();
+    all.sort();
+    all.into_iter().map(|(at, what)| format!("\n  {at}: {what}")).collect()
+}
+
 /// The faults of a history.
 fn faults(history: &History, last: &[data::Read]) -> Vec<String> {
     let record = history.record.lock().unwrap();
@@ -158,7 +168,7 @@ fn faults(history: &History, last: &[data::Read]) -> Vec<String> {
         .into_iter()
         .chain(data::disagree(&record.writes, last))
     {
-        faults.push(format!("data: {wrong}"));
+        faults.push(format!("data: {wrong}{}", tell_data(&record)));
     }
     faults
 }
@@ -253,6 +263,22 @@ fn kill(
     world.volume.start();
 }
 
+/// The client and the seed of each process of a history.
+type Drawn = [(usize, u64); PLAYERS];
+
+/// Those of this many histories; all like the one with the number `alike`, if that is set.
+fn drawn(random: &mut Random, count: u64, alike: Option<u64>) -> Vec<Drawn> {
+    let mut draw = || {
+        let client = usize::try_from(random.below(CLIENTS as u64)).unwrap();
+        (client, random.below(u64::MAX))
+    };
+    let drawn: Vec<Drawn> = (0..count).map(|_| [(); PLAYERS].map(|()| draw())).collect();
+    match alike {
+        Some(one) => vec![drawn[usize::try_from(one).unwrap()]; drawn.len()],
+        None => drawn,
+    }
+}
+
 /// Plays this many histories at once.
 fn game(on: On, seed: u64, count: u64) -> (Counts, Vec<String>) {
     let mut random = Random(seed);
@@ -261,24 +287,23 @@ fn game(on: On, seed: u64, count: u64) -> (Counts, Vec<String>) {
     let runtime = { runtime }.worker_threads(1).build().unwrap();
     let first = world.lives(0).borrow().clone().unwrap();
     let ticks = world.ticks.clone();
-    let histories: Vec<Arc<History>> = (0..count)
-        .map(|number| {
-            let is_volatile = on.is_volatile(number);
-            runtime.block_on(History::begin(number, is_volatile, ticks.clone(), &first))
-        })
-        .collect();
+    let alike = number("LARDER_HISTORY");
+    let begin = |at| {
+        let kind = alike.unwrap_or(at);
+        let (is_volatile, is_of_export) = (on.is_volatile(kind), !kind.is_multiple_of(2));
+        runtime.block_on(History::begin(at, (is_volatile, is_of_export), ticks.clone(), &first))
+    };
+    let histories: Vec<Arc<History>> = (0..count).map(begin).collect();
     drop(first);
     let mut players = JoinSet::new();
-    for history in &histories {
-        for number in 1..=PLAYERS {
-            let client = usize::try_from(random.below(CLIENTS as u64)).unwrap();
-            let lives = world.lives(client);
-            let player = Player::new(Arc::clone(history), number, lives, random.below(u64::MAX));
+    for (history, drawn) in histories.iter().zip(drawn(&mut random, count, alike)) {
+        for (number, (client, seed)) in (1..).zip(drawn) {
+            let player = Player::new(Arc::clone(history), number, world.lives(client), seed);
             players.spawn_on(player.play(STEPS), runtime.handle());
         }
     }
     let mut counts = Counts { histories: count, ..Counts::default() };
-    let all = count * PLAYERS * STEPS;
+    let all = count * PLAYERS as u64 * STEPS;
     let mut moments: Vec<u64> = (0..KILLS).map(|_| random.below(all * 2)).collect();
     moments.sort_unstable();
     let begun = ticks.next();
@@ -324,7 +349,8 @@ fn game(on: On, seed: u64, count: u64) -> (Counts, Vec<String>) {
     (counts, wrong)
 }
 
-/// `LARDER_HISTORIES` and `LARDER_SEED` run more of them.
+/// `LARDER_HISTORIES` and `LARDER_SEED` run more of them. With `LARDER_HISTORY`, all histories of
+/// a game ask what the history of this number asks otherwise: what is rarely wrong is tried often.
 #[test]
 fn histories_of_several_clients_under_kills_are_explained() {
     play_all(On::of, (HISTORIES, AT_ONCE));

@@ -6,6 +6,7 @@
 mod histories;
 mod kept;
 mod left;
+mod locked;
 mod player;
 mod refusing;
 mod world;

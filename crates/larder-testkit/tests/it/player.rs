@@ -134,7 +134,7 @@ impl History {
     /// into memory.
     pub(crate) async fn begin(
         number: u64,
-        is_volatile: bool,
+        (is_volatile, is_of_export): (bool, bool),
         ticks: Ticks,
         life: &Life,
     ) -> Arc<History> {
@@ -161,7 +161,7 @@ impl History {
             dir,
             file_name,
             root: made.fresh.attr.fileid,
-            is_of_export: number % 2 == 1,
+            is_of_export,
             record: Mutex::default(),
             ticks,
             values: AtomicU64::new(1),
