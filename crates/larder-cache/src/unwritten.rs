@@ -142,6 +142,13 @@ impl DiskFile for UnwrittenFile {
         }
     }
 
+    fn sync_range(&self, range: Range<u64>) -> io::Result<()> {
+        match self.location() {
+            Location::Disk(file) => file.sync_range(range),
+            Location::Memory(_) => unsupported(),
+        }
+    }
+
     fn stamp(&self) -> io::Result<Stamp> {
         match self.location() {
             Location::Disk(file) => file.stamp(),

@@ -191,6 +191,16 @@ pub trait DiskFile: Debug + Send + Sync {
     /// Those of fdatasync(2). After one, what was written since the last sync may be lost.
     fn sync_data(&self) -> io::Result<()>;
 
+    /// Makes the bytes of a range durable, and the file's length, not its name. Other bytes may
+    /// stay in memory: in a large file that was just filled, they would take long.
+    ///
+    /// # Errors
+    /// Those of [`DiskFile::sync_data`].
+    fn sync_range(&self, range: Range<u64>) -> io::Result<()> {
+        let _ = range;
+        self.sync_data()
+    }
+
     /// Length and times, as witnesses of change.
     ///
     /// # Errors

@@ -10,8 +10,8 @@
 //!
 //! Everything here may block. Nothing here knows about remote file systems, caches or servers.
 //! System calls go through `rustix`; unsafe code is in [`class_hint`], [`confined`], [`handle`],
-//! [`lease`], [`pages`] and [`watched`], for calls that it lacks, and behind [`Tail`], for memory
-//! that is a file.
+//! [`lease`], [`pages`] and [`watched`], for calls that it lacks, and behind [`Tail`] and
+//! [`DiskFile::sync_range`], which map files into memory.
 
 #![cfg_attr(
     test,

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{self, AtFlags, CWD, FallocateFlags, FlockOperation, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
+use rustix::mm::{self, MapFlags, MsyncFlags, ProtFlags};
 
 use crate::disk::{Disk, DiskFile, FsKind, OpenMode, Space, Stamp, Writers};
 
@@ -214,6 +215,30 @@ impl DiskFile for RealFile {
         Ok(fs::fdatasync(&self.fd)?)
     }
 
+    /// By msync(2): of the calls that sync a file, it alone takes a range, and does for that range
+    /// what fdatasync(2) does (`vfs_fsync_range` in the kernel).
+    #[allow(unsafe_code)]
+    fn sync_range(&self, range: Range<u64>) -> io::Result<()> {
+        if range.is_empty() {
+            return Ok(());
+        }
+        let start = range.start - range.start % rustix::param::page_size() as u64;
+        let (Ok(len), flags) = (usize::try_from(range.end - start), MapFlags::SHARED) else {
+            return self.sync_data();
+        };
+        let place = std::ptr::null_mut();
+        // SAFETY: a new mapping, at a place of the kernel's choice, touches no memory of ours.
+        let mapped = unsafe { mm::mmap(place, len, ProtFlags::READ, flags, &self.fd, start) };
+        // A file system need not support mappings, and a process has only so many.
+        let Ok(mapped) = mapped else { return self.sync_data() };
+        // SAFETY: the mapping has this length, and no byte of it is read or written here.
+        let synced = unsafe { mm::msync(mapped, len, MsyncFlags::SYNC) };
+        // SAFETY: it is the mapping from above, and nothing refers to it.
+        let unmapped = unsafe { mm::munmap(mapped, len) };
+        debug_assert_eq!(unmapped, Ok(()));
+        Ok(synced?)
+    }
+
     fn stamp(&self) -> io::Result<Stamp> {
         let stat = fs::fstat(&self.fd)?;
         Ok(Stamp {
@@ -274,6 +299,8 @@ fn nanos(sec: i64, nsec: impl TryInto<i64>) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd;
+
     use super::*;
 
     /// A copy of the descriptor, as a process has that is being started, does not hold the lock.
@@ -291,6 +318,36 @@ mod tests {
         drop(first);
         assert!(second.try_lock_exclusive().unwrap());
         drop(inherited);
+    }
+
+    /// No page of a range waits for being written after its sync. (What lies outside may wait, but
+    /// anybody who syncs the file system writes it.)
+    #[test]
+    fn a_range_is_synced() {
+        let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+        let disk = RealDisk::open(folder.path()).unwrap();
+        let file = disk.open("file", OpenMode::Create).unwrap();
+        for range in [5000..5001, 3 << 20..(3 << 20) + 4096, 0..8 << 20, 0..0, 9 << 20..9 << 21] {
+            file.write_at(&vec![7; 8 << 20], 0).unwrap();
+            file.sync_range(range.clone()).unwrap();
+            assert_eq!(pages_to_write(&*file, range.clone()), 0, "{range:?}");
+        }
+    }
+
+    /// Pages of a range that are dirty or being written: cachestat(2).
+    #[allow(unsafe_code)]
+    fn pages_to_write(file: &dyn DiskFile, range: Range<u64>) -> u64 {
+        const CACHESTAT: libc::c_long = 451;
+        if range.is_empty() {
+            return 0;
+        }
+        let fd = file.as_fd().unwrap().as_raw_fd();
+        let (within, mut found) = ([range.start, range.end - range.start], [0_u64; 5]);
+        // SAFETY: the kernel reads two numbers and writes five, for which there is room.
+        let done = unsafe { libc::syscall(CACHESTAT, fd, within.as_ptr(), found.as_mut_ptr(), 0) };
+        assert_eq!(done, 0, "{}", io::Error::last_os_error());
+        let [_cached, dirty, written, ..] = found;
+        dirty + written
     }
 
     /// Blocks reserved for root count neither as free nor as part of the total. Otherwise a disk

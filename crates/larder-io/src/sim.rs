@@ -15,6 +15,7 @@
 //! Invariant: nothing depends on time, addresses or hash order, so a run repeats exactly.
 
 mod content;
+mod tree;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -27,11 +28,8 @@ use rustix::io::Errno;
 
 use crate::disk::{Disk, DiskFile, FsKind, OpenMode, Space, Stamp};
 use crate::mem::children;
-use crate::real::parent;
-use content::{Blocks, Content, PAGE_BYTES};
-
-/// Bytes that reach the medium together or not at all.
-const SECTOR_BYTES: u64 = 512;
+use content::PAGE_BYTES;
+use tree::{Change, Inode, NameChange, Op, Tree, pages_of};
 
 /// Which of the writes that no sync covered are left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,225 +53,6 @@ pub enum Fault {
     EioFrom(u64),
     /// At most this many files may be open; more get `EMFILE`.
     OpenFiles(usize),
-}
-
-#[derive(Clone, Debug)]
-enum Change {
-    Write { offset: u64, data: Arc<[u8]> },
-    SetLen(u64),
-    PunchHole(Range<u64>),
-}
-
-#[derive(Clone, Debug)]
-enum NameChange {
-    Create { path: String, ino: u64 },
-    Remove { path: String },
-    Rename { from: String, to: String },
-}
-
-#[derive(Clone, Debug)]
-enum Op {
-    File(u64, Change),
-    Name(NameChange),
-    SyncFile(u64),
-    SyncDir(String),
-    SyncAll,
-}
-
-/// A file's bytes as they are, as they were synced, and the changes between.
-#[derive(Clone, Debug, Default)]
-struct Inode {
-    live: Content,
-    durable: Content,
-    pending: Vec<Change>,
-    changed_at: i64,
-    blocks: Blocks,
-}
-
-/// The tree as the log makes it.
-#[derive(Clone, Debug, Default)]
-struct Tree {
-    inodes: BTreeMap<u64, Inode>,
-    live_names: BTreeMap<String, u64>,
-    durable_names: BTreeMap<String, u64>,
-    pending_names: Vec<NameChange>,
-    time: i64,
-}
-
-impl Tree {
-    fn apply(&mut self, op: &Op) {
-        self.time += 1;
-        match op {
-            Op::File(ino, change) => {
-                let inode = self.inodes.entry(*ino).or_default();
-                change.apply(&mut inode.live, |_| true);
-                change.allocate(&mut inode.blocks);
-                inode.pending.push(change.clone());
-                inode.changed_at = self.time;
-            }
-            Op::Name(change) => {
-                if let NameChange::Create { ino, .. } = change {
-                    self.inodes.insert(*ino, Inode { changed_at: self.time, ..Inode::default() });
-                }
-                change.apply(&mut self.live_names);
-                self.pending_names.push(change.clone());
-            }
-            Op::SyncFile(ino) => self.inodes.entry(*ino).or_default().sync(),
-            Op::SyncDir(dir) => self.sync_dir(dir),
-            Op::SyncAll => {
-                self.inodes.values_mut().for_each(Inode::sync);
-                self.durable_names = self.live_names.clone();
-                self.pending_names.clear();
-            }
-        }
-    }
-
-    fn sync_dir(&mut self, dir: &str) {
-        let (now, later): (Vec<_>, Vec<_>) = std::mem::take(&mut self.pending_names)
-            .into_iter()
-            .partition(|change: &NameChange| parent(change.path()) == dir);
-        self.pending_names = later;
-        for change in now {
-            change.apply(&mut self.durable_names);
-        }
-    }
-
-    /// The tree that a crash leaves.
-    fn image(&self, image: Image) -> Tree {
-        let mut chance = Chance(match image {
-            Image::Torn(seed) => seed,
-            Image::Synced | Image::Written => 0,
-        });
-        let mut names = self.durable_names.clone();
-        for change in &self.pending_names {
-            if chance.keeps(image) {
-                change.apply(&mut names);
-            }
-        }
-        let mut inodes = BTreeMap::new();
-        for ino in names.values() {
-            let Some(inode) = self.inodes.get(ino) else {
-                continue;
-            };
-            let mut bytes = inode.durable.clone();
-            for change in &inode.pending {
-                change.apply(&mut bytes, |_| chance.keeps(image));
-            }
-            let blocks = Blocks::whole(bytes.len());
-            let (live, durable, changed_at) = (bytes.clone(), bytes, inode.changed_at);
-            let kept = Inode { live, durable, pending: Vec::new(), changed_at, blocks };
-            inodes.insert(*ino, kept);
-        }
-        Tree {
-            inodes,
-            live_names: names.clone(),
-            durable_names: names,
-            pending_names: Vec::new(),
-            time: self.time,
-        }
-    }
-}
-
-impl Inode {
-    fn sync(&mut self) {
-        for change in self.pending.drain(..) {
-            change.apply(&mut self.durable, |_| true);
-        }
-    }
-}
-
-impl Change {
-    /// Carries out the parts that `keeps` lets pass: a write sector by sector, the rest as a whole.
-    fn apply(&self, bytes: &mut Content, mut keeps: impl FnMut(u64) -> bool) {
-        match self {
-            Change::Write { offset, data } => {
-                let end = offset + data.len() as u64;
-                let mut at = *offset;
-                while at < end {
-                    let stop = end.min((at / SECTOR_BYTES + 1) * SECTOR_BYTES);
-                    if keeps(at) {
-                        bytes.write(at, &data[to_index(at - offset)..to_index(stop - offset)]);
-                    }
-                    at = stop;
-                }
-            }
-            Change::SetLen(len_bytes) => {
-                if keeps(0) {
-                    bytes.set_len(*len_bytes);
-                }
-            }
-            Change::PunchHole(range) => {
-                if keeps(range.start) {
-                    bytes.zero(to_index(range.start)..to_index(range.end));
-                }
-            }
-        }
-    }
-}
-
-impl Change {
-    /// Follows the blocks in use.
-    fn allocate(&self, blocks: &mut Blocks) {
-        match self {
-            Change::Write { offset, data } => blocks.allocate(pages_of(*offset, data.len())),
-            Change::SetLen(len_bytes) => blocks.cut(*len_bytes),
-            Change::PunchHole(range) => {
-                let whole = range.start.div_ceil(PAGE_BYTES)..range.end / PAGE_BYTES;
-                blocks.free(whole);
-            }
-        }
-    }
-}
-
-fn pages_of(offset: u64, len: usize) -> Range<u64> {
-    offset / PAGE_BYTES..(offset + len as u64).div_ceil(PAGE_BYTES)
-}
-
-impl NameChange {
-    /// The path whose directory's sync makes this durable.
-    fn path(&self) -> &str {
-        match self {
-            NameChange::Create { path, .. } | NameChange::Remove { path } => path,
-            NameChange::Rename { to, .. } => to,
-        }
-    }
-
-    fn apply(&self, names: &mut BTreeMap<String, u64>) {
-        match self {
-            NameChange::Create { path, ino } => {
-                names.insert(path.clone(), *ino);
-            }
-            NameChange::Remove { path } => {
-                names.remove(path);
-            }
-            NameChange::Rename { from, to } => {
-                if let Some(ino) = names.remove(from) {
-                    names.insert(to.clone(), ino);
-                }
-            }
-        }
-    }
-}
-
-/// A small generator (splitmix64): the same seed makes the same choices.
-#[derive(Debug)]
-struct Chance(u64);
-
-impl Chance {
-    fn keeps(&mut self, image: Image) -> bool {
-        match image {
-            Image::Synced => false,
-            Image::Written => true,
-            Image::Torn(_) => self.next() & 1 == 1,
-        }
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
 }
 
 fn to_index(offset: u64) -> usize {
@@ -637,6 +416,10 @@ impl DiskFile for SimFile {
 
     fn sync_data(&self) -> io::Result<()> {
         self.shared.apply(Op::SyncFile(self.ino))
+    }
+
+    fn sync_range(&self, range: Range<u64>) -> io::Result<()> {
+        self.shared.apply(Op::SyncRange(self.ino, range))
     }
 
     fn stamp(&self) -> io::Result<Stamp> {

@@ -142,6 +142,11 @@ impl DiskFile for SlowFile {
         self.below.sync_data()
     }
 
+    fn sync_range(&self, range: Range<u64>) -> io::Result<()> {
+        self.arm.operate();
+        self.below.sync_range(range)
+    }
+
     fn stamp(&self) -> io::Result<Stamp> {
         self.below.stamp()
     }

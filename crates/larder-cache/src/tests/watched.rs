@@ -111,6 +111,11 @@ impl<W: Watcher> DiskFile for WatchedFile<W> {
         self.file.sync_data()
     }
 
+    fn sync_range(&self, range: Range<u64>) -> io::Result<()> {
+        self.hear("sync_range");
+        self.file.sync_range(range)
+    }
+
     fn stamp(&self) -> io::Result<Stamp> {
         self.hear("stamp");
         self.file.stamp()

@@ -147,7 +147,7 @@ impl Blocks {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Chance;
+    use super::super::tree::Chance;
     use super::*;
 
     /// Longest file that is made.
