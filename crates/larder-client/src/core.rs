@@ -17,7 +17,7 @@ use crate::node::{Node, ServerTimes, Squash, Table};
 use crate::open::{OpenFiles, Remaker, Replaced};
 use crate::options::{Options, TtlRange};
 use crate::patience::Patience;
-use crate::read::FillQueue;
+use crate::read::{FillQueue, StoringBudget};
 use crate::write::Queue;
 
 /// Everything that the operations share.
@@ -46,6 +46,8 @@ pub(crate) struct Core {
     pub(crate) readahead_budget: Arc<Semaphore>,
     /// KiB of demanded reads and write-back that may be in flight.
     pub(crate) transfer_budget: Arc<Budget>,
+    /// KiB of what was read that may wait for the cache's disk.
+    pub(crate) storing_budget: StoringBudget,
     pub(crate) statfs: Mutex<Option<(Monotonic, StatFs)>>,
     pub(crate) squash: Squash,
     pub(crate) times: ServerTimes,
@@ -133,6 +135,7 @@ impl Core {
             next_number: AtomicU64::new(first_open),
             readahead_budget: Arc::new(Semaphore::new(budget_kib / 2)),
             transfer_budget,
+            storing_budget: StoringBudget::new(u32::try_from(budget_kib).unwrap_or(u32::MAX)),
             statfs: Mutex::new(None),
             squash: Squash::default(),
             times: ServerTimes::default(),

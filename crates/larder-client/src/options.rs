@@ -45,7 +45,8 @@ pub struct Options {
     pub write_bytes_max: u32,
     /// Farthest readahead of one stream, in bytes.
     pub readahead_bytes_max: u64,
-    /// One budget for all data in flight between server and cache, in bytes.
+    /// One budget for all data in flight between server and cache, in bytes. As much again may wait
+    /// for the cache's disk.
     pub buffer_bytes_max: u64,
     /// Dirty bytes of one file that start write-back before close.
     pub dirty_bytes_max: u64,

@@ -97,14 +97,14 @@ impl Sim {
     }
 
     fn used_bytes(&self) -> u64 {
-        let pages = |ino| self.tree.inodes.get(ino).map_or(0, |inode| inode.blocks.count());
-        self.tree.live_names.values().map(pages).sum::<u64>() * PAGE_BYTES
+        let pages = |(_, ino)| self.tree.inode(ino).map_or(0, |inode| inode.blocks().count());
+        self.tree.names().map(pages).sum::<u64>() * PAGE_BYTES
     }
 
     fn check_room(&self, ino: u64, offset: u64, data: &[u8]) -> io::Result<()> {
         let Some(limit) = self.faults.space_bytes else { return Ok(()) };
-        let inode = self.tree.inodes.get(&ino);
-        let is_new = |page: &u64| inode.is_none_or(|inode| !inode.blocks.has(*page));
+        let inode = self.tree.inode(ino);
+        let is_new = |page: &u64| inode.is_none_or(|inode| !inode.blocks().has(*page));
         let more = pages_of(offset, data.len()).filter(is_new).count() as u64 * PAGE_BYTES;
         if more > 0 && self.used_bytes() + more > limit {
             return Err(Errno::NOSPC.into());
@@ -160,7 +160,7 @@ impl SimDisk {
         let disk = Self::default();
         {
             let mut sim = disk.shared.lock();
-            sim.next_ino = tree.inodes.keys().next_back().copied().unwrap_or(0);
+            sim.next_ino = tree.last_ino();
             sim.start = tree.clone();
             sim.tree = tree;
         }
@@ -210,12 +210,8 @@ impl SimDisk {
     /// If there is no such file or byte.
     pub fn corrupt(&self, path: &str, offset: u64, bit: u8) {
         let mut sim = self.shared.lock();
-        let ino = *sim.tree.live_names.get(path).expect("the file to corrupt exists");
-        let inode = sim.tree.inodes.get_mut(&ino).expect("a name has an inode");
-        *inode.live.byte_mut(offset).expect("the byte to corrupt exists") ^= 1 << (bit % 8);
-        if let Some(byte) = inode.durable.byte_mut(offset) {
-            *byte ^= 1 << (bit % 8);
-        }
+        let ino = sim.tree.ino(path).expect("the file to corrupt exists");
+        sim.tree.flip(ino, offset, bit);
     }
 
     /// A byte on the medium.
@@ -224,17 +220,18 @@ impl SimDisk {
     /// If there is no such file or byte.
     pub fn byte(&self, path: &str, offset: u64) -> u8 {
         let sim = self.shared.lock();
-        let ino = sim.tree.live_names.get(path).expect("the file exists");
+        let inode =
+            sim.tree.ino(path).and_then(|ino| sim.tree.inode(ino)).expect("the file exists");
         let mut byte = [0];
-        assert_eq!(sim.tree.inodes[ino].live.read(&mut byte, offset), 1, "the file is so long");
+        assert_eq!(inode.read(&mut byte, offset), 1, "the file is so long");
         byte[0]
     }
 
     /// Paths and lengths in bytes of all files.
     pub fn files(&self) -> Vec<(String, u64)> {
         let sim = self.shared.lock();
-        let len = |ino| sim.tree.inodes.get(ino).map_or(0, |inode: &Inode| inode.live.len());
-        sim.tree.live_names.iter().map(|(path, ino)| (path.clone(), len(ino))).collect()
+        let len = |ino| sim.tree.inode(ino).map_or(0, Inode::len);
+        sim.tree.names().map(|(path, ino)| (path.to_owned(), len(ino))).collect()
     }
 }
 
@@ -302,7 +299,7 @@ impl Disk for SimDisk {
         if sim.faults.open_files.is_some_and(|limit| sim.open_files >= limit) {
             return Err(Errno::MFILE.into());
         }
-        let ino = match (sim.tree.live_names.get(path).copied(), mode) {
+        let ino = match (sim.tree.ino(path), mode) {
             (Some(_), OpenMode::CreateNew) => return Err(Errno::EXIST.into()),
             (Some(ino), _) => ino,
             (None, OpenMode::Existing) => return Err(Errno::NOENT.into()),
@@ -323,14 +320,14 @@ impl Disk for SimDisk {
     }
 
     fn remove(&self, path: &str) -> io::Result<()> {
-        if !self.shared.lock().tree.live_names.contains_key(path) {
+        if self.shared.lock().tree.ino(path).is_none() {
             return Err(Errno::NOENT.into());
         }
         self.shared.apply(Op::Name(NameChange::Remove { path: path.to_owned() }))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        if !self.shared.lock().tree.live_names.contains_key(from) {
+        if self.shared.lock().tree.ino(from).is_none() {
             return Err(Errno::NOENT.into());
         }
         let change = NameChange::Rename { from: from.to_owned(), to: to.to_owned() };
@@ -340,7 +337,7 @@ impl Disk for SimDisk {
     fn list(&self, dir: &str) -> io::Result<Vec<String>> {
         let mut sim = self.shared.lock();
         sim.step()?;
-        Ok(children(sim.tree.live_names.keys().map(String::as_str), dir))
+        Ok(children(sim.tree.names().map(|(path, _)| path), dir))
     }
 
     fn create_dir_all(&self, _dir: &str) -> io::Result<()> {
@@ -389,10 +386,10 @@ impl DiskFile for SimFile {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut sim = self.shared.lock();
         sim.step()?;
-        let Some(inode) = sim.tree.inodes.get(&self.ino) else {
+        let Some(inode) = sim.tree.inode(self.ino) else {
             return Ok(0);
         };
-        Ok(inode.live.read(buf, offset))
+        Ok(inode.read(buf, offset))
     }
 
     fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
@@ -425,8 +422,8 @@ impl DiskFile for SimFile {
     fn stamp(&self) -> io::Result<Stamp> {
         let mut sim = self.shared.lock();
         sim.step()?;
-        let inode = sim.tree.inodes.get(&self.ino).ok_or(io::ErrorKind::NotFound)?;
-        let (size, time) = (inode.live.len(), inode.changed_at);
+        let inode = sim.tree.inode(self.ino).ok_or(io::ErrorKind::NotFound)?;
+        let (size, time) = (inode.len(), inode.changed_at());
         Ok(Stamp { ino: self.ino, size, mtime_ns: time, ctime_ns: time })
     }
 

@@ -4,8 +4,8 @@
 //! - Readahead for a sequential reader uses a window that doubles, so that enough requests are in
 //!   flight to fill bandwidth times delay. Readahead stays within half of the buffer budget and is
 //!   dropped rather than waited for.
-//! - Readers get a reply at once; the cache gets the bytes afterwards, from the flight. A cache
-//!   that declines costs nothing but the next read.
+//! - Readers get a reply at once; the cache gets the bytes afterwards, from the flight
+//!   ([`crate::read::storing`]). A cache that declines costs nothing but the next read.
 //! - Bytes of another version than the flight began with are thrown away and the read starts over,
 //!   so no read mixes versions; nor does a sequential read of one open file (see
 //!   [`crate::read::stream`]). A file that others change faster than that is read past the cache
@@ -22,6 +22,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::flights::{Flight, Flights, Lost};
 use super::plan::{FileEnd, Slice, Source, plan};
+use super::storing::StoringRoom;
 use super::stream::{self, Shown, Stream};
 use crate::core::Core;
 use crate::journal::Version;
@@ -331,11 +332,11 @@ impl Core {
         // belong would be forgotten.
         let file = self.file(&node);
         let (in_air, stored) = (flight.clone(), flight.clone());
-        let cache_data = self.options.cache_data;
         self.in_air.send_modify(|flights| *flights += 1);
         self.runtime.spawn(async move {
+            let room = core.storing_room(&file, &in_air).await;
             let result = core.fetch(&node, &cred, &in_air).await;
-            let bytes = result.clone().ok();
+            let (bytes, is_stored) = (result.clone().ok(), room.is_some());
             if bytes.is_none() {
                 // First: a reader that learns of that starts over, and would otherwise still find
                 // this flight.
@@ -347,16 +348,27 @@ impl Core {
                 if in_air.stored(is_cached, || !at.state().opens().is_empty()) {
                     at.flights.remove(&in_air);
                 }
-                drop(permit);
+                drop((permit, room));
                 core.in_air.send_modify(|flights| *flights -= 1);
             };
             match bytes {
-                Some(bytes) if cache_data => Core::store(&node, file, &stored, bytes, end),
+                Some(bytes) if is_stored => store(&node, file, &stored, bytes, end),
                 Some(_) => end(false),
                 None => end(true),
             }
         });
         flight
+    }
+
+    /// Room to store the bytes of a flight; `None` if they will not be cached.
+    async fn storing_room(&self, file: &CachedFile, flight: &Flight) -> Option<StoringRoom> {
+        if !self.options.cache_data {
+            return None;
+        }
+        if file.fills_quickly() {
+            return Some(StoringRoom::NOT_NEEDED);
+        }
+        self.storing_budget.take(&*self.clock, kib(flight.range()), !flight.is_once()).await
     }
 
     /// Asks the server for the bytes of a flight.
@@ -410,39 +422,6 @@ impl Core {
             return Err(Lost::Changed);
         }
         Ok(())
-    }
-
-    /// Gives the bytes of a flight to the cache, now or a little later, and reports to `end`
-    /// whether it has them.
-    fn store(
-        node: &Arc<Node>,
-        file: Arc<CachedFile>,
-        flight: &Arc<Flight>,
-        bytes: Bytes,
-        end: impl FnOnce(bool) + Send + 'static,
-    ) {
-        // A file that is kept in memory until it is written takes the bytes faster than another
-        // thread wakes up.
-        let is_quick = file.fills_quickly();
-        let flight = flight.clone();
-        let store = move || {
-            let (version, start) = (flight.version().bytes(), flight.range().start);
-            let filled = match flight.is_ahead() {
-                true => file.fill_ahead(&version, start, &bytes),
-                false => file.fill(&version, start, &bytes),
-            };
-            end(filled == Filled::Stored);
-        };
-        if is_quick {
-            store();
-        } else if node.storing.push(Box::new(store)) {
-            let node = node.clone();
-            tokio::task::spawn_blocking(move || {
-                while let Some(store) = node.storing.next() {
-                    store();
-                }
-            });
-        }
     }
 
     /// Waits for flights and puts the answer together; `None` if some bytes turned out to be
@@ -527,6 +506,39 @@ impl Core {
         let whole = range.end / request_max * request_max;
         let range = range.start..if range.end >= size { size } else { whole };
         self.launch(node, &open.cred, &version, range, Launch::Ahead);
+    }
+}
+
+/// Gives the bytes of a flight to the cache, now or a little later, and reports to `end` whether it
+/// has them.
+fn store(
+    node: &Arc<Node>,
+    file: Arc<CachedFile>,
+    flight: &Arc<Flight>,
+    bytes: Bytes,
+    end: impl FnOnce(bool) + Send + 'static,
+) {
+    // A file that is kept in memory until it is written takes the bytes faster than another thread
+    // wakes up.
+    let is_quick = file.fills_quickly();
+    let flight = flight.clone();
+    let store = move || {
+        let (version, start) = (flight.version().bytes(), flight.range().start);
+        let filled = match flight.is_ahead() {
+            true => file.fill_ahead(&version, start, &bytes),
+            false => file.fill(&version, start, &bytes),
+        };
+        end(filled == Filled::Stored);
+    };
+    if is_quick {
+        store();
+    } else if node.storing.push(Box::new(store)) {
+        let node = node.clone();
+        tokio::task::spawn_blocking(move || {
+            while let Some(store) = node.storing.next() {
+                store();
+            }
+        });
     }
 }
 

@@ -63,6 +63,11 @@ impl Flight {
         &self.version
     }
 
+    /// One read takes all that is ever taken.
+    pub(super) fn is_once(&self) -> bool {
+        self.once
+    }
+
     /// Whether it brings the byte at `offset` of this version.
     pub(super) fn brings(&self, version: &Version, offset: u64) -> bool {
         self.version.same(version) && self.range.contains(&offset)

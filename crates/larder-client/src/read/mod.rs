@@ -24,5 +24,5 @@ pub(crate) use fill::start as start_filling;
 pub use fill_queue::Fill;
 pub(crate) use fill_queue::FillQueue;
 pub(crate) use flights::Flights;
-pub(crate) use storing::Storing;
+pub(crate) use storing::{Storing, StoringBudget};
 pub(crate) use stream::{Shown, Stream};

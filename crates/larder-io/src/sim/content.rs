@@ -156,7 +156,7 @@ mod tests {
     /// Every change has the same result as on a vector, and no clone sees the changes of another.
     #[test]
     fn content_is_what_a_vector_is() {
-        let mut chance = Chance(1);
+        let mut chance = Chance::new(1);
         for _ in 0..200 {
             let (mut content, mut model) = (Content::default(), Vec::<u8>::new());
             let mut clones = Vec::new();

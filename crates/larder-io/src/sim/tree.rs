@@ -39,21 +39,21 @@ pub(super) enum Op {
 /// A file's bytes as they are, as they were synced, and the changes between.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Inode {
-    pub(super) live: Content,
-    pub(super) durable: Content,
-    pub(super) pending: Vec<Change>,
-    pub(super) changed_at: i64,
-    pub(super) blocks: Blocks,
+    live: Content,
+    durable: Content,
+    pending: Vec<Change>,
+    changed_at: i64,
+    blocks: Blocks,
 }
 
 /// The tree as the log makes it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tree {
-    pub(super) inodes: BTreeMap<u64, Inode>,
-    pub(super) live_names: BTreeMap<String, u64>,
-    pub(super) durable_names: BTreeMap<String, u64>,
-    pub(super) pending_names: Vec<NameChange>,
-    pub(super) time: i64,
+    inodes: BTreeMap<u64, Inode>,
+    live_names: BTreeMap<String, u64>,
+    durable_names: BTreeMap<String, u64>,
+    pending_names: Vec<NameChange>,
+    time: i64,
 }
 
 impl Tree {
@@ -86,6 +86,38 @@ impl Tree {
         }
     }
 
+    /// A file, by its number.
+    pub(super) fn inode(&self, ino: u64) -> Option<&Inode> {
+        self.inodes.get(&ino)
+    }
+
+    /// The number of the file at a path.
+    pub(super) fn ino(&self, path: &str) -> Option<u64> {
+        self.live_names.get(path).copied()
+    }
+
+    /// Paths and the numbers of their files.
+    pub(super) fn names(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.live_names.iter().map(|(path, ino)| (path.as_str(), *ino))
+    }
+
+    /// The highest number of a file; zero without files.
+    pub(super) fn last_ino(&self) -> u64 {
+        self.inodes.keys().next_back().copied().unwrap_or(0)
+    }
+
+    /// Flips one bit of a file, on the medium too.
+    ///
+    /// # Panics
+    /// If there is no such file or byte.
+    pub(super) fn flip(&mut self, ino: u64, offset: u64, bit: u8) {
+        let inode = self.inodes.get_mut(&ino).expect("a name has an inode");
+        *inode.live.byte_mut(offset).expect("the byte to corrupt exists") ^= 1 << (bit % 8);
+        if let Some(byte) = inode.durable.byte_mut(offset) {
+            *byte ^= 1 << (bit % 8);
+        }
+    }
+
     fn sync_dir(&mut self, dir: &str) {
         let (now, later): (Vec<_>, Vec<_>) = std::mem::take(&mut self.pending_names)
             .into_iter()
@@ -98,7 +130,7 @@ impl Tree {
 
     /// The tree that a crash leaves.
     pub(super) fn image(&self, image: Image) -> Tree {
-        let mut chance = Chance(match image {
+        let mut chance = Chance::new(match image {
             Image::Torn(seed) => seed,
             Image::Synced | Image::Written => 0,
         });
@@ -133,6 +165,26 @@ impl Tree {
 }
 
 impl Inode {
+    /// Bytes.
+    pub(super) fn len(&self) -> u64 {
+        self.live.len()
+    }
+
+    /// Number of the operation that last changed the file.
+    pub(super) fn changed_at(&self) -> i64 {
+        self.changed_at
+    }
+
+    /// Reads from `offset` on; returns how many bytes there were.
+    pub(super) fn read(&self, buf: &mut [u8], offset: u64) -> usize {
+        self.live.read(buf, offset)
+    }
+
+    /// Pages that have a block.
+    pub(super) fn blocks(&self) -> &Blocks {
+        &self.blocks
+    }
+
     fn sync(&mut self) {
         for change in self.pending.drain(..) {
             change.apply(&mut self.durable, |_| true);
@@ -240,9 +292,13 @@ impl NameChange {
 
 /// A small generator (splitmix64): the same seed makes the same choices.
 #[derive(Debug)]
-pub(super) struct Chance(pub(super) u64);
+pub(super) struct Chance(u64);
 
 impl Chance {
+    pub(super) fn new(seed: u64) -> Chance {
+        Chance(seed)
+    }
+
     fn keeps(&mut self, image: Image) -> bool {
         match image {
             Image::Synced => false,
@@ -278,7 +334,7 @@ mod tests {
         const END: u64 = 6 * SECTOR_BYTES;
         let (mut lost, mut left) = (0, 0);
         for seed in 0..400 {
-            let mut chance = Chance(seed);
+            let mut chance = Chance::new(seed);
             let mut at = || chance.next() % END;
             let disk = SimDisk::new();
             let file = disk.open("file", OpenMode::Create).unwrap();
