@@ -1,6 +1,7 @@
 //! Volumes of larder's own servers, served by this process: a metadata server and its disks, each
 //! behind its sockets, each on a runtime of its own, so that it can be ended as by a signal.
 
+use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -94,10 +95,7 @@ impl Medium {
 
 impl Host {
     fn new(medium: Medium) -> Host {
-        let reserved = TcpSocket::new_v4().expect("a socket");
-        // Otherwise the server could not bind the same port.
-        reserved.set_reuseaddr(true).expect("an option of sockets");
-        reserved.bind(SocketAddr::from(([127, 0, 0, 1], 0))).expect("a free port");
+        let reserved = bound(SocketAddr::from(([127, 0, 0, 1], 0))).expect("a free port");
         let at = reserved.local_addr().expect("it is bound");
         let device = Arc::new(Mutex::new(Weak::new()));
         Host { medium, at, device, _reserved: reserved, running: None }
@@ -120,6 +118,12 @@ impl Host {
         let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build();
         let runtime = runtime.expect("threads");
         let at = self.at;
+        // A process that was started while the former server ran has a copy of its socket, which
+        // listens, until its exec closes it.
+        once_free(|| match bound(at) {
+            Err(error) if error.kind() == ErrorKind::AddrInUse => None,
+            bound => Some(bound.expect("a port of ours")),
+        });
         let (alive, listens) = mpsc::channel();
         let begun = runtime.spawn(async move {
             let service = begin.await;
@@ -371,6 +375,14 @@ fn engine(disk: &Arc<dyn Disk>, boot: u128) -> Arc<dyn Engine> {
     })
 }
 
+/// A socket with this address. It does not listen, so a server can bind the same address.
+fn bound(at: SocketAddr) -> io::Result<TcpSocket> {
+    let socket = TcpSocket::new_v4()?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(at)?;
+    Ok(socket)
+}
+
 /// Retries until its previous owner has let go: threads of a killed server end a little later.
 fn once_free<T>(mut open: impl FnMut() -> Option<T>) -> T {
     let until = Instant::now() + Duration::from_secs(20);
@@ -385,8 +397,7 @@ fn once_free<T>(mut open: impl FnMut() -> Option<T>) -> T {
 
 #[cfg(test)]
 mod tests {
-    use std::io::ErrorKind;
-    use std::net::TcpStream;
+    use std::net::{TcpListener, TcpStream};
 
     use super::*;
 
@@ -407,7 +418,13 @@ mod tests {
                 let taken = other.bind(at).map_err(|error| error.kind());
                 assert_eq!(taken, Err(ErrorKind::AddrInUse));
             }
-            volume.start();
+            // The same as the server begins.
+            let inherited = TcpListener::bind(ports[1]).expect("it is ours");
+            std::thread::scope(|scope| {
+                scope.spawn(|| volume.start());
+                std::thread::yield_now();
+                drop(inherited);
+            });
             assert_eq!([volume.meta.at, volume.disks[0].at], ports);
             assert!(ports.iter().all(|at| TcpStream::connect(at).is_ok()));
         }
