@@ -84,6 +84,12 @@ impl Native {
         self.disks.stats().into_iter().fold(self.rpc().stats(), Snapshot::with)
     }
 
+    /// How often the session ended, or the server refused after a restart what was locked here:
+    /// another client may have had these locks since, even if it has released them again.
+    pub fn lapses(&self) -> u64 {
+        self.session.lapses()
+    }
+
     fn file(&self, handle: &Handle) -> Result<FileId> {
         convert::file(self.volume, handle)
     }

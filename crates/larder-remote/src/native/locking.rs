@@ -154,6 +154,7 @@ fn tell_lost(session: &Session, file: FileId, status: Status) {
 /// Why the server could not be asked. What was not claimed is sent again later, and perhaps refused
 /// then.
 pub(super) async fn claim(session: &Session, given: &Begun) -> Result<bool> {
+    let mut is_refused = false;
     'files: for (file, claims) in session.locks().claims() {
         for changes in claims {
             let args =
@@ -162,6 +163,9 @@ pub(super) async fn claim(session: &Session, given: &Begun) -> Result<bool> {
                 Ok(_) => {}
                 Err(Status::Restarted | Status::BadSession) => return Ok(false),
                 Err(status) => {
+                    if !std::mem::replace(&mut is_refused, true) {
+                        session.note_lapse();
+                    }
                     session.locks().lose(file);
                     tell_lost(session, file, status);
                     continue 'files;

@@ -5,6 +5,7 @@
 //! server, it is carried out once. If the server has dropped the session, another one is begun.
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -43,6 +44,8 @@ pub(super) struct Session {
     opens: Opens,
     /// How often it was begun or resumed.
     lives: watch::Sender<u64>,
+    /// How often locks may have been lost with it.
+    lapses: AtomicU64,
     /// Held while a session is begun: one at a time.
     beginning: tokio::sync::Mutex<()>,
 }
@@ -133,6 +136,7 @@ impl Session {
             locks: Locks::default(),
             opens: Opens::default(),
             lives: watch::Sender::new(1),
+            lapses: AtomicU64::new(0),
             beginning: tokio::sync::Mutex::new(()),
         });
         tokio::spawn(keep_alive(Arc::downgrade(&session), begun_at));
@@ -168,6 +172,16 @@ impl Session {
     /// Changes when the server may have forgotten what is open.
     pub(super) fn life(&self) -> u64 {
         *self.lives.borrow()
+    }
+
+    /// How often another client may have had what was locked here.
+    pub(super) fn lapses(&self) -> u64 {
+        self.lapses.load(Ordering::Relaxed)
+    }
+
+    /// Another client may have, or have had, what is locked here.
+    pub(super) fn note_lapse(&self) {
+        self.lapses.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Ends all leases, before the server may think that they have ended.
@@ -327,7 +341,11 @@ impl Session {
         self.locks.doubt_all();
         for _ in 0..SESSIONS_MAX {
             let is_resumed = begun.given.resumed && begun.given.session == old.given.session;
-            if !is_resumed || locking::claim(self, &begun).await? {
+            if !is_resumed {
+                self.note_lapse();
+                break;
+            }
+            if locking::claim(self, &begun).await? {
                 break;
             }
             begun = given(&self.client, self.name, self.boot, Some(old)).await?;

@@ -56,6 +56,8 @@ struct Counts {
     unknown: u64,
     /// Calls that were told that bytes are lost.
     lost: u64,
+    /// How often a client that lived lost its session.
+    lapses: u64,
     /// Of clients, metadata servers, disks and memory disks.
     kills: [u64; 4],
 }
@@ -118,6 +120,7 @@ impl Counts {
         self.reads += more.reads;
         self.unknown += more.unknown;
         self.lost += more.lost;
+        self.lapses += more.lapses;
         (0..4).for_each(|kind| self.kills[kind] += more.kills[kind]);
     }
 }
@@ -263,6 +266,17 @@ fn kill(
     world.volume.start();
 }
 
+/// Records that clients which lived may have lost their locks, as often as they lost their
+/// sessions; returns how often.
+fn note_lapses(world: &World, histories: &[Arc<History>]) -> u64 {
+    let lapses = world.lapses();
+    for (life, lapses) in &lapses {
+        let ends = (0..*lapses).flat_map(|_| histories);
+        ends.for_each(|history| history.locks_end(*life, 0));
+    }
+    lapses.values().sum()
+}
+
 /// The client and the seed of each process of a history.
 type Drawn = [(usize, u64); PLAYERS];
 
@@ -330,6 +344,7 @@ fn game(on: On, seed: u64, count: u64) -> (Counts, Vec<String>) {
     assert_eq!(world.volume.check(), Vec::<String>::new());
     world.volume.start();
     let new = world.add();
+    counts.lapses = note_lapses(&world, &histories);
     let mut wrong = Vec::new();
     for history in &histories {
         let player = |client| Player::new(Arc::clone(history), 9, world.lives(client), 1);

@@ -195,8 +195,12 @@ impl History {
 
     /// Records that a client has died: the server releases its locks at some later time.
     pub(crate) fn died(&self, client: u64) {
-        let span = Span { made: self.tick(), answered: None };
-        let call = locks::Call::End { client };
+        self.locks_end(client, self.tick());
+    }
+
+    /// Records that a client's locks end at some time after this tick.
+    pub(crate) fn locks_end(&self, client: u64, made: u64) {
+        let (span, call) = (Span { made, answered: None }, locks::Call::End { client });
         self.note(|record| record.locks.push(Timed { span, call }));
     }
 }

@@ -42,6 +42,8 @@ pub(crate) struct World {
     ends: Arc<AtomicBool>,
     classes: Arc<Classes>,
     lives: u64,
+    /// How often each life that has ended had lost its session.
+    lapses: BTreeMap<u64, u64>,
     pub(crate) ticks: Ticks,
 }
 
@@ -204,7 +206,8 @@ impl World {
         let volume = Volume::simulated(Setup::Secure, (copies, 256 << 20), Arc::clone(&clock) as _);
         let ticks = Ticks(Arc::new(watch::Sender::new(0)));
         let classes = Options::default().classes;
-        let mut world = World { volume, seats: Vec::new(), clock, ends, classes, lives: 0, ticks };
+        let (seats, lives, lapses) = (Vec::new(), 0, BTreeMap::new());
+        let mut world = World { volume, seats, clock, ends, classes, lives, lapses, ticks };
         for _ in 0..clients {
             world.add();
         }
@@ -245,6 +248,14 @@ impl World {
         self.seats[client].now.subscribe()
     }
 
+    /// How often each life has lost its session until now, as on a busy machine, and its locks with
+    /// it: other clients may have got them, and have released them again.
+    pub(crate) fn lapses(&self) -> BTreeMap<u64, u64> {
+        let now = self.seats.iter().filter_map(|seat| seat.now.borrow().clone());
+        let now = now.map(|life| (life.number, life.native.lapses()));
+        self.lapses.iter().map(|(life, lapses)| (*life, *lapses)).chain(now).collect()
+    }
+
     /// Kills a client in the middle of its work: its process, or the whole machine unless `image`
     /// keeps all that was written. Returns which life ended.
     pub(crate) fn kill_client(&mut self, client: usize, image: Image) -> u64 {
@@ -252,6 +263,7 @@ impl World {
         let life = seat.now.send_replace(None).unwrap();
         seat.disk.inject(Fault::EioFrom(0));
         let (runtime, native) = seat.running.take().unwrap();
+        self.lapses.insert(life.number, native.lapses());
         native.shutdown();
         runtime.shutdown_background();
         seat.disk = seat.disk.crash(image);

@@ -173,6 +173,7 @@ async fn locks_are_claimed_after_the_metadata_server_was_started_anew() {
     lock(&one, &file, ALL, None).await.unwrap();
     waiter.await.unwrap();
     assert_eq!(tested(&new, &file, Shared).await, Some(Exclusive));
+    assert_eq!(one.lapses(), 0, "no other client can have had its locks");
 }
 
 /// Notes that locks were lost.
@@ -215,6 +216,7 @@ async fn a_client_that_lost_its_locks_with_its_session_is_told() {
     one.statfs(&Cred::root(), &kept).await.unwrap();
     let told = tokio::time::timeout(Duration::from_secs(60), loss.0.notified()).await;
     told.expect("who lost his locks is told");
+    assert!(one.lapses() > 0);
     // A lock that no other client wanted is taken again.
     lock(&one, &kept, 20..21, Some(Exclusive)).await.unwrap();
     assert_eq!(lock(&two, &kept, 5..6, Some(Shared)).await, Err(Error::Locked));
