@@ -13,6 +13,7 @@ use larder_vfs::{
 use crate::names::Names;
 use crate::overlay::There;
 use crate::shared::Target;
+use crate::which::Which;
 
 impl Deferring for Names {
     fn names(&self) -> &dyn Remote {
@@ -92,7 +93,7 @@ impl Deferring for Names {
 
     fn replay<'a>(&'a self, file: Option<&'a Handle>) -> Future<'a, ()> {
         Box::pin(async move {
-            let Some(file) = file else { return self.shared.replay_all(None).await };
+            let Some(file) = file else { return self.shared.replay_which(&Which::All).await };
             for no in self.shared.changes_of(file) {
                 self.shared.replay_one(no, None).await?;
             }

@@ -12,6 +12,7 @@ use larder_vfs::{
     Time,
 };
 
+use crate::leased::Right;
 use crate::object::{Body, Given, Maker, ObjectNo, Waiting, as_before, has_rights};
 use crate::overlay::There;
 use crate::server_dir::ServerDir;
@@ -46,18 +47,19 @@ impl Shared {
             return None;
         }
         let body = body_of(new)?;
+        let right = self.right_to(cred, dir).await?;
         self.may_change(cred, dir).await?;
         match self.is_here(dir, name) {
             Some(Some(There::Waiting(no))) => return self.make_again(cred, no, new, set),
             Some(Some(_)) => return None,
             Some(None) => {}
-            None => self.is_absent_at_server(cred, dir, name).await?,
+            None => self.is_absent_at_server(cred, dir, name, right).await?,
         }
         let mut state = self.state();
         let state = &mut *state;
         // A user's first object is made at the server, which shows whether the server maps the
         // user.
-        if !self.is_same_user(state, cred) {
+        if !self.is_same_user(state, cred) || !self.has_still(state, dir, right) {
             return None;
         }
         let dentry = state.dentry(dir, name);
@@ -130,13 +132,17 @@ impl Shared {
         if !self.can_record() {
             return None;
         }
+        let right = self.right_to(cred, dir).await?;
         self.may_change(cred, dir).await?;
-        let Some(there) = self.what_is_at(cred, dir, name).await? else {
+        let Some(there) = self.what_is_at(cred, dir, name, right).await? else {
             return Some(Err(Error::NotFound));
         };
         let is_empty = what == Removal::File || self.is_empty(cred, &there).await?;
         let mut state = self.state();
         let state = &mut *state;
+        if !self.has_still(state, dir, right) {
+            return None;
+        }
         let dentry = state.dentry(dir, name);
         let before = state.dir_attr(&dentry.dir).filter(|_| self.is_same_user(state, cred))?;
         let kind = state.kind_of(&there).filter(|_| state.is_still(&dentry, Some(&there)))?;
@@ -170,18 +176,18 @@ impl Shared {
         if !self.takes(to.1) || !self.can_record() {
             return None;
         }
-        self.may_change(cred, from.0).await?;
-        self.may_change(cred, to.0).await?;
-        let Some(source) = self.what_is_at(cred, from.0, from.1).await? else {
+        let rights = self.rights_to_rename(cred, from.0, to.0).await?;
+        let Some(source) = self.what_is_at(cred, from.0, from.1, rights[0]).await? else {
             return Some(Err(Error::NotFound));
         };
-        let target = self.what_is_at(cred, to.0, to.1).await?;
+        let target = self.what_is_at(cred, to.0, to.1, rights[1]).await?;
         let is_empty = match &target {
             Some(target) => self.is_empty(cred, target).await?,
             None => true,
         };
         let mut state = self.state();
         let state = &mut *state;
+        self.have_still(state, [from.0, to.0], rights)?;
         let (from, to) = (state.dentry(from.0, from.1), state.dentry(to.0, to.1));
         let (from_before, to_before) = (state.dir_attr(&from.dir)?, state.dir_attr(&to.dir)?);
         let is_still = state.is_still(&from, Some(&source)) && state.is_still(&to, target.as_ref());
@@ -230,6 +236,18 @@ impl Shared {
         let to_change =
             if to.dir == from.dir { from_change } else { state.touch(&to.dir, to_before, now) };
         Some(self.record_for_caller(state).map(|()| (from_change, to_change)))
+    }
+
+    async fn rights_to_rename(
+        &self,
+        cred: &Cred,
+        from: &Handle,
+        to: &Handle,
+    ) -> Option<[Right; 2]> {
+        let rights = [self.right_to(cred, from).await?, self.right_to(cred, to).await?];
+        self.may_change(cred, from).await?;
+        self.may_change(cred, to).await?;
+        Some(rights)
     }
 
     /// Whether an earlier attempt of the call may have reached the server, which does not say.

@@ -369,6 +369,16 @@ impl Journal {
         names.map(|(name, no)| (name.as_os_str(), *no))
     }
 
+    /// How many changes of names wait in a directory.
+    pub(crate) fn count_in(&self, dir: &Dir) -> usize {
+        self.waiting.get(dir).map_or(0, BTreeMap::len) + self.taken.count_in(dir)
+    }
+
+    /// The directories in which objects wait.
+    pub(crate) fn dirs_with_waiting(&self) -> impl Iterator<Item = &Dir> {
+        self.waiting.keys()
+    }
+
     /// How many directories wait in a directory.
     pub(crate) fn subdirectories(&self, dir: &Dir) -> u32 {
         self.subdirectories.get(dir).copied().unwrap_or(0)

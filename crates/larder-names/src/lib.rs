@@ -22,6 +22,7 @@
 //!
 //! - [`object`], [`record`], [`journal`]: what was made here, as a pure state machine.
 //! - [`licence`]: when this machine may answer.
+//! - [`dir_lease`], [`leased`]: the server's leases on directories that license it.
 //! - [`server_dir`]: what is known of the server's directories in which something was made.
 //! - [`state`], [`shared`]: both together; translates handles and attributes between client and
 //!   server.
@@ -30,7 +31,8 @@
 //! - [`deferred`]: changes of names that are answered here.
 //! - [`passed`]: changes of names that are made at the server at once.
 //! - [`doubt`], [`unanswered`]: objects that the server may have changed for us without an answer.
-//! - [`replay`]: makes waiting objects at the server.
+//! - [`which`], [`due`], [`replay`]: makes waiting objects at the server.
+//! - [`returning`]: the same before a lease is returned.
 //! - [`retake`], [`giving_way`]: removes and renames there what was taken away here.
 //! - [`watching`]: ends of the server's leases.
 //! - [`reports`]: reports on waiting objects for users.
@@ -47,9 +49,12 @@ mod altered;
 mod answers;
 mod asked;
 mod deferred;
+mod dir_lease;
 mod doubt;
+mod due;
 mod giving_way;
 mod journal;
+mod leased;
 mod licence;
 mod listing;
 mod lookup;
@@ -62,6 +67,7 @@ mod recording;
 mod replay;
 mod reports;
 mod retake;
+mod returning;
 mod server_dir;
 mod shared;
 mod state;
@@ -69,6 +75,7 @@ mod taken;
 mod there;
 mod unanswered;
 mod watching;
+mod which;
 
 pub use licence::Licence;
 pub use names::Names;

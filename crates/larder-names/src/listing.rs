@@ -8,6 +8,7 @@ use larder_vfs::{Cookie, Cred, Error, Handle, Held, Kind, Listed, Listing, Resul
 
 use crate::object::{Dentry, Dir, ObjectNo, has_rights};
 use crate::shared::{Shared, Target};
+use crate::which::Which;
 
 /// Positions of waiting names have these bits. If a server's positions reach them, waiting objects
 /// of the directory are made at the server before it is listed.
@@ -105,7 +106,7 @@ impl Shared {
         loop {
             let page = self.remote.readdir(cred, server, cookie, bytes_max).await?;
             if page.entries.iter().any(|entry| is_waiting_position(entry.position)) {
-                self.replay_all(None).await?;
+                self.replay_which(&Which::All).await?;
                 let page = self.remote.readdir(cred, server, begin, bytes_max).await?;
                 return Ok(self.show_listing(dir, page));
             }
@@ -123,7 +124,19 @@ impl Shared {
         let (replaced, rest) =
             all.entries.into_iter().partition(|entry| names.contains(&entry.name));
         all.entries = rest;
-        described(&mut waiting, replaced);
+        let mut there: HashMap<OsString, Listed> =
+            replaced.into_iter().map(|entry| (entry.name.clone(), entry)).collect();
+        waiting.retain_mut(|entry| {
+            // What the server had before this listing began, another client may have changed.
+            let is_at_server = entry.attr.is_none() && entry.handle.is_some();
+            let there = there.remove(&entry.name).filter(|_| entry.attr.is_none());
+            match there.filter(|there| is_at_server || there.fileid == entry.fileid) {
+                Some(there) => *entry = Listed { position: entry.position, ..there },
+                None if is_at_server => return false,
+                None => {}
+            }
+            true
+        });
         all.entries.extend(waiting);
         Ok(all)
     }

@@ -16,9 +16,9 @@ use larder_vfs::{
 };
 
 use crate::doubt::Sizes;
+use crate::due;
 use crate::licence::Licence;
 use crate::object::Body;
-use crate::replay;
 use crate::shared::{Shared, Target};
 
 /// See the crate.
@@ -52,7 +52,7 @@ impl Names {
 
     /// Makes at the server what is due, as long as these names exist.
     pub(crate) fn run(&self) -> impl std::future::Future<Output = ()> + Send + use<> {
-        replay::run(Arc::downgrade(&self.shared), self.shared.more.clone())
+        due::run(Arc::downgrade(&self.shared), self.shared.more.clone())
     }
 
     /// The same, but objects are made at the server only on request.
@@ -64,6 +64,8 @@ impl Names {
         licence: Licence,
     ) -> Names {
         let shared = Arc::new(Shared::open(remote, cache, clock, host.to_owned(), licence));
+        // Nobody has set it before.
+        let _ = shared.this.set(Arc::downgrade(&shared));
         let deferring = Names { shared: shared.clone(), may_defer: true, deferring: None };
         Names { shared, may_defer: false, deferring: Some(Box::new(deferring)) }
     }
@@ -180,6 +182,14 @@ impl Remote for Names {
         match self.shared.target(file) {
             Ok(Target::Waiting(_)) => true,
             Ok(Target::Server(server)) => self.remote().is_excluding(&server),
+            Err(_) => false,
+        }
+    }
+
+    fn still_excludes(&self, file: &Handle) -> bool {
+        match self.shared.target(file) {
+            Ok(Target::Waiting(_)) => true,
+            Ok(Target::Server(server)) => self.remote().still_excludes(&server),
             Err(_) => false,
         }
     }

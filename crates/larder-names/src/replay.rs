@@ -11,18 +11,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use larder_vfs::{
     Attr, Change, Cred, Deadline, Error, Found, Handle, Kind, Made, New, Result, SetAttr, SetTime,
     Time,
 };
-use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use crate::object::{Body, Dentry, Dir, Named, ObjectNo, Shown, Taken, Waiting, is_unanswered};
 use crate::server_dir::ServerDir;
 use crate::shared::{Shared, Target};
+use crate::which::Which;
 
 /// Most directories in which objects are made at the same time.
 pub(crate) const DIRECTORIES_MAX: usize = 16;
@@ -30,10 +29,6 @@ pub(crate) const DIRECTORIES_MAX: usize = 16;
 const BATCH_MAX: usize = 1024;
 /// Most names that are tried for an object whose name another client has made.
 pub(crate) const CONFLICTS_MAX: u32 = 16;
-/// After a failure the server is not asked for this long.
-const RETRY_AFTER: Duration = Duration::from_secs(10);
-/// How soon it is noticed that the server is back.
-const AWAY_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 impl Shared {
     /// The server's handle of the object that the client knows by `handle`, which is made there
@@ -123,20 +118,20 @@ impl Shared {
             || journal.get_altered(no).is_some_and(|altered| !altered.is_done)
     }
 
-    /// Makes all objects at the server that are due at `until`; `None`: all.
+    /// Makes these changes at the server.
     ///
     /// # Errors
     /// The server's error for the first object that it did not accept; the others were tried too.
-    pub(crate) async fn replay_all(self: &Arc<Self>, until: Option<Instant>) -> Result<()> {
+    pub(crate) async fn replay_which(self: &Arc<Self>, which: &Which) -> Result<()> {
         self.reach(None).await?;
         let _turn = self.turn.lock().await;
         self.resolve_asked(None).await?;
         let mut refused = BTreeMap::new();
         // First the changes that block others, then new objects, then the changes that block
         // nothing.
-        self.replay_some(self.in_the_way(until), &mut refused).await?;
+        self.replay_some(self.in_the_way(which), &mut refused).await?;
         loop {
-            let ready = self.ready(until, &refused);
+            let ready = self.ready(which, &refused);
             if ready.is_empty() {
                 break;
             }
@@ -164,8 +159,8 @@ impl Shared {
                 return Err(error);
             }
         }
-        self.remove_files(until, &mut refused).await?;
-        self.replay_some(self.taken_due(until), &mut refused).await?;
+        self.remove_files(which, &mut refused).await?;
+        self.replay_some(self.taken_due(which), &mut refused).await?;
         self.keep().await?;
         refused.into_values().next().map_or(Ok(()), Err)
     }
@@ -186,19 +181,15 @@ impl Shared {
         (failed, group.collect())
     }
 
-    /// The objects due at `until`, with the directories above them, that can be made now, by
-    /// directory.
+    /// These objects, with the directories above them, that can be made now, by directory.
     fn ready(
         &self,
-        until: Option<Instant>,
+        which: &Which,
         refused: &BTreeMap<ObjectNo, Error>,
     ) -> BTreeMap<Dir, Vec<ObjectNo>> {
         let state = self.state();
         let mut wanted = BTreeSet::new();
-        for (no, due) in state.all_due() {
-            if until.is_some_and(|until| due > until) {
-                continue;
-            }
+        for no in state.all_due().map(|(no, _)| no).filter(|no| which.has(&state, *no)) {
             // The topmost that is not at the server.
             let mut at = no;
             while let Some((dentry, _)) = state.journal().waiting(at) {
@@ -327,6 +318,8 @@ impl Shared {
                 Err(_) => return Err(Error::TimedOut),
             }
         };
+        let is_directory = found.attr.kind == Kind::Directory;
+        let is_leased = is_directory && self.lease_made(no, &cred, &found.handle).await;
         let attr = self.complete(&cred, &found, &waiting).await;
         let change = match change.after {
             Some(_) => change,
@@ -343,7 +336,7 @@ impl Shared {
             &waiting,
             Found { attr, ..found },
             change,
-            is_new,
+            (is_new, is_leased),
             own.map(|_| place_name),
         );
         if conflicts > 0 {
@@ -466,7 +459,7 @@ impl Shared {
         waiting: &Waiting,
         Found { handle, attr }: Found,
         change: Change,
-        is_new: bool,
+        (is_new, is_leased): (bool, bool),
         seen_as: Option<OsString>,
     ) {
         let mut state = self.state();
@@ -484,7 +477,10 @@ impl Shared {
         }
         if attr.kind == Kind::Directory {
             let known = if is_new { ServerDir::made(attr, shown) } else { ServerDir::new(attr) };
-            state.learn(Dir::Made(no), known);
+            let known = state.learn(Dir::Made(no), known);
+            if self.licence.leased {
+                known.doubt_names();
+            }
         }
         let is_conflict = given != *wanted;
         if is_conflict {
@@ -495,7 +491,11 @@ impl Shared {
         let own = Dentry { dir: dir.clone(), name: given.clone() };
         let named =
             Named { handle: handle.clone(), fileid: attr.fileid, shown, is_linked: false, wanted };
+        let server = handle.clone();
         state.journal_mut().name(no, given, named);
+        if is_leased {
+            self.note_lease(state, no, &server);
+        }
         if let Some(name) = seen_as {
             let found = Found { handle, attr: Attr { fileid: no.fileid(), ..attr } };
             let to = Dentry { dir: dir.clone(), name };
@@ -529,32 +529,6 @@ impl Shared {
             watcher.distrust(&handle).await;
         }
     }
-
-    /// The server is back: what is known of its directories must be checked with it.
-    async fn come_back(&self, stood_in: u64) {
-        let dirs = {
-            let mut state = self.state();
-            // What was acknowledged although its class promises more is late.
-            if self.licence.offline {
-                state.all_is_due(self.clock.instant());
-            }
-            state.forget_known()
-        };
-        for dir in dirs {
-            self.distrust(&dir).await;
-        }
-        {
-            let _turn = self.turn.lock().await;
-            // What is not resolved now is, before the next change is made there.
-            let _ = self.resolve_asked(None).await;
-        }
-        self.set_checked(stood_in);
-    }
-
-    /// When something is due next.
-    fn next_due(&self) -> Option<Instant> {
-        self.state().all_due().map(|(_, due)| due).min()
-    }
 }
 
 /// Whether the server did not answer, so that other calls would wait as long.
@@ -567,31 +541,4 @@ enum There {
     Ours(Found),
     Another,
     Nothing,
-}
-
-/// Makes at the server what is due, as long as another owner of `shared` exists. `more` notifies of
-/// new work.
-pub(crate) async fn run(shared: std::sync::Weak<Shared>, more: Arc<Notify>) {
-    while let Some(held) = shared.upgrade() {
-        let (clock, due) = (held.clock.clone(), held.next_due());
-        if held.is_away() {
-            drop(held);
-            clock.sleep(AWAY_AGAIN_AFTER).await;
-            continue;
-        }
-        if let Some(stood_in) = held.unchecked() {
-            held.come_back(stood_in).await;
-            continue;
-        }
-        let now = clock.instant();
-        let is_due = due.is_some_and(|due| due <= now);
-        let is_late = is_due && held.replay_all(Some(now)).await.is_err();
-        drop(held);
-        if is_late {
-            clock.sleep(RETRY_AFTER).await;
-        } else if !is_due {
-            let wait = due.map_or(RETRY_AFTER, |due| due - now).min(RETRY_AFTER);
-            let _ = clock.timeout(wait, more.notified()).await;
-        }
-    }
 }

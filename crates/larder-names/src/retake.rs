@@ -16,7 +16,6 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Instant;
 
 use larder_vfs::{Change, Cred, Deadline, Error, Found, Handle, Kind, Removal, Result, Validator};
 use tokio::task::JoinSet;
@@ -24,6 +23,7 @@ use tokio::task::JoinSet;
 use crate::object::{Body, Dentry, Dir, ObjectNo, Taken, is_unanswered};
 use crate::replay::{CONFLICTS_MAX, DIRECTORIES_MAX};
 use crate::shared::Shared;
+use crate::which::Which;
 
 /// A recursion that waits.
 type Settling<'a> = Pin<Box<dyn Future<Output = Result<()>> + Send + 'a>>;
@@ -291,9 +291,11 @@ impl Shared {
         let now = self.show_unaltered(&found.handle, found.attr).validator();
         let same =
             |now: &Validator, then: &Validator| (now.size, now.mtime) == (then.size, then.mtime);
-        // If no other client changes names, only the name counts, as when a name is removed at the
-        // server at once.
-        self.licence.sole || taken.kind != Kind::File || same(&now, &taken.version)
+        // If no other client changes names there, only the name counts, as when a name is removed
+        // at the server at once.
+        self.excludes_others(&taken.origin.dir)
+            || taken.kind != Kind::File
+            || same(&now, &taken.version)
     }
 
     fn note_moved(
@@ -378,6 +380,8 @@ impl Shared {
                 names.remove(&taken.origin.name);
             });
         }
+        let dir = state.journal().dir(&taken.handle);
+        state.dir_leases_mut().forget(&dir);
         state.journal_mut().removed(&taken.origin);
         state.journal_mut().put_taken(no, None);
         state.waits_no_more(no);
@@ -448,7 +452,7 @@ impl Shared {
     }
 
     /// Moves, and the making of objects in the place of ones that were taken away.
-    pub(crate) fn in_the_way(&self, until: Option<Instant>) -> Vec<ObjectNo> {
+    pub(crate) fn in_the_way(&self, which: &Which) -> Vec<ObjectNo> {
         let state = self.state();
         let journal = state.journal();
         let is_one = |no: ObjectNo| match journal.taken().get(no) {
@@ -460,8 +464,8 @@ impl Shared {
         };
         let mut all: Vec<ObjectNo> = state
             .all_due()
-            .filter(|(no, due)| until.is_none_or(|until| *due <= until) && is_one(*no))
             .map(|(no, _)| no)
+            .filter(|no| which.has(&state, *no) && is_one(*no))
             .collect();
         all.sort_unstable();
         all
@@ -482,11 +486,10 @@ impl Shared {
     }
 
     /// The names that are due to be taken away.
-    pub(crate) fn taken_due(&self, until: Option<Instant>) -> Vec<ObjectNo> {
+    pub(crate) fn taken_due(&self, which: &Which) -> Vec<ObjectNo> {
         let state = self.state();
         let taken = state.journal().taken();
-        let is_due = |no| state.due(no).is_none_or(|due| until.is_none_or(|until| due <= until));
-        taken.waiting().map(|(no, _)| no).filter(|no| is_due(*no)).collect()
+        taken.waiting().map(|(no, _)| no).filter(|no| which.has(&state, *no)).collect()
     }
 
     /// Makes these changes, one after the other, each after everything on which it depends.
@@ -513,11 +516,11 @@ impl Shared {
     /// Removes objects that are not directories, in several directories at the same time.
     pub(crate) async fn remove_files(
         self: &Arc<Self>,
-        until: Option<Instant>,
+        which: &Which,
         refused: &mut BTreeMap<ObjectNo, Error>,
     ) -> Result<()> {
         let mut groups: BTreeMap<Dir, Vec<ObjectNo>> = BTreeMap::new();
-        for no in self.taken_due(until) {
+        for no in self.taken_due(which) {
             let is_one = |taken: &Taken| is_removed_file(taken) && taken.is_last;
             let taken = self.waiting_taken(no).filter(is_one);
             if let Some(taken) = taken.filter(|_| !refused.contains_key(&no)) {

@@ -20,6 +20,8 @@ pub(crate) struct ServerDir {
     shown: Option<Shown>,
     /// All names in it, if they are known.
     names: Option<HashSet<OsString>>,
+    /// Other clients may have changed them, unless the server still has this version.
+    is_doubtful: bool,
     /// The users who may search and change it.
     writers: Vec<Maker>,
 }
@@ -27,7 +29,7 @@ pub(crate) struct ServerDir {
 impl ServerDir {
     /// Of a directory that the server has just described.
     pub(crate) fn new(attr: Attr) -> ServerDir {
-        ServerDir { attr, shown: None, names: None, writers: Vec::new() }
+        ServerDir { attr, shown: None, names: None, is_doubtful: false, writers: Vec::new() }
     }
 
     /// For a directory that was just made, here and at the server: its version is `shown`, and it
@@ -64,7 +66,7 @@ impl ServerDir {
     /// nevertheless, its names are not known any more.
     pub(crate) fn observe(&mut self, attr: Attr) {
         if !self.attr.validator().same(&attr.validator()) {
-            *self = ServerDir::new(attr);
+            *self = ServerDir { is_doubtful: self.is_doubtful, ..ServerDir::new(attr) };
         }
         self.attr = attr;
     }
@@ -115,7 +117,8 @@ impl ServerDir {
     }
 
     fn forget(&mut self, change: &Change) {
-        *self = ServerDir::new(change.after.unwrap_or(self.attr));
+        let attr = change.after.unwrap_or(self.attr);
+        *self = ServerDir { is_doubtful: self.is_doubtful, ..ServerDir::new(attr) };
     }
 
     /// Its mode or owner may be another one.
@@ -127,10 +130,21 @@ impl ServerDir {
         self.names = Some(names);
     }
 
-    /// Another client is about to change it.
-    pub(crate) fn forget_names(&mut self) {
-        self.names = None;
+    /// Another client may change it from now on.
+    pub(crate) fn doubt_names(&mut self) {
+        self.is_doubtful = true;
         self.forget_writers();
+    }
+
+    /// No other client can change it from now on, and the server describes it.
+    pub(crate) fn confirm(&mut self, attr: Attr) {
+        self.observe(attr);
+        self.trust_names();
+    }
+
+    /// The same, if no other client can have changed it since it was described.
+    pub(crate) fn trust_names(&mut self) {
+        self.is_doubtful = false;
     }
 
     /// A name was removed.
@@ -142,7 +156,8 @@ impl ServerDir {
 
     /// Whether the server has such a name; `None`: that is not known.
     pub(crate) fn has(&self, name: &OsStr) -> Option<bool> {
-        self.names.as_ref().map(|names| names.contains(name))
+        let names = self.names.as_ref().filter(|_| !self.is_doubtful);
+        names.map(|names| names.contains(name))
     }
 
     pub(crate) fn learn_writer(&mut self, writer: Maker) {

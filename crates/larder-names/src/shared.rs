@@ -38,6 +38,10 @@ pub(crate) struct Shared {
     /// Up to which of these times what is known of the server's directories was checked with it.
     checked: AtomicU64,
     pub(crate) held: OnceLock<Weak<dyn Held>>,
+    /// Set once; for tasks that outlive a call.
+    pub(crate) this: OnceLock<Weak<Shared>>,
+    /// A lease on a directory was given, refused or ended.
+    pub(crate) leases_changed: Notify,
 }
 
 /// The object for which a handle of the client stands.
@@ -80,6 +84,8 @@ impl Shared {
             stood_in: AtomicU64::new(0),
             checked: AtomicU64::new(0),
             held: OnceLock::new(),
+            this: OnceLock::new(),
+            leases_changed: Notify::new(),
         };
         shared.drop_lost();
         shared.drop_doubts();

@@ -8,6 +8,7 @@ use larder_cache::NamesMark;
 use larder_io::Clock;
 use larder_vfs::{Attr, Cred, Error, Found, Handle, Time};
 
+use crate::dir_lease::DirLeases;
 use crate::doubt::Asking;
 use crate::journal::Journal;
 use crate::object::{Dentry, Dir, ObjectNo, after};
@@ -28,6 +29,7 @@ const SECOND_NS: i64 = 1_000_000_000;
 pub(crate) struct State {
     journal: Journal,
     known: HashMap<Dir, ServerDir>,
+    dir_leases: DirLeases,
     /// Objects that were waiting in directories when they were listed; they keep their positions
     /// there.
     listed: HashMap<Dir, BTreeSet<ObjectNo>>,
@@ -66,6 +68,7 @@ impl State {
         State {
             journal,
             known: HashMap::new(),
+            dir_leases: DirLeases::default(),
             listed: HashMap::new(),
             owners: HashMap::new(),
             due,
@@ -97,6 +100,26 @@ impl State {
 
     pub(crate) fn known_mut(&mut self, dir: &Dir) -> Option<&mut ServerDir> {
         self.known.get_mut(dir)
+    }
+
+    /// The server's leases on directories.
+    pub(crate) fn dir_leases(&self) -> &DirLeases {
+        &self.dir_leases
+    }
+
+    pub(crate) fn dir_leases_mut(&mut self) -> &mut DirLeases {
+        &mut self.dir_leases
+    }
+
+    /// What waits in a directory is made at the server as soon as possible.
+    pub(crate) fn is_due_in(&mut self, dir: &Dir, now: Instant) {
+        let taken = self.journal.taken();
+        let moved = taken.in_dir(dir).chain(taken.origins_in(dir));
+        let all: Vec<ObjectNo> =
+            self.journal.waiting_in(dir).chain(moved).map(|(_, no)| no).collect();
+        for no in all {
+            self.due.entry(no).and_modify(|due| *due = now.min(*due));
+        }
     }
 
     /// Waiting objects, and when they are made at the server.

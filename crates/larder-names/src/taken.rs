@@ -136,6 +136,12 @@ impl TakenNames {
         names.map(|(name, no)| (name.as_os_str(), *no))
     }
 
+    /// How many names were taken in a directory, or moved there.
+    pub(crate) fn count_in(&self, dir: &Dir) -> usize {
+        let count = |names: &Names| names.get(dir).map_or(0, BTreeMap::len);
+        count(&self.origins) + count(&self.dentries)
+    }
+
     /// Whether a name was taken in a directory, or something is moved there.
     pub(crate) fn is_in(&self, dir: &Dir) -> bool {
         self.origins.contains_key(dir) || self.dentries.contains_key(dir)

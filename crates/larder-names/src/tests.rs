@@ -6,6 +6,7 @@ mod conformance;
 mod crash;
 mod doubt;
 mod faults;
+mod leased;
 mod lives;
 mod model;
 

@@ -4,8 +4,9 @@
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 
-use larder_vfs::{Cookie, Cred, Found, Handle, Kind};
+use larder_vfs::{Cookie, Cred, Found, Handle, Held, Kind};
 
+use crate::leased::Right;
 use crate::overlay::There;
 use crate::shared::{Shared, Target};
 
@@ -20,28 +21,48 @@ impl Shared {
         cred: &Cred,
         dir: &Handle,
         name: &OsStr,
+        right: Right,
     ) -> Option<Option<There>> {
         if let Some(here) = self.is_here(dir, name) {
             return Some(here);
         }
         let Target::Server(server) = self.target(dir).ok()? else { return Some(None) };
-        let held = self.held_any().and_then(|held| held.held_name(dir, name));
-        match held {
+        let held = self.held_any().filter(|held| self.is_of_now(&**held, dir, right));
+        match held.and_then(|held| held.held_name(dir, name)) {
             Some(None) => return Some(None),
             Some(Some(found)) => {
                 let Target::Server(handle) = self.target(&found.handle).ok()? else { return None };
-                return Some(Some(There::Server(Box::new(Found { handle, ..found }))));
+                let attr = match right {
+                    Right::Leased(_) => {
+                        let attr = self.remote.getattr(cred, &handle).await.ok()?;
+                        self.show(&handle, attr)
+                    }
+                    Right::Licence | Right::Made => found.attr,
+                };
+                return Some(Some(There::Server(Box::new(Found { handle, attr }))));
             }
             None if self.is_away() => return None,
             None => {}
         }
-        if self.is_absent_at_server(cred, dir, name).await.is_some() {
+        if self.is_absent_at_server(cred, dir, name, right).await.is_some() {
             return Some(None);
         }
         let found = self.remote.lookup(cred, &server, name).await.ok()?.found;
         let Some(Found { handle, attr }) = found else { return Some(None) };
         let attr = self.show(&handle, attr);
         Some(Some(There::Server(Box::new(Found { handle, attr }))))
+    }
+
+    /// Whether what is cached of a directory's names is what the server has: under a lease, if it
+    /// is cached for the version that the directory has.
+    fn is_of_now(&self, held: &dyn Held, dir: &Handle, right: Right) -> bool {
+        if right == Right::Licence {
+            return true;
+        }
+        let state = self.state();
+        let now = state.dir_attr(&state.journal().dir(dir));
+        let held = held.held(dir);
+        now.zip(held).is_some_and(|(now, held)| now.validator().same(&held.validator()))
     }
 
     /// `Some` if the server has no such name. Lists the directory at the first call, so that
@@ -51,6 +72,7 @@ impl Shared {
         cred: &Cred,
         dir: &Handle,
         name: &OsStr,
+        right: Right,
     ) -> Option<()> {
         let Target::Server(server) = self.target(dir).ok()? else { return Some(()) };
         let held = {
@@ -63,7 +85,7 @@ impl Shared {
         if self.is_away() {
             return self.is_absent_as_held(dir, name);
         }
-        if let Some(names) = self.list_names(cred, dir, &server).await {
+        if let Some(names) = self.list_names(cred, (dir, &server), right).await {
             return (!names.contains(name)).then_some(());
         }
         let answer = self.remote.lookup(cred, &server, name).await.ok()?;
@@ -82,8 +104,8 @@ impl Shared {
     async fn list_names(
         &self,
         cred: &Cred,
-        dir: &Handle,
-        server: &Handle,
+        (dir, server): (&Handle, &Handle),
+        right: Right,
     ) -> Option<HashSet<OsString>> {
         let bytes_max = self.remote.limits().readdir_preferred;
         let (mut names, mut cookie, mut version) = (HashSet::new(), Cookie::default(), None);
@@ -101,9 +123,12 @@ impl Shared {
             if page.eof {
                 let mut state = self.state();
                 let key = state.journal().dir(dir);
+                let is_certain = self.has_still(&mut state, dir, right);
                 let known = state.known_mut(&key)?;
                 known.observe(said);
-                known.learn_names(names.clone());
+                if is_certain {
+                    known.learn_names(names.clone());
+                }
                 return Some(names);
             }
             cookie = Cookie { position: last?, verifier: page.verifier };

@@ -70,7 +70,7 @@ impl Shared {
     /// Before the server is asked to change an object. `None` where nothing is ever answered here
     /// in the server's place.
     fn ask_to_change(&self, cred: &Cred, handle: &Handle, sizes: Sizes) -> Option<Asked<'_>> {
-        if !self.licence.sole && !self.licence.offline {
+        if !self.licence.answers() {
             return None;
         }
         let mut state = self.state();
@@ -130,7 +130,7 @@ impl Shared {
     /// Forgets what an earlier process was not answered, where that matters for nothing that waits
     /// and this process answers nothing in the server's place.
     pub(crate) fn drop_doubts(&self) {
-        if self.licence.sole || self.licence.offline {
+        if self.licence.answers() {
             return;
         }
         let mut state = self.state();

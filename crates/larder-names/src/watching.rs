@@ -1,5 +1,6 @@
 //! Ends of the server's leases: the client learns of them by the handles by which it knows the
-//! files, and the names of a directory that another client changes are not known any more.
+//! files; and the names of a directory whose lease has ended are not trusted any more, nor changed
+//! here.
 
 use std::sync::{Arc, Weak};
 
@@ -9,6 +10,10 @@ use crate::object::Dir;
 use crate::shared::Shared;
 
 impl Shared {
+    fn dir_of(&self, file: &Handle) -> Dir {
+        self.state().journal().dir(file)
+    }
+
     /// The client, as the watcher of leases, and how it knows a file of the server.
     fn client_of(&self, file: &Handle) -> Option<(Arc<dyn Watcher>, Handle)> {
         let client = self.watcher.get().and_then(Weak::upgrade)?;
@@ -19,16 +24,8 @@ impl Shared {
 impl Watcher for Shared {
     fn distrust<'a>(&'a self, file: &'a Handle) -> LeaseHandled<'a> {
         Box::pin(async move {
-            {
-                let mut state = self.state();
-                let dir = state
-                    .journal()
-                    .of_server(file)
-                    .map_or_else(|| Dir::Server(file.clone()), Dir::Made);
-                if let Some(known) = state.known_mut(&dir) {
-                    known.forget_names();
-                }
-            }
+            let dir = self.dir_of(file);
+            self.lease_ended(&dir);
             if let Some((client, file)) = self.client_of(file) {
                 client.distrust(&file).await;
             }
@@ -37,6 +34,9 @@ impl Watcher for Shared {
 
     fn write_back<'a>(&'a self, file: &'a Handle) -> LeaseHandled<'a> {
         Box::pin(async move {
+            if let Some(shared) = self.this.get().and_then(Weak::upgrade) {
+                shared.replay_returning(&self.dir_of(file)).await;
+            }
             if let Some((client, file)) = self.client_of(file) {
                 client.write_back(&file).await;
             }

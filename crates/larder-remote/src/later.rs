@@ -360,6 +360,10 @@ impl<R: Remote> Remote for Later<R> {
         self.get().is_some_and(|remote| remote.is_excluding(file))
     }
 
+    fn still_excludes(&self, file: &Handle) -> bool {
+        self.get().is_some_and(|remote| remote.still_excludes(file))
+    }
+
     /// Perhaps, as long as it is not known.
     fn tells_holes(&self) -> bool {
         self.get().is_none_or(|remote| remote.tells_holes())

@@ -184,6 +184,11 @@ impl Remote for Native {
         self.file(file).is_ok_and(|file| self.session.leases().excludes(file))
     }
 
+    fn still_excludes(&self, file: &Handle) -> bool {
+        let leases = self.session.leases();
+        self.file(file).is_ok_and(|file| leases.excludes(file) || leases.is_returning(file))
+    }
+
     fn xattr<'a>(
         &'a self,
         cred: &'a Cred,

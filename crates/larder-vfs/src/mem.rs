@@ -13,6 +13,7 @@
 //! Absent on purpose: a disk, a clock, a runtime. Calls are answered at the first poll, except
 //! while the server is out of reach.
 
+mod alone;
 mod copy;
 mod leases;
 mod locks;
@@ -77,6 +78,7 @@ struct Connection {
     /// User 0 writes as nobody.
     squashes_root: bool,
     watcher: Option<Weak<dyn Watcher>>,
+    alone: alone::Alone,
 }
 
 /// How one call goes wrong.

@@ -62,8 +62,9 @@ pub trait Remote: Send + Sync + 'static {
     }
 
     /// Excludes other clients from `file`, and describes it as it is then: from now on, a call of
-    /// theirs that reads or changes its bytes waits until [`Watcher::write_back`] has ended, except
-    /// in the first moments after a restart of the server. `None` if that cannot be had now.
+    /// theirs that reads or changes its bytes, or of a directory its names, waits until
+    /// [`Watcher::write_back`] has ended, except in the first moments after a restart of the
+    /// server. `None` if that cannot be had now.
     fn exclude<'a>(&'a self, _cred: &'a Cred, _file: &'a Handle) -> Future<'a, Option<Attr>> {
         Box::pin(async { Ok(None) })
     }
@@ -71,6 +72,12 @@ pub trait Remote: Send + Sync + 'static {
     /// Whether other clients are excluded from `file`, and none of them waits.
     fn is_excluding(&self, _file: &Handle) -> bool {
         false
+    }
+
+    /// Whether other clients are excluded from `file` still, although one of them may wait: what it
+    /// gets to see includes everything that is sent before [`Watcher::write_back`] has ended.
+    fn still_excludes(&self, file: &Handle) -> bool {
+        self.is_excluding(file)
     }
 
     /// This server with names for which this machine answers, if it has such names.

@@ -1,5 +1,6 @@
-//! A mount that is the only one that changes names in an export (`-o exclusive`), its *sole* mount:
-//! a second one for the same names is refused, among the mounts of this user on this machine.
+//! A mount that is the only one that changes names in an NFS export (`-o exclusive`), its *sole*
+//! mount: a second one for the same names is refused, among the mounts of this user on this
+//! machine.
 //!
 //! One of the mount's files in the runtime directory says so, with a lock on it. The process that
 //! holds the mount holds the lock too, so the mount ceases to be the sole one with it, however it
@@ -15,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::backend::Backend;
 use crate::runtime_dir::RuntimeDir;
-use crate::source::Source;
+use crate::source::{Protocol, Source};
 
 /// NFS servers listen here, unless the source or an option says otherwise.
 const PORT: u16 = 2049;
@@ -52,7 +53,9 @@ impl Sole {
         back: &Backend,
         mountpoint: &Path,
     ) -> Result<Option<Sole>> {
-        if !back.options.exclusive {
+        // A volume sees to it itself, directory by directory.
+        let is_leased = back.source.protocol == Protocol::Native;
+        if !back.options.exclusive || is_leased {
             return Ok(None);
         }
         let record = SoleRecord {

@@ -27,6 +27,7 @@ use crate::rebuild::AtAccess;
 use crate::remembered;
 use crate::report::{CacheState, KernelState};
 use crate::server::{Server, Unreached};
+use crate::source::Protocol;
 
 /// How long a server that was never reached may take for its first answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -197,7 +198,13 @@ impl Backend {
         cache: &Cache,
         clock: &Arc<dyn Clock>,
     ) -> Arc<dyn Remote> {
-        let licence = Licence { sole: self.options.exclusive, offline: self.options.offline };
+        let is_leased = self.source.protocol == Protocol::Native;
+        let exclusive = self.options.exclusive;
+        let licence = Licence {
+            sole: exclusive && !is_leased,
+            leased: exclusive && is_leased,
+            offline: self.options.offline,
+        };
         if licence == Licence::default() && !Names::are_in(cache) {
             return server;
         }

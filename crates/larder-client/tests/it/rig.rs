@@ -27,9 +27,9 @@ pub(crate) struct Rig {
 }
 
 /// No other client changes names.
-const SOLE: Licence = Licence { sole: true, offline: false };
+const SOLE: Licence = Licence { sole: true, leased: false, offline: false };
 /// The mount works without its server.
-const OFFLINE: Licence = Licence { sole: false, offline: true };
+const OFFLINE: Licence = Licence { sole: false, leased: false, offline: true };
 
 /// The boot in which every rig runs.
 const BOOT: BootId = BootId(1);

@@ -10,6 +10,7 @@ use std::task::{Context, Poll, Waker};
 use larder_vfs::{Attr, Change, Error, Held, Listed, SetTime, Stability, Time, Trouble};
 
 use super::*;
+use crate::leased::Right;
 use crate::overlay::There;
 use crate::shared::Target;
 
@@ -107,10 +108,12 @@ pub(super) struct Pair {
     licence: Licence,
 }
 
+const NONE: Licence = Licence { sole: false, leased: false, offline: false };
+
 /// Why a machine may work without its server: its user permits it, or no other client changes
 /// names.
 pub(super) const LICENCES: [Licence; 2] =
-    [Licence { sole: false, offline: true }, Licence { sole: true, offline: false }];
+    [Licence { offline: true, ..NONE }, Licence { sole: true, ..NONE }];
 
 fn licensed(rig: &Rig, licence: Licence) -> (Arc<Names>, Arc<Through>) {
     let (server, cache, clock) = (rig.server.clone(), rig.cache.clone(), rig.clock.clone());
@@ -139,7 +142,7 @@ impl Pair {
     /// The object with a name here: its handle and kind.
     pub(super) async fn find(&self, dir: &Handle, name: &str) -> Option<(Handle, Kind)> {
         let shared = self.rig.names.shared();
-        let there = shared.what_is_at(&user(), dir, name.as_ref()).await??;
+        let there = shared.what_is_at(&user(), dir, name.as_ref(), Right::Licence).await??;
         let state = shared.state();
         let kind = state.kind_of(&there)?;
         let handle = match there {

@@ -12,7 +12,7 @@ use larder_wire::meta::calls::{
     RmDir, Symlink,
 };
 use larder_wire::meta::words::{
-    Attributes, ByteRange, Changed, Dentry, FileId, IfExists, Medium, Mode, Seen,
+    Attributes, ByteRange, Changed, Dentry, FileId, IfExists, LeaseKind, Medium, Mode, Seen,
 };
 use larder_wire::xdr::Opaque;
 
@@ -49,9 +49,13 @@ impl Native {
         };
         let set = convert::set(&set);
         let made = match new {
-            New::File => return self.create(cred, dentry, set, IfExists::Open, medium).await,
+            New::File => {
+                let how = (IfExists::Open, LeaseKind::Read);
+                return self.create(cred, dentry, set, how, medium).await;
+            }
             New::FileExclusive => {
-                return self.create(cred, dentry, set, IfExists::Fail, medium).await;
+                let how = (IfExists::Fail, LeaseKind::Read);
+                return self.create(cred, dentry, set, how, medium).await;
             }
             New::Directory => {
                 let args = |sequence| MkDir { sequence, dentry: dentry.clone(), set };
@@ -67,8 +71,10 @@ impl Native {
                 };
                 self.session.change(cred, args).await
             }
+            // Its bytes are sent later, so who looks for them is to wait.
             New::Node(larder_vfs::Kind::File, _) => {
-                return self.create(cred, dentry, set, IfExists::Fail, medium).await;
+                let how = (IfExists::Fail, LeaseKind::Write);
+                return self.create(cred, dentry, set, how, medium).await;
             }
             New::Node(kind, device) => {
                 let (kind, device) = (convert::node_kind(kind)?, convert::device(device));
@@ -86,11 +92,12 @@ impl Native {
         cred: &Cred,
         dentry: Dentry,
         set: larder_wire::meta::words::SetAttributes,
-        if_exists: IfExists,
+        (if_exists, lease): (IfExists, LeaseKind),
         medium: Medium,
     ) -> Result<Made> {
         let session = &self.session;
-        let (asking, life, lease) = (session.leases().begin(), session.life(), self.any_lease());
+        let (asking, life) = (session.leases().begin(), session.life());
+        let lease = lease.min(if session.leases().has_room() { lease } else { LeaseKind::None });
         let opened = session.change(cred, |sequence| Open {
             sequence,
             what: OpenWhat::Create(Create { dentry: dentry.clone(), set, if_exists }),

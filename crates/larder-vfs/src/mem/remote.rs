@@ -83,6 +83,21 @@ impl Remote for MemRemote {
         self.connection().gives_leases.is_some()
     }
 
+    fn exclude<'a>(&'a self, _: &'a Cred, file: &'a Handle) -> Future<'a, Option<Attr>> {
+        self.call("exclude", |server| {
+            let attr = server.getattr(file)?;
+            Ok(self.connection().alone.take(file).then_some(attr))
+        })
+    }
+
+    fn is_excluding(&self, file: &Handle) -> bool {
+        self.connection().alone.has(file)
+    }
+
+    fn still_excludes(&self, file: &Handle) -> bool {
+        self.connection().alone.has_still(file)
+    }
+
     fn watch(&self, watcher: Weak<dyn Watcher>) {
         // A client that used this connection before may have left leases, which the new one does
         // not have.

@@ -33,10 +33,9 @@ are in parentheses.
   rules=FILE|build              rules that choose classes, applied before those of
                                 /etc/larder/larder.toml and ~/.config/larder/larder.toml; build: the
                                 built-in rules for files that a build can make again
-  exclusive                     promise that no other client changes names in this export: names whose
-                                class lets close wait for this machine at most are made here, and at
-                                the server within the time of the class (NFS,
-                                larder)
+  exclusive                     names whose class lets close wait for this machine at most are made here,
+                                and at the server within the time of the class. On NFS a promise that
+                                no other client changes names in this export (NFS, larder)
   offline                       work on without the server while it is away, or after larder offline MNT:
                                 change names and cached files here, and there when it is back (NFS;
                                 implies bg)
