@@ -15,6 +15,7 @@ use crate::config::{
 use crate::file::CachedFile;
 use crate::index::INDEX_FILE;
 use crate::local::with_local_changes;
+use crate::marks::Mark;
 use crate::records::{bytes_key, decode_number, encode_number, key, number_in_key, tag};
 use crate::save::Saves;
 use crate::store::Store;
@@ -37,7 +38,7 @@ pub struct Cache {
 
 /// How much of the journal of names was put: see [`Cache::put_names`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct NamesMark(u64);
+pub struct NamesMark(Mark);
 
 impl Cache {
     /// Opens a cache, creating it in an empty directory. O(1), also after a crash.
@@ -222,21 +223,21 @@ impl Cache {
 
     /// Marks what was put so far.
     pub fn names_mark(&self) -> NamesMark {
-        NamesMark(self.store.index.next_commit())
+        NamesMark(self.store.index.mark())
     }
 
     /// Whether what was put before the mark is durable.
     pub fn has_kept_names(&self, mark: NamesMark) -> bool {
-        self.store.index.has_committed(mark.0)
+        self.store.index.is_durable(mark.0)
     }
 
-    /// Makes durable what was put before `mark`. Waits for the disk; concurrent callers share a
-    /// commit.
+    /// Makes durable what was put before `mark`. Waits for a sync of the disk, which concurrent
+    /// callers share.
     ///
     /// # Errors
     /// The disk's. Nothing is promised then, now or later.
     pub fn keep_names(&self, mark: NamesMark) -> Result<(), CacheError> {
-        if self.has_kept_names(mark) { Ok(()) } else { self.store.index.commit() }
+        self.store.index.make_durable(mark.0)
     }
 
     /// Whether [`Cache::keep_names`] keeps its promise: the cache is on a disk, knows the boot, and
@@ -364,6 +365,7 @@ impl Cache {
             pending_bytes: pending_bytes as u64,
             commits: read(&store.index.counters.commits),
             logged: read(&store.index.counters.logged),
+            log_syncs: read(&store.index.counters.log_syncs),
             hits: read(&gauge.counters.hits),
             misses: read(&gauge.counters.misses),
             declined: read(&gauge.counters.declined),

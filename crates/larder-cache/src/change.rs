@@ -402,7 +402,7 @@ impl CachedFile {
         if state.recorded().vouches() {
             self.store.index.put(key(tag::DIRTY, self.number(), &[]), Some(Vec::new()));
             state.mark();
-            self.store.index.commit().map_err(|_| NoSpace)?;
+            self.store.index.make_durable(self.store.index.mark()).map_err(|_| NoSpace)?;
             state.take_back();
         }
         Ok(())

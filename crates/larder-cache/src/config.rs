@@ -196,6 +196,8 @@ pub struct Usage {
     pub commits: u64,
     /// Writes to the session log in this run.
     pub logged: u64,
+    /// Times in this run that it was synced for callers who wait for this machine's disk.
+    pub log_syncs: u64,
     /// Reads answered.
     pub hits: u64,
     /// Reads not answered.

@@ -85,6 +85,7 @@ pub(crate) struct Counters {
 #[derive(Debug, Default)]
 pub(crate) struct IndexCounters {
     pub(crate) commits: AtomicU64,
+    pub(crate) log_syncs: AtomicU64,
     pub(crate) logged: AtomicU64,
 }
 

@@ -11,20 +11,20 @@
 //!   reserved in the database before they are used.
 
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, TryLockError};
 
 use larder_io::{BootId, Disk, OpenMode};
-use redb::{Database, ReadOnlyTable, ReadableDatabase, TableDefinition};
 
 use crate::backend::Backend;
 use crate::config::CacheError;
+use crate::engine::{Engine, Table, guarded, open_engine, write_batch};
 use crate::gauge::{IndexCounters, count};
 use crate::lock;
-use crate::log::{Change, Log};
+use crate::log::{Change, Left, Log, NO_BOOT};
+use crate::marks::{Mark, Marks};
 use crate::overlay::{Batch, OF_A_SESSION, Overlay};
-use crate::records::{bytes_key, decode_number, encode_number, seal, tag, unseal};
+use crate::records::{bytes_key, decode_number, encode_number, tag, unseal};
 use crate::reserve::Reserve;
 
 /// Name of the database file.
@@ -32,10 +32,6 @@ pub(crate) const INDEX_FILE: &str = "index.redb";
 /// Exists while a failure of the index waits to be examined at the next open.
 pub(crate) const SUSPECT_FILE: &str = "suspect";
 
-const TABLE: TableDefinition<'static, &'static [u8], &'static [u8]> =
-    TableDefinition::new("larder");
-/// Enough for the upper levels of the tree of a million files; the leaves stay in the page cache.
-const REDB_CACHE_BYTES: usize = 8 << 20;
 /// Entries and bytes in memory at which a commit is asked for.
 pub(crate) const PENDING_ENTRIES_MAX: usize = 16 * 1024;
 pub(crate) const PENDING_BYTES_MAX: usize = 8 << 20;
@@ -43,23 +39,10 @@ pub(crate) const PENDING_BYTES_MAX: usize = 8 << 20;
 pub(crate) const PENDING_STALL_FACTOR: usize = 4;
 /// Numbers reserved at a time. A crash wastes the unused ones, which 64 bits allow.
 const NUMBER_BLOCK: u64 = 1 << 20;
+/// So many generations after the last one, no segment of a log has been begun.
+const UNUSED: u64 = 8;
 
-type Table = ReadOnlyTable<&'static [u8], &'static [u8]>;
 type Record = (Vec<u8>, Vec<u8>);
-
-/// An open database and a view of its last commit.
-struct Engine {
-    database: Arc<Database>,
-    view: Table,
-}
-
-impl Engine {
-    fn close(self) -> Result<(), String> {
-        drop(self.view);
-        let database = Arc::into_inner(self.database).ok_or("a commit is running")?;
-        database.close().map_err(|error| error.to_string())
-    }
-}
 
 #[derive(Debug)]
 struct Numbers {
@@ -85,9 +68,9 @@ pub(crate) struct Index {
     disk_error: Arc<Mutex<Option<io::Error>>>,
     reserve: Reserve,
     pub(crate) counters: IndexCounters,
-    /// How many commits have begun, and the last of them that is durable.
-    commits_begun: AtomicU64,
-    commit_done: AtomicU64,
+    /// Syncs of the log take turns, so that callers who come meanwhile share the next one.
+    syncing: Mutex<()>,
+    marks: Marks,
     /// Called when a commit should happen soon.
     wake: Box<dyn Fn() + Send + Sync>,
 }
@@ -128,8 +111,8 @@ impl Index {
             disk_error,
             reserve,
             counters: IndexCounters::default(),
-            commits_begun: AtomicU64::new(0),
-            commit_done: AtomicU64::new(0),
+            syncing: Mutex::default(),
+            marks: Marks::default(),
             wake,
         };
         let stored = OF_A_SESSION.iter().flat_map(|tag| index.scan_all(&[*tag]));
@@ -139,17 +122,27 @@ impl Index {
     }
 
     /// Applies what the log of an earlier run has beyond the last commit, and logs from the next
-    /// commit on. Returns whether the log was whole and of this boot: then nothing is lost.
-    pub(crate) fn replay(&self, boot: BootId) -> bool {
+    /// commit on, if the boot is known. Returns whether the log was whole and of this boot: then
+    /// nothing is lost.
+    pub(crate) fn replay(&self, boot: Option<BootId>) -> bool {
         let generation = self.get(&log_key()).as_deref().and_then(decode_number);
-        let (log, changes) = Log::open(Arc::clone(&self.disk), boot, generation);
-        let is_whole = changes.is_some();
+        let (log, left) = Log::open(Arc::clone(&self.disk), boot.unwrap_or(NO_BOOT), generation);
+        let (is_whole, changes) = match left {
+            Left::Nothing => (false, Vec::new()),
+            Left::All(changes) => (true, changes),
+            Left::Beginning(changes) => (false, changes),
+        };
         let mut overlay = lock(&self.overlay);
-        for (key, value) in changes.unwrap_or_default() {
+        for (key, value) in changes {
             overlay.put(key, value);
         }
-        drop(overlay);
-        *lock(&self.log) = Some(log);
+        if boot.is_some() {
+            drop(overlay);
+            *lock(&self.log) = Some(log);
+        } else if let Some(generation) = generation {
+            // Nothing is logged, so nobody may replay those segments over later commits.
+            overlay.put(log_key(), Some(encode_number(generation + UNUSED)));
+        }
         is_whole
     }
 
@@ -231,14 +224,15 @@ impl Index {
             return;
         }
         let poisoned = self.is_poisoned();
-        let mut log_is_full = false;
+        let (mut log_is_long, mut log_is_full) = (false, false);
         let ((entries, bytes), (pending_entries, pending_bytes)) = {
             let mut log = lock(&self.log);
             if let Some(log) = log.as_mut().filter(|_| !poisoned) {
                 log.append(&changes);
                 count(&self.counters.logged);
-                log_is_full = log.wants_commit();
+                (log_is_long, log_is_full) = (log.wants_commit(), log.is_full());
             }
+            self.marks.put();
             let mut overlay = lock(&self.overlay);
             for (key, value) in changes {
                 match value {
@@ -253,11 +247,12 @@ impl Index {
         if self.is_poisoned() {
             return self.give_up_log();
         }
-        if entries > entries_max * PENDING_STALL_FACTOR || bytes > bytes_max * PENDING_STALL_FACTOR
-        {
+        let is_full = entries > entries_max * PENDING_STALL_FACTOR
+            || bytes > bytes_max * PENDING_STALL_FACTOR;
+        if is_full || log_is_full {
             // A failure poisons the index, which is all that can be done about it here.
             let _ = self.commit();
-        } else if pending_entries > entries_max || pending_bytes > bytes_max || log_is_full {
+        } else if pending_entries > entries_max || pending_bytes > bytes_max || log_is_long {
             (self.wake)();
         }
     }
@@ -341,15 +336,14 @@ impl Index {
         if self.is_poisoned() {
             return Err(CacheError::Poisoned);
         }
-        let number = self.commits_begun.fetch_add(1, Ordering::AcqRel) + 1;
         self.reserve.lend(&*self.disk);
         let requested = lock(&self.numbers).requested;
-        let batch = self.begin_commit();
+        let (batch, mark) = self.begin_commit();
         let written = self.write(&batch);
         drop(batch);
         let ended = self.end_commit(written, requested);
         if ended.is_ok() {
-            self.commit_done.store(number, Ordering::Release);
+            self.marks.reach(mark);
         }
         // After the log's older segments are gone: otherwise other programs get the blocks that
         // they free, which belong to the reserve.
@@ -357,14 +351,58 @@ impl Index {
         ended
     }
 
-    /// The commit after which all that was put so far is durable: see [`Index::has_committed`].
-    pub(crate) fn next_commit(&self) -> u64 {
-        self.commits_begun.load(Ordering::Acquire) + 1
+    /// Marks what was put so far.
+    pub(crate) fn mark(&self) -> Mark {
+        self.marks.now()
     }
 
-    /// Whether this commit, or a later one, is durable.
-    pub(crate) fn has_committed(&self, commit: u64) -> bool {
-        self.commit_done.load(Ordering::Acquire) >= commit
+    /// Whether what was put before the mark survives a crash of the machine.
+    pub(crate) fn is_durable(&self, mark: Mark) -> bool {
+        self.marks.has_reached(mark)
+    }
+
+    /// Makes durable what was put before the mark: by one sync of the log, which callers share who
+    /// come at the same time, or by a commit where there is no log. Blocks for that.
+    ///
+    /// # Errors
+    /// As [`Index::commit`].
+    pub(crate) fn make_durable(&self, mark: Mark) -> Result<(), CacheError> {
+        if self.is_durable(mark) {
+            return Ok(());
+        }
+        let turn = lock(&self.syncing);
+        if self.is_durable(mark) {
+            return Ok(());
+        }
+        if self.is_poisoned() {
+            return Err(CacheError::Poisoned);
+        }
+        if self.sync_log() {
+            return Ok(());
+        }
+        drop(turn);
+        self.commit()
+    }
+
+    /// Syncs what was logged so far. Returns `false` if that did not make it durable.
+    fn sync_log(&self) -> bool {
+        let (unsynced, mark) = {
+            let log = lock(&self.log);
+            let Some(unsynced) = log.as_ref().and_then(Log::unsynced) else { return false };
+            (unsynced, self.marks.now())
+        };
+        count(&self.counters.log_syncs);
+        let synced = unsynced.sync(&*self.disk);
+        if let Some(log) = &mut *lock(&self.log) {
+            match &synced {
+                Ok(()) => log.note_synced(&unsynced),
+                Err(error) => log.break_off(error),
+            }
+        }
+        if synced.is_ok() {
+            self.marks.reach(mark);
+        }
+        synced.is_ok()
     }
 
     fn end_commit(&self, written: Result<(), String>, requested: u64) -> Result<(), CacheError> {
@@ -388,16 +426,17 @@ impl Index {
         }
     }
 
-    /// The pending changes, with the generation of the log that follows them.
-    fn begin_commit(&self) -> Arc<Batch> {
+    /// The pending changes, with the generation of the log that follows them, and their mark.
+    fn begin_commit(&self) -> (Arc<Batch>, Mark) {
         let mut log = lock(&self.log);
+        let mark = self.marks.now();
         if let Some(log) = &mut *log
             && (log.wants_commit() || lock(&self.overlay).pending().0 > 0)
         {
             let generation = encode_number(log.next());
             lock(&self.overlay).put(log_key(), Some(generation));
         }
-        lock(&self.overlay).begin_commit()
+        (lock(&self.overlay).begin_commit(), mark)
     }
 
     /// Readers wait only while the new view is put in place, not for the sync.
@@ -502,8 +541,8 @@ impl Index {
 }
 
 impl Index {
-    /// After a failure: the log's changes build on commits that will never be made. The thread that
-    /// holds the log now (perhaps this one) does this when it releases it.
+    /// After a failure: what is put from now on is not logged. The thread that holds the log now
+    /// (perhaps this one) does this when it releases it.
     fn give_up_log(&self) {
         let mut log = match self.log.try_lock() {
             Ok(log) => log,
@@ -511,7 +550,7 @@ impl Index {
             Err(TryLockError::WouldBlock) => return,
         };
         if let Some(log) = &mut *log {
-            log.remove();
+            log.give_up();
         }
     }
 }
@@ -541,42 +580,4 @@ fn log_key() -> Vec<u8> {
 
 fn is_number_record(key: &[u8]) -> bool {
     matches!(key.first(), Some(&tag::NUMBER_OF_KEY | &tag::KEY_OF_NUMBER))
-}
-
-/// Runs redb's code; a panic in it, which damaged pages can cause, is treated like an error.
-fn guarded<T>(run: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
-    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
-        let text = panic.downcast_ref::<String>().map(String::as_str);
-        Err(text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("panic").to_owned())
-    })
-}
-
-fn open_engine(backend: Backend, checks: bool) -> Result<Engine, String> {
-    let database = Database::builder()
-        .set_cache_size(REDB_CACHE_BYTES)
-        .set_check_integrity_on_open(checks)
-        .create_with_backend(backend)
-        .map_err(|error| error.to_string())?;
-    // The first commit creates the table.
-    let view = write_batch(&database, &Batch::new())?;
-    Ok(Engine { database: Arc::new(database), view })
-}
-
-fn write_batch(database: &Database, batch: &Batch) -> Result<Table, String> {
-    let write = || -> Result<Table, redb::Error> {
-        let mut transaction = database.begin_write()?;
-        transaction.set_quick_repair(true);
-        {
-            let mut table = transaction.open_table(TABLE)?;
-            for (key, value) in batch {
-                match value {
-                    Some(value) => drop(table.insert(&**key, &*seal(key, value))?),
-                    None => drop(table.remove(&**key)?),
-                }
-            }
-        }
-        transaction.commit()?;
-        Ok(database.begin_read()?.open_table(TABLE)?)
-    };
-    write().map_err(|error| error.to_string())
 }

@@ -1,16 +1,16 @@
 //! Local changes that survive a crash of the machine: the journal of data.
 //!
 //! Code that acknowledges local changes as safe on this disk first has them *kept*: the local file
-//! is synced, and then a [`KeptRecord`] is committed, which lists what is dirty in it. The record
-//! exists beside those of [`crate::local`], which follow each later change and are valid in one
+//! is synced, and then a [`KeptRecord`] becomes durable, which lists what is dirty in it. It exists
+//! beside the records of [`crate::local`], which follow each later change and are valid in one
 //! boot. In another boot, the changes are those that were kept last, and later changes are lost. A
 //! byte that was kept and then written again may be the older or the newer one then.
 //!
 //! A record is removed with the changes that it describes, in the same commit or a later one: a
 //! crash in between brings back changes that the server already has.
 //!
-//! Commits are made one after the other, and each takes everything that waits: concurrent callers
-//! share one.
+//! Short changes are within the record ([`crate::kept_bytes`]), so that one sync of the session log
+//! keeps them. Concurrent callers share it.
 
 use std::io;
 
@@ -19,6 +19,7 @@ use larder_io::FsKind;
 use crate::file::CachedFile;
 use crate::kept_record::{Keeping, KeptRecord, kept_key};
 use crate::lock;
+use crate::marks::Mark;
 use crate::pool::data_dir;
 use crate::state::State;
 use crate::store::Store;
@@ -35,29 +36,55 @@ impl CachedFile {
     /// The disk's; `Unsupported` for a cache that does not outlive the process, or without
     /// [`crate::Config::boot`]; `FileTooLarge` for too many ranges. Then nothing is promised.
     pub fn keep(&self) -> io::Result<()> {
-        let (store, index) = (&self.store, &self.store.index);
+        let store = &self.store;
         store.keeps()?;
         self.leave_memory()?;
         let (file, kept, changes) = {
-            let state = self.state();
+            let mut state = self.state();
             if state.dirty().is_empty() {
                 return Ok(());
             }
-            (self.local(&state)?, record_of(&state)?, state.changes().count())
+            // Of what is being sent a part may be clean by now.
+            let is_kept = state.keeping() == Keeping::Kept && state.is_all_kept();
+            if let Some(mark) = store.mark_of_kept(self.number()).filter(|_| is_kept) {
+                drop(state);
+                return self.make_durable(mark);
+            }
+            let kept = record_of(&state)?;
+            let (file, changes) = (self.local(&state)?, state.changes().count());
+            if let Some(kept) = self.with_bytes(&kept, &*file) {
+                let mark = self.put_kept(&mut state, &kept, changes);
+                drop(state);
+                return self.make_durable(mark);
+            }
+            (file, kept, changes)
         };
         file.sync_data()?;
         store.sync_name_in(data_dir(self.number()))?;
-        {
+        let mark = {
             let mut state = self.state();
             if state.serial() != kept.local.serial || state.dirty().is_empty() {
                 return Ok(());
             }
-            let keeping = if kept.is_sent { Keeping::Sending } else { Keeping::Kept };
-            state.set_keeping(keeping, Some(changes));
-            store.note_kept(self.number());
-            index.put(kept_key(self.number()), Some(kept.encode()));
-        }
-        index.commit().map_err(|error| io::Error::other(error.to_string()))
+            self.put_kept(&mut state, &kept, changes)
+        };
+        self.make_durable(mark)
+    }
+
+    /// Puts a record, as of this number of changes.
+    fn put_kept(&self, state: &mut State, kept: &KeptRecord, changes: u64) -> Mark {
+        let (store, no) = (&self.store, self.number());
+        let keeping = if kept.is_sent { Keeping::Sending } else { Keeping::Kept };
+        state.set_keeping(keeping, Some(changes));
+        store.index.put(kept_key(no), Some(kept.encode()));
+        let mark = store.index.mark();
+        store.note_kept(no, kept.bytes_len(), Some(mark));
+        mark
+    }
+
+    fn make_durable(&self, mark: Mark) -> io::Result<()> {
+        let durable = self.store.index.make_durable(mark);
+        durable.map_err(|error| io::Error::other(error.to_string()))
     }
 
     /// Whether local changes are kept. Later changes count as well.
@@ -85,7 +112,7 @@ impl CachedFile {
         match gone {
             None => false,
             Some(None) => self.keeping() == Keeping::Nothing,
-            Some(Some(commit)) => !index.has_committed(commit),
+            Some(Some(mark)) => !index.is_durable(mark),
         }
     }
 
@@ -97,7 +124,7 @@ impl CachedFile {
         if !self.may_come_back() {
             return Ok(());
         }
-        self.store.index.commit().map_err(|error| io::Error::other(error.to_string()))
+        self.make_durable(self.store.index.mark())
     }
 
     /// Kept changes will be sent from now on, in one request or, if that `is_durable`, several:
@@ -108,18 +135,16 @@ impl CachedFile {
     /// The disk's.
     pub fn keep_until_sent(&self, is_durable: bool) -> io::Result<()> {
         let index = &self.store.index;
-        {
+        let mark = {
             let mut state = self.state();
             let held = index.get(&kept_key(self.number()));
             let Some(kept) = held.as_deref().and_then(KeptRecord::decode) else { return Ok(()) };
             state.set_keeping(Keeping::Sending, None);
             let kept = KeptRecord { is_sent: true, ..kept };
             index.put(kept_key(self.number()), Some(kept.encode()));
-        }
-        if !is_durable {
-            return Ok(());
-        }
-        index.commit().map_err(|error| io::Error::other(error.to_string()))
+            index.mark()
+        };
+        if is_durable { self.make_durable(mark) } else { Ok(()) }
     }
 }
 
@@ -142,5 +167,5 @@ fn record_of(state: &State) -> io::Result<KeptRecord> {
     }
     // A part of it may be at the server, and only this record shows that.
     let is_sent = state.keeping() == Keeping::Sending;
-    Ok(KeptRecord { local: state.local_record(), is_sent, ranges })
+    Ok(KeptRecord { local: state.local_record(), is_sent, ranges, bytes: None })
 }

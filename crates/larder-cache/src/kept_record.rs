@@ -1,11 +1,13 @@
 //! The record of local changes that were kept ([`crate::kept`]).
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::FileNo;
 use crate::codec::{Reader, Writer};
 use crate::index::Index;
 use crate::local_record::LocalRecord;
+use crate::marks::Mark;
 use crate::records::{key, number_in_key, tag};
 
 /// The kept changes of a file.
@@ -16,6 +18,17 @@ pub(crate) struct KeptRecord {
     pub(crate) is_sent: bool,
     /// Dirty ranges, in order.
     pub(crate) ranges: Vec<Range<u64>>,
+    /// What is in them. `None`: the local file has been synced.
+    pub(crate) bytes: Option<KeptBytes>,
+}
+
+/// What a local file has in the dirty ranges of a record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct KeptBytes {
+    /// When the local file was last written, in nanoseconds since the epoch.
+    pub(crate) mtime_ns: i64,
+    /// One range after the other.
+    pub(crate) bytes: Vec<u8>,
 }
 
 /// Whether local changes are kept.
@@ -36,42 +49,110 @@ pub enum Keeping {
 pub(crate) struct KeptOnDisk {
     /// Of the file.
     pub(crate) key: Option<Vec<u8>>,
-    /// The commit that makes its removal durable, if it was removed.
-    pub(crate) gone: Option<u64>,
+    /// After its last change by this run.
+    pub(crate) put: Option<Mark>,
+    /// After its removal, if it was removed.
+    pub(crate) gone: Option<Mark>,
+}
+
+/// Most bytes of all records, which are in memory until they are drained; further files are synced.
+const OF_ALL_MAX: usize = 8 << 20;
+/// From this share on a checkpoint is asked for.
+const FULL_SHARE: usize = 2;
+
+/// Which records have bytes.
+#[derive(Debug, Default)]
+pub(crate) struct WithBytes {
+    files: BTreeMap<FileNo, usize>,
+    total: usize,
+}
+
+impl WithBytes {
+    /// A file's record has so many now. Returns whether there are so many in all that they
+    /// should be drained.
+    pub(crate) fn set(&mut self, no: FileNo, bytes: usize) -> bool {
+        let before = match bytes {
+            0 => self.files.remove(&no),
+            _ => self.files.insert(no, bytes),
+        };
+        self.total = self.total - before.unwrap_or(0) + bytes;
+        self.total > OF_ALL_MAX / FULL_SHARE
+    }
+
+    /// Whether so many more fit.
+    pub(crate) fn has_room(&self, bytes: usize) -> bool {
+        self.total + bytes <= OF_ALL_MAX
+    }
+
+    /// Whether a file's record has any.
+    pub(crate) fn has(&self, no: FileNo) -> bool {
+        self.files.contains_key(&no)
+    }
+
+    /// The files whose records have some; from now on none has.
+    pub(crate) fn take(&mut self) -> Vec<FileNo> {
+        self.total = 0;
+        std::mem::take(&mut self.files).into_keys().collect()
+    }
 }
 
 impl KeptRecord {
     const FORMAT: u8 = 1;
+    /// With bytes.
+    const FORMAT_2: u8 = 2;
+
+    /// How many bytes are in it.
+    pub(crate) fn bytes_len(&self) -> usize {
+        self.bytes.as_ref().map_or(0, |kept| kept.bytes.len())
+    }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut out = Writer::with_capacity(40 + 16 * self.ranges.len());
-        out.u8(KeptRecord::FORMAT);
+        let mut out = Writer::with_capacity(80 + 16 * self.ranges.len() + self.bytes_len());
+        out.u8(if self.bytes.is_some() { KeptRecord::FORMAT_2 } else { KeptRecord::FORMAT });
         out.flag(self.is_sent);
         out.u32(u32::try_from(self.ranges.len()).expect("there are few"));
         for range in &self.ranges {
             out.u64(range.start);
             out.u64(range.end);
         }
-        out.raw(&self.local.encode());
+        let local = self.local.encode();
+        match &self.bytes {
+            None => out.raw(&local),
+            Some(KeptBytes { mtime_ns, bytes }) => {
+                out.bytes(&local);
+                out.i64(*mtime_ns);
+                out.raw(bytes);
+            }
+        }
         out.into_bytes()
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Option<KeptRecord> {
         let mut input = Reader::new(bytes);
-        if input.u8()? != KeptRecord::FORMAT {
-            return None;
-        }
+        let has_bytes = match input.u8()? {
+            KeptRecord::FORMAT => false,
+            KeptRecord::FORMAT_2 => true,
+            _ => return None,
+        };
         let is_sent = input.flag()?;
-        let (count, mut ranges, mut end) = (input.u32()?, Vec::new(), 0);
+        let (count, mut ranges, mut end, mut len) = (input.u32()?, Vec::new(), 0, 0_u64);
         for _ in 0..count {
             let range = input.u64()?..input.u64()?;
             if range.start < end || range.is_empty() {
                 return None;
             }
             end = range.end;
+            len = len.checked_add(range.end - range.start)?;
             ranges.push(range);
         }
-        Some(KeptRecord { local: LocalRecord::decode(input.rest())?, is_sent, ranges })
+        let local = if has_bytes { input.bytes()? } else { input.rest() };
+        let local = LocalRecord::decode(local)?;
+        let bytes = match has_bytes {
+            false => None,
+            true => Some(KeptBytes { mtime_ns: input.i64()?, bytes: input.rest().to_vec() }),
+        };
+        let fits = bytes.as_ref().is_none_or(|kept| kept.bytes.len() as u64 == len);
+        fits.then_some(KeptRecord { local, is_sent, ranges, bytes })
     }
 }
 
@@ -108,13 +189,14 @@ mod tests {
         let (bypass, acknowledged, synced) = (false, true, false);
         let version = version.to_vec();
         let local = LocalRecord { serial: 7, size: 9, bypass, acknowledged, synced, version };
-        KeptRecord { local, is_sent: false, ranges: ranges.to_vec() }
+        KeptRecord { local, is_sent: false, ranges: ranges.to_vec(), bytes: None }
     }
 
     proptest! {
         #[test]
         fn a_kept_record_survives_encoding_and_a_damaged_one_is_none(
             lens in proptest::collection::vec((0_u64..9, 1_u64..9), 0..5), version: [u8; 3],
+            has_bytes: bool,
         ) {
             let mut at = 0;
             let ranges = lens.into_iter().map(|(gap, len)| {
@@ -122,9 +204,15 @@ mod tests {
                 at = start + len;
                 start..at
             });
-            let record = record(&version, &ranges.collect::<Vec<_>>());
+            let mut record = record(&version, &ranges.collect::<Vec<_>>());
+            if has_bytes {
+                let len: u64 = record.ranges.iter().map(|range| range.end - range.start).sum();
+                record.bytes = Some(KeptBytes { mtime_ns: -1, bytes: vec![5; len as usize] });
+            }
             let bytes = record.encode();
-            for len in 0..bytes.len() - version.len() {
+            // What ends with the version may be shorter.
+            let end = bytes.len() - if has_bytes { 0 } else { version.len() };
+            for len in 0..end {
                 prop_assert_eq!(KeptRecord::decode(&bytes[..len]), None, "cut short");
             }
             for bit in 0..8 * bytes.len() {
@@ -149,6 +237,17 @@ mod tests {
             b"v1",
         ];
         assert_eq!(bytes, expected.concat());
+        let mut short = record(b"v1", std::slice::from_ref(&(2..5)));
+        short.bytes = Some(KeptBytes { mtime_ns: 3, bytes: b"abc".to_vec() });
+        let expected = [
+            &[2, 0, 1, 0, 0, 0][..],
+            &[2, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0],
+            &[19, 0, 0, 0, 2, 7, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0],
+            b"v1",
+            &[3, 0, 0, 0, 0, 0, 0, 0],
+            b"abc",
+        ];
+        assert_eq!(short.encode(), expected.concat());
         let empty_range = [&[1, 0, 1, 0, 0, 0][..], &[0; 16], &[0; 17]].concat();
         assert_eq!(KeptRecord::decode(&empty_range), None);
     }

@@ -14,7 +14,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use larder_io::DiskFile;
+use larder_io::{Disk, DiskFile};
 
 use crate::file::CachedFile;
 use crate::gauge::count;
@@ -25,7 +25,7 @@ use crate::memory::is_in_memory;
 use crate::records::{decode_number, encode_number, key, number_in_key, tag};
 use crate::state::State;
 use crate::sums::{Sums, chunk_range, chunks_of};
-use crate::{CHUNK_BYTES, FileNo, aside_dir, lock};
+use crate::{CHUNK_BYTES, FileNo, aside_dir, kept_restore, lock};
 
 /// Memory is taken in such pieces.
 const PAGE_BYTES: u64 = 4 << 10;
@@ -49,7 +49,10 @@ pub(crate) struct BootEnded {
 
 /// Drops local changes that may not be on the disk as their records say; those that were kept
 /// ([`crate::kept`]) stay as they were when they were kept.
-pub(crate) fn keep_synced(index: &Index) -> BootEnded {
+///
+/// # Errors
+/// The disk's, if it does not take bytes that were kept in their records: these stay there.
+pub(crate) fn keep_synced(disk: &dyn Disk, index: &Index) -> io::Result<BootEnded> {
     let BootEnded { mut survived, mut lost, mut lost_in_memory } = BootEnded::default();
     for (record_key, value) in index.scan_all(&[tag::LOCAL]) {
         let Some(no) = number_in_key(&record_key) else { continue };
@@ -67,15 +70,19 @@ pub(crate) fn keep_synced(index: &Index) -> BootEnded {
     let ranges = index.scan_all(&[tag::DIRTY_RANGE]).into_iter();
     let is_there = |key: &[u8]| number_in_key(key).is_some_and(|no| survived.contains(&no));
     index.put_all(ranges.filter(|(key, _)| !is_there(key)).map(|(key, _)| (key, None)).collect());
+    let set_aside = aside_dir::names(disk);
     for (no, record) in kept_record::all(index) {
         // An orderly stop has synced more.
         if survived.insert(no) {
             lost.remove(&no);
             lost_in_memory.remove(&no);
+            if !aside_dir::is_among(&set_aside, no, record.local.serial) {
+                kept_restore::write_out(disk, no, &record)?;
+            }
             restore(index, no, record);
         }
     }
-    BootEnded { survived, lost, lost_in_memory }
+    Ok(BootEnded { survived, lost, lost_in_memory })
 }
 
 /// In another boot, replaces later records by what was kept.

@@ -85,6 +85,7 @@ pub(crate) fn open(
         unsaved: Mutex::default(),
         carried: Mutex::default(),
         kept: Mutex::default(),
+        kept_bytes: Mutex::default(),
         new_names: Mutex::default(),
         durable_dirs: Mutex::default(),
         assigning: Mutex::default(),
@@ -97,7 +98,9 @@ pub(crate) fn open(
         lock_file: Mutex::new(Some(lock_file)),
     });
     lock(&store.carried).extend(with_local_changes(&store.index));
-    kept_record::all(&store.index).into_iter().for_each(|(no, _)| store.note_kept(no));
+    for (no, kept) in kept_record::all(&store.index) {
+        store.note_kept(no, kept.bytes_len(), None);
+    }
     store.sweep_memory();
     if store.gauge.wants_cull(&*store.disk, &*store.clock) {
         // Others may have filled the disk meanwhile.
@@ -277,7 +280,7 @@ fn try_start(
     let ringing = Arc::clone(bell);
     let wake = Box::new(move || ringing.ring());
     let index = Index::open(disk, attempt == Attempt::Checked, wake)?;
-    let continued = how.boot.is_some_and(|boot| index.replay(boot));
+    let continued = index.replay(how.boot);
     // If the count of numbers was lost, it continues past all that can have been assigned.
     let first = if start == Start::First { FileNo::ROOT.0 + 1 } else { how.numbers };
     index.reserve_numbers(first);
@@ -285,7 +288,7 @@ fn try_start(
     let usage = saved_usage(&index);
     let BootEnded { survived, lost, lost_in_memory } = match continued {
         true => BootEnded { survived: with_local_changes(&index), ..BootEnded::default() },
-        false => end_boot(&index),
+        false => end_boot(&**disk, &index)?,
     };
     let mut dropped = drop_dirty(&**disk, &index, |no| survived.contains(&no));
     if continued {
@@ -317,14 +320,17 @@ fn next_session(index: &Index, start: Start) -> (u64, u64) {
 }
 
 /// Drops what is of no use without the process, the boot or the log to which it belongs.
-fn end_boot(index: &Index) -> BootEnded {
-    let ended = keep_synced(index);
+///
+/// # Errors
+/// The disk's, if it does not take bytes that were kept in their records.
+fn end_boot(disk: &dyn Disk, index: &Index) -> io::Result<BootEnded> {
+    let ended = keep_synced(disk, index)?;
     // The records belong to the kept changes.
     if ended.survived.is_empty() {
         let records = index.scan_all(&[tag::SESSION]);
         index.put_all(records.into_iter().map(|(key, _)| (key, None)).collect());
     }
-    ended
+    Ok(ended)
 }
 
 /// What [`drop_dirty`] dropped.

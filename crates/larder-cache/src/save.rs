@@ -16,13 +16,9 @@ use crate::memory::is_in_memory;
 use crate::ranges::RangeSet;
 use crate::records::{FileRecord, bytes_key, encode_group, encode_pair, key, tag};
 use crate::state::State;
-use crate::store::Store;
+use crate::store::{SYNC_EACH_MAX, Store};
 use crate::sums::{GROUP_CHUNKS, chunks_of};
 use crate::{CHUNK_BYTES, FileNo, lock};
-
-/// From this many files on, one sync of the whole file system is cheaper than one for each: every
-/// fdatasync of a new file costs a journal commit.
-const SYNC_EACH_MAX: usize = 16;
 
 /// A periodic checkpoint saves a file with a dirty mark only if it was not changed for this long. A
 /// saved file that is changed again first needs a commit of the index, two syncs that the writer
@@ -55,10 +51,11 @@ struct Saving {
 
 impl Store {
     /// Makes what is clean durable. The caller holds `checkpoint`.
-    pub(crate) fn save(&self, which: Saves) -> Result<(), CacheError> {
+    pub(crate) fn save(self: &Arc<Self>, which: Saves) -> Result<(), CacheError> {
         if self.index.is_poisoned() {
             return Err(CacheError::Poisoned);
         }
+        self.drain_kept();
         let files: Vec<_> = lock(&self.unsaved).values().cloned().collect();
         let savings: Vec<_> = files.iter().filter_map(|file| file.prepare(which)).collect();
         for saving in self.sync(savings) {

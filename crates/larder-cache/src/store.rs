@@ -15,7 +15,8 @@ use larder_io::{Clock, Disk, DiskFile, Monotonic};
 use crate::file::CachedFile;
 use crate::gauge::{Gauge, Reserved};
 use crate::index::Index;
-use crate::kept_record::KeptOnDisk;
+use crate::kept_record::{KeptOnDisk, WithBytes};
+use crate::marks::Mark;
 use crate::memory::{Memory, is_in_memory};
 use crate::pool::Pool;
 use crate::recent::Recent;
@@ -29,6 +30,10 @@ use crate::{FileNo, lock};
 const UNSAVED_MAX: usize = 8 * 1024;
 /// At this many times as many, new data is declined.
 const UNSAVED_STALL_FACTOR: usize = 4;
+
+/// From this many files on, one sync of the whole file system is cheaper than one for each: every
+/// fdatasync of a new file costs a journal commit.
+pub(crate) const SYNC_EACH_MAX: usize = 16;
 
 /// Culling that did not reach its marks scans all records again only after this time: what is left
 /// is pinned, dirty or open, or other programs fill the disk.
@@ -114,6 +119,8 @@ pub(crate) struct Store {
     pub(crate) carried: Mutex<BTreeSet<FileNo>>,
     /// Files of which the disk may have a record of kept changes.
     pub(crate) kept: Mutex<BTreeMap<FileNo, KeptOnDisk>>,
+    /// Of these, the records with bytes in them.
+    pub(crate) kept_bytes: Mutex<WithBytes>,
     /// Directories with names that are not durable yet.
     pub(crate) new_names: Mutex<BTreeSet<String>>,
     /// Data directories that a crash leaves where they are. They are never removed.
@@ -136,22 +143,30 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// A file's kept changes are on record.
-    pub(crate) fn note_kept(&self, no: FileNo) {
+    /// A file's kept changes are on record, with so many bytes in it; since `put`, if this run put
+    /// it there.
+    pub(crate) fn note_kept(&self, no: FileNo, bytes: usize, put: Option<Mark>) {
         let key = self.key_of(no);
-        lock(&self.kept).insert(no, KeptOnDisk { key, gone: None });
+        lock(&self.kept).insert(no, KeptOnDisk { key, put, gone: None });
+        if lock(&self.kept_bytes).set(no, bytes) {
+            self.bell.ring();
+        }
     }
 
-    /// The record of a file's kept changes was removed: the next commit makes that durable.
+    /// After the record of a file's kept changes was put, if this run did.
+    pub(crate) fn mark_of_kept(&self, no: FileNo) -> Option<Mark> {
+        lock(&self.kept).get(&no).filter(|on_disk| on_disk.gone.is_none())?.put
+    }
+
+    /// The record of a file's kept changes was removed.
     pub(crate) fn note_unkept(&self, no: FileNo) {
+        lock(&self.kept_bytes).set(no, 0);
         let mut kept = lock(&self.kept);
         if kept.len() >= KEPT_MAX {
-            kept.retain(|_, on_disk| {
-                on_disk.gone.is_none_or(|commit| !self.index.has_committed(commit))
-            });
+            kept.retain(|_, on_disk| on_disk.gone.is_none_or(|mark| !self.index.is_durable(mark)));
         }
         if let Some(on_disk) = kept.get_mut(&no) {
-            on_disk.gone = Some(self.index.next_commit());
+            on_disk.gone = Some(self.index.mark());
         }
     }
 

@@ -156,6 +156,13 @@ impl DiskFile for UnwrittenFile {
         }
     }
 
+    fn set_modified(&self, mtime_ns: i64) -> io::Result<()> {
+        match self.location() {
+            Location::Disk(file) => file.set_modified(mtime_ns),
+            Location::Memory(_) => unsupported(),
+        }
+    }
+
     fn try_lock_exclusive(&self) -> io::Result<bool> {
         unsupported()
     }

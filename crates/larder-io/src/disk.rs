@@ -207,6 +207,12 @@ pub trait DiskFile: Debug + Send + Sync {
     /// Those of fstat(2).
     fn stamp(&self) -> io::Result<Stamp>;
 
+    /// Sets the time of the last change of the data, in nanoseconds since the epoch.
+    ///
+    /// # Errors
+    /// Those of utimensat(2).
+    fn set_modified(&self, mtime_ns: i64) -> io::Result<()>;
+
     /// Takes the file's lock until this open file is dropped; `false` if another open file has it.
     ///
     /// # Errors

@@ -165,6 +165,9 @@ impl Drop for RealFile {
     }
 }
 
+/// In a second.
+const NANOS: i64 = 1_000_000_000;
+
 impl DiskFile for RealFile {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut done = 0;
@@ -249,6 +252,13 @@ impl DiskFile for RealFile {
         })
     }
 
+    fn set_modified(&self, mtime_ns: i64) -> io::Result<()> {
+        let (tv_sec, tv_nsec) = (mtime_ns.div_euclid(NANOS), mtime_ns.rem_euclid(NANOS));
+        let last_modification = fs::Timespec { tv_sec, tv_nsec };
+        let last_access = fs::Timespec { tv_sec: 0, tv_nsec: fs::UTIME_OMIT };
+        Ok(fs::futimens(&self.fd, &fs::Timestamps { last_access, last_modification })?)
+    }
+
     /// This moves the position of the descriptor, which no other code uses.
     fn data_ranges(&self, within: Range<u64>) -> io::Result<Vec<Range<u64>>> {
         let mut ranges = Vec::new();
@@ -294,7 +304,7 @@ impl DiskFile for RealFile {
 }
 
 fn nanos(sec: i64, nsec: impl TryInto<i64>) -> i64 {
-    sec.saturating_mul(1_000_000_000).saturating_add(nsec.try_into().unwrap_or(0))
+    sec.saturating_mul(NANOS).saturating_add(nsec.try_into().unwrap_or(0))
 }
 
 #[cfg(test)]

@@ -51,6 +51,8 @@ pub enum Fault {
     EioAt(u64),
     /// All operations from this number on get `EIO`.
     EioFrom(u64),
+    /// All syncs get `EIO`.
+    EioSyncs,
     /// At most this many files may be open; more get `EMFILE`.
     OpenFiles(usize),
 }
@@ -64,6 +66,7 @@ struct Faults {
     space_bytes: Option<u64>,
     eio_at: Option<u64>,
     eio_from: Option<u64>,
+    eio_syncs: bool,
     open_files: Option<usize>,
 }
 
@@ -127,8 +130,16 @@ impl Shared {
     fn apply(&self, op: Op) -> io::Result<()> {
         let mut sim = self.lock();
         sim.step()?;
-        if let Op::File(ino, Change::Write { offset, data }) = &op {
-            sim.check_room(*ino, *offset, data)?;
+        match &op {
+            Op::File(ino, Change::Write { offset, data }) => {
+                sim.check_room(*ino, *offset, data)?;
+            }
+            Op::File(..) | Op::Name(_) => {}
+            Op::SyncFile(_) | Op::SyncRange(..) | Op::SyncDir(_) | Op::SyncAll => {
+                if sim.faults.eio_syncs {
+                    return Err(Errno::IO.into());
+                }
+            }
         }
         sim.record(op, self.records.load(Ordering::Relaxed));
         Ok(())
@@ -195,6 +206,7 @@ impl SimDisk {
             Fault::SpaceBytes(limit) => faults.space_bytes = Some(limit),
             Fault::EioAt(number) => faults.eio_at = Some(number),
             Fault::EioFrom(number) => faults.eio_from = Some(number),
+            Fault::EioSyncs => faults.eio_syncs = true,
             Fault::OpenFiles(limit) => faults.open_files = Some(limit),
         }
     }
@@ -423,8 +435,12 @@ impl DiskFile for SimFile {
         let mut sim = self.shared.lock();
         sim.step()?;
         let inode = sim.tree.inode(self.ino).ok_or(io::ErrorKind::NotFound)?;
-        let (size, time) = (inode.len(), inode.changed_at());
-        Ok(Stamp { ino: self.ino, size, mtime_ns: time, ctime_ns: time })
+        let (ino, size) = (self.ino, inode.len());
+        Ok(Stamp { ino, size, mtime_ns: inode.modified_at(), ctime_ns: inode.changed_at() })
+    }
+
+    fn set_modified(&self, mtime_ns: i64) -> io::Result<()> {
+        self.shared.apply(Op::File(self.ino, Change::SetModified(mtime_ns)))
     }
 
     fn try_lock_exclusive(&self) -> io::Result<bool> {

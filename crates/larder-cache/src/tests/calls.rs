@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Condvar, Mutex};
 
 use larder_io::MemDisk;
 
@@ -64,20 +65,122 @@ fn a_short_new_file_costs_few_calls_of_the_disk() {
     assert_eq!(read(&file, 0..5000), Some(bytes(1, 0..5000)));
 }
 
-/// What it costs to keep local changes on this disk: the directories above those of local files are
-/// synced once.
-#[test]
-fn keeping_a_change_syncs_the_file_its_directory_and_the_index() {
+/// A new cache on a disk that counts calls, and forgets what is not synced.
+fn forgetful() -> (Watched<Calls>, Cache) {
     let disk = Watched { disk: Arc::new(SimDisk::new()), watcher: Arc::<Calls>::default() };
     let cache = Cache::open(Arc::new(disk.clone()), Arc::new(SimClock::new()), booted(1)).unwrap();
-    let file = cache.file(cache.assign(b"new"));
-    file.reset(b"v0", 0);
-    for dirs in [3, 1, 1] {
-        file.write(0, &bytes(1, 0..5000)).unwrap();
+    (disk, cache)
+}
+
+/// What it costs to keep short changes on this disk, with the name of the file that is made here: a
+/// sync of the log. The names of the log's files are synced once.
+#[test]
+fn a_short_change_is_kept_with_its_name_by_one_sync() {
+    let (disk, cache) = forgetful();
+    let commits = cache.usage().commits;
+    let kept = |key: &[u8], size: u64| {
+        let file = cache.file(cache.assign(key));
+        file.reset(b"v0", 0);
+        let mark = cache.put_names([(7, Some(b"a name".to_vec()))]);
+        file.write(0, &bytes(1, 0..size)).unwrap();
         disk.take();
         file.keep().unwrap();
-        assert_eq!(disk.take(), format!("sync_data*1 sync_dir*{dirs}"));
+        cache.keep_names(mark).unwrap();
+        let calls = disk.take();
+        file.keep().unwrap();
+        assert_eq!(disk.take(), "", "it is kept already");
+        calls
+    };
+    assert_eq!(kept(b"first", 5000), "read*1 stamp*1 sync_dir*1 sync_log*1");
+    for key in [b"a", b"b", b"c"] {
+        assert_eq!(kept(key, 5000), "read*1 stamp*1 sync_log*1");
     }
+    assert_eq!(kept(b"long", crate::kept_bytes::OF_A_FILE_MAX), "read*1 stamp*1 sync_log*1");
+    assert_eq!(cache.usage().commits, commits, "none is made for that");
+}
+
+/// Of longer ones the file and its directory are synced as well; the directories above those of
+/// local files once.
+#[test]
+fn a_long_change_is_kept_by_syncs_of_the_file_its_directory_and_the_log() {
+    let (disk, cache) = forgetful();
+    let file = cache.file(cache.assign(b"new"));
+    file.reset(b"v0", 0);
+    for dirs in [4, 1, 1] {
+        file.write(0, &bytes(1, 0..crate::kept_bytes::OF_A_FILE_MAX + 1)).unwrap();
+        disk.take();
+        file.keep().unwrap();
+        assert_eq!(disk.take(), format!("sync_data*1 sync_dir*{dirs} sync_log*1"));
+    }
+}
+
+/// A checkpoint makes the local files of what was kept durable, of many at once.
+#[test]
+fn what_was_kept_in_its_record_is_drained_once() {
+    for (files, expected) in [(1, "sync_data*1 sync_dir*4 sync_index*2"), (40, "sync_all*1")] {
+        let (disk, cache) = forgetful();
+        let file = |key: u64| {
+            let file = cache.file(cache.assign(&key.to_le_bytes()));
+            file.reset(b"v0", 0);
+            file.write(0, &bytes(key, 0..100)).unwrap();
+            file.keep().unwrap();
+            file
+        };
+        let _files: Vec<_> = (0..files).map(file).collect();
+        disk.take();
+        cache.checkpoint().unwrap();
+        let calls = disk.take();
+        println!("{files}: {calls}");
+        assert!(calls.contains(expected), "{calls}");
+        cache.checkpoint().unwrap();
+        assert_eq!(disk.take(), "", "nothing is left to do");
+    }
+}
+
+/// Stops the first sync of the log until it is released.
+#[derive(Debug, Default)]
+struct Gate {
+    syncs: AtomicU32,
+    released: Mutex<bool>,
+    heard: Condvar,
+}
+
+impl Watcher for Gate {
+    fn hear(&self, call: &'static str) {
+        if call == "sync_log" && self.syncs.fetch_add(1, Ordering::Relaxed) == 0 {
+            let closed = lock(&self.released);
+            drop(self.heard.wait_while(closed, |released| !*released).unwrap());
+        }
+    }
+}
+
+/// Those who close files while a sync is running share the next one.
+#[test]
+fn many_who_keep_files_at_the_same_time_share_a_sync() {
+    const CALLERS: u64 = 8;
+    let gate = Arc::<Gate>::default();
+    let disk = Watched { disk: Arc::new(SimDisk::new()), watcher: Arc::clone(&gate) };
+    let cache = Cache::open(Arc::new(disk.clone()), Arc::new(SimClock::new()), booted(1)).unwrap();
+    let file = |key: u64| {
+        let file = cache.file(cache.assign(&key.to_le_bytes()));
+        file.reset(b"v0", 0);
+        file.write(0, &bytes(key, 0..100)).unwrap();
+        file
+    };
+    let files: Vec<_> = (0..CALLERS).map(file).collect();
+    std::thread::scope(|scope| {
+        let before = cache.usage().logged;
+        for file in &files {
+            scope.spawn(|| file.keep().unwrap());
+        }
+        // Each has logged its record, and one of them is at the gate.
+        while cache.usage().logged < before + CALLERS || gate.syncs.load(Ordering::Relaxed) == 0 {
+            std::thread::yield_now();
+        }
+        *lock(&gate.released) = true;
+        gate.heard.notify_all();
+    });
+    assert_eq!((gate.syncs.load(Ordering::Relaxed), cache.usage().log_syncs), (2, 2));
 }
 
 /// Repeated collection of a file that the kernel may write checks its times, and reads it only if
@@ -125,7 +228,8 @@ fn a_checkpoint_of_many_files_opens_each_once_and_syncs_the_disk_once() {
     }
     disk.take();
     cache.checkpoint().unwrap();
-    assert_eq!(disk.take(), format!("open*{FILES} stamp*{FILES} sync_all*1"));
+    let expected = format!("open*{FILES} stamp*{FILES} sync_all*1 sync_index*2");
+    assert_eq!(disk.take(), expected);
 }
 
 /// The work of a database: a write in place, which is sent, again and again.
@@ -147,7 +251,8 @@ fn a_synced_write_costs_one_write_and_one_read_and_no_sync() {
         file.set_version(&[version], 8 * CHUNK);
         disk.take()
     };
-    assert_eq!(synced(0, 1), "open*1 read*2 stamp*1 write*1", "and what it was is verified first");
+    let first = "open*1 read*2 stamp*1 sync_index*2 write*1";
+    assert_eq!(synced(0, 1), first, "it is marked, and what it was is verified");
     for version in 2..10 {
         assert_eq!(synced(0, version), "read*1 write*1");
     }

@@ -18,6 +18,8 @@ enum Step {
     /// Changes that go together.
     Put(Vec<(u8, Option<u8>)>),
     Commit,
+    /// Makes durable what was put, by a sync of the log.
+    Sync,
     /// Gives back memory: the database is closed and opened.
     Shed,
     /// The process dies, and the next one finds what the machine has.
@@ -31,6 +33,7 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         6 => proptest::collection::vec(change, 1..5).prop_map(Step::Put),
         2 => Just(Step::Commit),
+        2 => Just(Step::Sync),
         1 => Just(Step::Shed),
         1 => Just(Step::Die),
         1 => Just(Step::Crash),
@@ -46,7 +49,7 @@ fn key(number: u8) -> Vec<u8> {
 fn open_index(disk: &SimDisk) -> Index {
     let disk: Arc<dyn Disk> = Arc::new(disk.clone());
     let index = Index::open(&disk, false, Box::new(|| ())).unwrap();
-    index.replay(BOOT);
+    index.replay(Some(BOOT));
     index.reserve_numbers(1);
     index.commit().unwrap();
     // Its name is durable, as after an open of a cache.
@@ -108,6 +111,10 @@ proptest! {
                 }
                 Step::Commit => {
                     index.commit().unwrap();
+                    committed = now.clone();
+                }
+                Step::Sync => {
+                    index.make_durable(index.mark()).unwrap();
                     committed = now.clone();
                 }
                 Step::Shed => index.shed(),

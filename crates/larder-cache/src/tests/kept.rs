@@ -1,13 +1,15 @@
 //! Local changes that were kept, over crashes of the machine.
 
-use larder_io::{Fault, Image};
+use larder_io::{Disk, Fault, Image};
 
 use super::killed::open_in;
 use super::*;
 use crate::{Keeping, Limits};
 
-const FILES: usize = 3;
+const FILES: usize = 4;
 const SIZE: u64 = 3 * CHUNK;
+/// One file is longer than what fits into a record.
+const LONG_SIZE: u64 = 7 * CHUNK;
 
 /// Bytes, and where they lie.
 type Piece = (u64, Vec<u8>);
@@ -74,8 +76,10 @@ impl Work {
         let (file, from) = (Arc::clone(&self.files[at]), self.disk.logged());
         let what = match self.random.below(10) {
             0..=3 => {
-                let offset = self.random.below(SIZE);
-                let data = bytes(self.random.next(), 0..1 + self.random.below(CHUNK));
+                let (size, most) =
+                    if at == FILES - 1 { (LONG_SIZE, 5 * CHUNK) } else { (SIZE, CHUNK) };
+                let offset = self.random.below(size);
+                let data = bytes(self.random.next(), 0..1 + self.random.below(most));
                 file.write(offset, &data).unwrap();
                 What::Write(offset, data)
             }
@@ -257,23 +261,132 @@ fn a_disk_that_does_not_keep_says_so() {
     file.reset(b"v1", 0);
     file.write(0, b"bytes").unwrap();
     assert_eq!(file.keep().unwrap_err().kind(), std::io::ErrorKind::Unsupported);
+    type Make = fn(u64) -> Fault;
+    // A single failure is got over: a commit does what the log could not, or the other way round.
+    for (make, fails) in [(Fault::EioAt as Make, false), (Fault::EioFrom, true)] {
+        let mut failed = 0;
+        for operation in 1.. {
+            let disk = SimDisk::new();
+            let cache = open_in(&disk, 1);
+            let file = cache.file(cache.assign(b"new"));
+            file.reset(b"v1", 0);
+            file.write(0, b"bytes").unwrap();
+            let before = disk.operations();
+            disk.inject(make(before + operation));
+            let kept = file.keep();
+            if kept.is_ok() && disk.operations() < before + operation {
+                break;
+            }
+            failed += u32::from(kept.is_err());
+            // Whatever it said, it is true.
+            let after = open_in(&disk.crash(Image::Synced), 2);
+            assert!(kept.is_err() || after.unsent() == [file.number()], "{operation}");
+        }
+        assert_eq!(failed > 2, fails, "{failed}");
+    }
+}
+
+/// However little room is left: what is kept is there after a crash, and the rest was refused.
+#[test]
+fn a_full_disk_refuses_before_anything_is_acknowledged() {
+    const TOTAL_BYTES: u64 = 2 << 20;
+    let (mut kept, mut refused) = (0, 0);
+    for room in (0..100).map(|room| room * 4096) {
+        let disk = SimDisk::new();
+        // So the reserve is small.
+        disk.inject(Fault::SpaceBytes(TOTAL_BYTES));
+        let cache = open_in(&disk, 1);
+        let files = (0..4_u64).map(|key| {
+            let file = cache.file(cache.assign(&key.to_le_bytes()));
+            file.reset(b"v1", 0);
+            file.write(0, &bytes(key, 0..20_000)).unwrap();
+            file
+        });
+        let files: Vec<_> = files.collect();
+        let used = TOTAL_BYTES - disk.space().unwrap().free_bytes;
+        disk.inject(Fault::SpaceBytes(used + room));
+        let kept_now: Vec<_> = files.iter().filter(|file| file.keep().is_ok()).collect();
+        let after = disk.crash(Image::Synced);
+        disk.heal();
+        let cache = open_in(&after, 2);
+        for file in &kept_now {
+            let (key, found) =
+                (0..4).zip(&files).find(|(_, it)| it.number() == file.number()).unwrap();
+            let expected = (20_000, vec![(0, bytes(key, 0..20_000))]);
+            assert_eq!(changes_of(&cache, found.number()), Some(expected), "{room} free");
+        }
+        kept += kept_now.len();
+        refused += files.len() - kept_now.len();
+    }
+    println!("{kept} kept, {refused} refused");
+    assert!(kept > 10 && refused > 10);
+}
+
+/// Bytes in a record are written into the local file before anything else happens in another boot.
+/// If the disk does not take them, the cache does not open, and nothing is lost.
+#[test]
+fn a_cache_that_cannot_write_what_was_kept_does_not_open() {
+    let disk = SimDisk::new();
+    let cache = open_in(&disk, 1);
+    let file = cache.file(cache.assign(b"new"));
+    file.reset(b"v1", 0);
+    file.write(0, &bytes(1, 0..50_000)).unwrap();
+    file.keep().unwrap();
+    let disk = disk.crash(Image::Synced);
+    assert!(disk.files().iter().all(|(path, _)| !path.starts_with("data/")));
+    let used: u64 = disk.files().iter().map(|(_, len)| len.next_multiple_of(4096)).sum();
+    disk.inject(Fault::SpaceBytes(used + 4096));
+    let config = super::killed::booted(2);
+    let refused = Cache::open(Arc::new(disk.clone()), Arc::new(SimClock::new()), config);
+    assert!(matches!(refused, Err(OpenError::Unwritable(_))), "{refused:?}");
+    disk.heal();
+    let cache = open_in(&disk, 2);
+    let expected = (50_000, vec![(0, bytes(1, 0..50_000))]);
+    assert_eq!(changes_of(&cache, file.number()), Some(expected));
+}
+
+/// After the first start in another boot the local file is what counts: later changes of it are
+/// there when the process dies.
+#[test]
+fn what_was_kept_is_written_out_once_in_a_boot() {
+    let disk = SimDisk::new();
+    let cache = open_in(&disk, 1);
+    let file = cache.file(cache.assign(b"new"));
+    file.reset(b"v1", 0);
+    file.write(0, b"kept").unwrap();
+    file.keep().unwrap();
+    let no = file.number();
+    let disk = disk.crash(Image::Synced);
+    let cache = open_in(&disk, 2);
+    cache.file(no).write(0, b"more").unwrap();
+    let disk = disk.crash(Image::Written);
+    let cache = open_in(&disk, 2);
+    assert_eq!(changes_of(&cache, no), Some((4, vec![(0, b"more".to_vec())])));
+    let cache = open_in(&disk.crash(Image::Synced), 3);
+    assert_eq!(changes_of(&cache, no), Some((4, vec![(0, b"kept".to_vec())])), "kept last");
+}
+
+/// The index fails after something was kept: the next process of this boot finds it, too.
+#[test]
+fn what_was_kept_outlives_a_failure_of_the_index() {
     let mut failed = 0;
-    for operation in 1.. {
+    for operation in 1..12 {
         let disk = SimDisk::new();
         let cache = open_in(&disk, 1);
         let file = cache.file(cache.assign(b"new"));
         file.reset(b"v1", 0);
-        file.write(0, b"bytes").unwrap();
-        let before = disk.operations();
-        disk.inject(Fault::EioAt(before + operation));
-        let kept = file.keep();
-        if kept.is_ok() && disk.operations() < before + operation {
-            break;
+        file.write(0, b"kept").unwrap();
+        file.keep().unwrap();
+        disk.inject(Fault::EioAt(disk.operations() + operation));
+        cache.put_node(file.number(), b"record");
+        let _ = cache.store.index.commit();
+        failed += u32::from(cache.usage().poisoned);
+        disk.heal();
+        for (image, boot) in [(Image::Written, 1), (Image::Synced, 2)] {
+            let after = open_in(&disk.crash(image), boot);
+            let found = changes_of(&after, file.number());
+            assert_eq!(found, Some((4, vec![(0, b"kept".to_vec())])), "{operation} {boot}");
         }
-        failed += u32::from(kept.is_err());
-        // Whatever it said, it is true.
-        let after = open_in(&disk.crash(Image::Synced), 2);
-        assert!(kept.is_err() || after.unsent() == [file.number()], "{operation}");
     }
     assert!(failed > 3);
 }

@@ -26,7 +26,7 @@ fn short_files_cost_no_call_of_the_disk_until_the_checkpoint() {
     }
     assert_eq!(disk.take(), "");
     cache.checkpoint().unwrap();
-    let written = format!("open*{FILES} stamp*{FILES} sync_all*1 write*{FILES}");
+    let written = format!("open*{FILES} stamp*{FILES} sync_all*1 sync_index*2 write*{FILES}");
     assert_eq!(disk.take(), written);
     assert_eq!(cache.store.unwritten.bytes(), 0);
     assert!(read(&files[7], 0..SIZE) == Some(bytes(7, 0..SIZE)));

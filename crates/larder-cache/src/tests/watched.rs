@@ -14,7 +14,8 @@ pub(super) trait Watcher: fmt::Debug + Send + Sync {
     fn hear(&self, call: &'static str);
 }
 
-/// Calls on data files are reported, and syncs of the disk; those of the index are not.
+/// Calls on data files are reported, and syncs of the disk, the log (`sync_log`) and the index
+/// (`sync_index`).
 #[derive(Debug)]
 pub(super) struct Watched<W> {
     pub(super) disk: Arc<dyn Disk>,
@@ -30,24 +31,44 @@ impl<W> Clone for Watched<W> {
 #[derive(Debug)]
 struct WatchedFile<W> {
     file: Arc<dyn DiskFile>,
-    watcher: Option<Arc<W>>,
+    watcher: Arc<W>,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Data,
+    Log,
+    Index,
+    Other,
+}
+
+impl Kind {
+    fn of(path: &str) -> Kind {
+        match path {
+            _ if path.starts_with("data/") => Kind::Data,
+            _ if path.starts_with("log.") => Kind::Log,
+            _ if path.starts_with("index.") => Kind::Index,
+            _ => Kind::Other,
+        }
+    }
 }
 
 impl<W: Watcher> WatchedFile<W> {
     fn hear(&self, call: &'static str) {
-        if let Some(watcher) = &self.watcher {
-            watcher.hear(call);
+        if self.kind == Kind::Data {
+            self.watcher.hear(call);
         }
     }
 }
 
 impl<W: Watcher + 'static> Disk for Watched<W> {
     fn open(&self, path: &str, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
-        let watcher = path.starts_with("data/").then(|| Arc::clone(&self.watcher));
-        if let Some(watcher) = &watcher {
+        let (kind, watcher) = (Kind::of(path), Arc::clone(&self.watcher));
+        if kind == Kind::Data {
             watcher.hear("open");
         }
-        Ok(Arc::new(WatchedFile { file: self.disk.open(path, mode)?, watcher }))
+        Ok(Arc::new(WatchedFile { file: self.disk.open(path, mode)?, watcher, kind }))
     }
 
     fn remove(&self, path: &str) -> io::Result<()> {
@@ -107,7 +128,12 @@ impl<W: Watcher> DiskFile for WatchedFile<W> {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        self.hear("sync_data");
+        match self.kind {
+            Kind::Data => self.watcher.hear("sync_data"),
+            Kind::Log => self.watcher.hear("sync_log"),
+            Kind::Index => self.watcher.hear("sync_index"),
+            Kind::Other => {}
+        }
         self.file.sync_data()
     }
 
@@ -119,6 +145,10 @@ impl<W: Watcher> DiskFile for WatchedFile<W> {
     fn stamp(&self) -> io::Result<Stamp> {
         self.hear("stamp");
         self.file.stamp()
+    }
+
+    fn set_modified(&self, mtime_ns: i64) -> io::Result<()> {
+        self.file.set_modified(mtime_ns)
     }
 
     fn try_lock_exclusive(&self) -> io::Result<bool> {

@@ -270,6 +270,33 @@ async fn attributes_are_set_beside_unsent_bytes() {
     }
 }
 
+/// A file is made, written and closed: its name and its bytes are on this machine's disk after one
+/// sync of it, with attributes that were set meanwhile, as tar does.
+#[tokio::test]
+async fn a_short_new_file_costs_one_sync_of_this_machines_disk() {
+    for is_exclusive in [true, false] {
+        let rig = match is_exclusive {
+            true => Rig::exclusive(generated()).await,
+            false => Rig::new(generated()).await,
+        };
+        // The server reveals whether it squashes root.
+        rig.put("first", b"").await;
+        let before = rig.cache().usage();
+        for n in 0..10 {
+            let name = format!("n{n}");
+            let open = rig.create(&name).await;
+            open.write(0, &pattern(n, 4096)).await.unwrap();
+            if is_exclusive {
+                rig.set(&name, SetAttr { mode: Some(0o600), ..set_time(-501) }).await;
+            }
+            open.close().await.unwrap();
+        }
+        let after = rig.cache().usage();
+        let costs = (after.log_syncs - before.log_syncs, after.commits - before.commits);
+        assert_eq!(costs, (10, 0), "exclusive: {is_exclusive}");
+    }
+}
+
 /// Files of class `scratch` are in memory: a reboot loses them, and with them their names. No name
 /// is left that shows as an empty file, here or at the server; what was put on the disk is still
 /// there.

@@ -121,6 +121,10 @@ impl DiskFile for GatedFile {
     fn stamp(&self) -> io::Result<Stamp> {
         self.below.stamp()
     }
+    fn set_modified(&self, mtime_ns: i64) -> io::Result<()> {
+        self.below.set_modified(mtime_ns)
+    }
+
     fn try_lock_exclusive(&self) -> io::Result<bool> {
         self.below.try_lock_exclusive()
     }

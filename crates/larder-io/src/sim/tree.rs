@@ -14,9 +14,15 @@ const SECTOR_BYTES: u64 = 512;
 
 #[derive(Clone, Debug)]
 pub(super) enum Change {
-    Write { offset: u64, data: Arc<[u8]> },
+    Write {
+        offset: u64,
+        data: Arc<[u8]>,
+    },
     SetLen(u64),
     PunchHole(Range<u64>),
+    /// The time of modification, in nanoseconds since the epoch. No crash takes it back, as if it
+    /// were written at once.
+    SetModified(i64),
 }
 
 #[derive(Clone, Debug)]
@@ -43,6 +49,7 @@ pub(super) struct Inode {
     durable: Content,
     pending: Vec<Change>,
     changed_at: i64,
+    modified_at: i64,
     blocks: Blocks,
 }
 
@@ -67,10 +74,16 @@ impl Tree {
                 change.allocate(&mut inode.blocks);
                 inode.pending.push(change.clone());
                 inode.changed_at = self.time;
+                inode.modified_at = match change {
+                    Change::SetModified(time_ns) => *time_ns,
+                    _ => self.time,
+                };
             }
             Op::Name(change) => {
                 if let NameChange::Create { ino, .. } = change {
-                    self.inodes.insert(*ino, Inode { changed_at: self.time, ..Inode::default() });
+                    let (changed_at, modified_at) = (self.time, self.time);
+                    let new = Inode { changed_at, modified_at, ..Inode::default() };
+                    self.inodes.insert(*ino, new);
                 }
                 change.apply(&mut self.live_names);
                 self.pending_names.push(change.clone());
@@ -150,8 +163,9 @@ impl Tree {
                 change.apply(&mut bytes, |_| chance.keeps(image));
             }
             let blocks = Blocks::whole(bytes.len());
-            let (live, durable, changed_at) = (bytes.clone(), bytes, inode.changed_at);
-            let kept = Inode { live, durable, pending: Vec::new(), changed_at, blocks };
+            let (live, durable, pending) = (bytes.clone(), bytes, Vec::new());
+            let &Inode { changed_at, modified_at, .. } = inode;
+            let kept = Inode { live, durable, pending, changed_at, modified_at, blocks };
             inodes.insert(*ino, kept);
         }
         Tree {
@@ -173,6 +187,11 @@ impl Inode {
     /// Number of the operation that last changed the file.
     pub(super) fn changed_at(&self) -> i64 {
         self.changed_at
+    }
+
+    /// The same of its bytes, or the time that was set since.
+    pub(super) fn modified_at(&self) -> i64 {
+        self.modified_at
     }
 
     /// Reads from `offset` on; returns how many bytes there were.
@@ -237,6 +256,7 @@ impl Change {
                     bytes.set_len(*len_bytes);
                 }
             }
+            Change::SetModified(_) => {}
             Change::PunchHole(range) => {
                 if keeps(range.start) {
                     bytes.zero(to_index(range.start)..to_index(range.end));
@@ -252,6 +272,7 @@ impl Change {
         match self {
             Change::Write { offset, data } => blocks.allocate(pages_of(*offset, data.len())),
             Change::SetLen(len_bytes) => blocks.cut(*len_bytes),
+            Change::SetModified(_) => {}
             Change::PunchHole(range) => {
                 let whole = range.start.div_ceil(PAGE_BYTES)..range.end / PAGE_BYTES;
                 blocks.free(whole);

@@ -79,6 +79,8 @@ impl Told {
 /// Of a small disk; a 64th of it is the cache's reserve.
 const DISK_BYTES: u64 = 12 << 20;
 const STEPS: u64 = 18;
+/// So many need more than the pages that the log has.
+const STEPS_TO_FILL: u64 = 100;
 
 /// Other programs leave so many bytes.
 fn fill_up(disk: &SimDisk, left: u64) {
@@ -88,7 +90,7 @@ fn fill_up(disk: &SimDisk, left: u64) {
 }
 
 /// One history on a disk in trouble. Returns the number of operations, and what was told.
-async fn live(seed: u64, trouble: Option<Trouble>, end: End) -> (u64, Told) {
+async fn live(seed: u64, steps: u64, trouble: Option<Trouble>, end: End) -> (u64, Told) {
     let what = format!("{seed} {trouble:?} {end:?}");
     let disk = SimDisk::new();
     if let Some(Trouble::Contended(_)) = trouble {
@@ -110,7 +112,7 @@ async fn live(seed: u64, trouble: Option<Trouble>, end: End) -> (u64, Told) {
     }
     let (mut history, mut told) = (History::new(seed), Told::default());
     told.see(&rig, Ok(true)).await;
-    for step in 0..STEPS {
+    for step in 0..steps {
         if let Some(Trouble::Contended(_)) = trouble {
             fill_up(&rig.disk, 0);
         }
@@ -150,7 +152,7 @@ async fn whenever_the_disk_fails_what_was_kept_is_there() {
     let (mut lives, mut refused) = (0, 0);
     for round in 0..rounds {
         let seed = seed.wrapping_mul(3_000_017) + round;
-        let (operations, told) = live(seed, None, End::Killed).await;
+        let (operations, told) = live(seed, STEPS, None, End::Killed).await;
         assert_eq!(told.refused, 0);
         println!("{operations} operations");
         for no in 1..=operations {
@@ -158,7 +160,7 @@ async fn whenever_the_disk_fails_what_was_kept_is_there() {
             let ends = [End::Killed, End::Crashed(Image::Synced), torn];
             for (trouble, shift) in [(Trouble::Once(no), 0), (Trouble::From(no), 1)] {
                 let end = ends[((no + round + shift) % 3) as usize];
-                refused += live(seed, Some(trouble), end).await.1.refused;
+                refused += live(seed, STEPS, Some(trouble), end).await.1.refused;
                 lives += 1;
             }
         }
@@ -173,14 +175,14 @@ async fn however_full_the_disk_is_what_was_kept_is_there() {
     let (mut lives, mut refused) = (0, 0);
     for round in 0..rounds {
         let seed = seed.wrapping_mul(3_000_017) + round;
-        for bytes in (0..24).map(|step| step * 8192) {
+        for bytes in (0..6).map(|step| step * 4096) {
             let torn = End::Crashed(Image::Torn(bytes));
             let ends = [End::Killed, End::Crashed(Image::Synced), torn];
             let left = ends.map(|end| (Trouble::Left(bytes), end));
             let contended = ends.into_iter().chain([End::KilledMeanwhile]);
             let contended = contended.map(|end| (Trouble::Contended(bytes), end));
             for (trouble, end) in left.into_iter().chain(contended) {
-                let told = live(seed, Some(trouble), end).await.1;
+                let told = live(seed, STEPS_TO_FILL, Some(trouble), end).await.1;
                 lives += 1;
                 refused += told.refused;
             }

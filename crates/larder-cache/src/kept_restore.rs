@@ -1,0 +1,39 @@
+//! After a crash of the machine: bytes that were kept within their record go into the local file.
+
+use std::io;
+
+use larder_io::{Disk, OpenMode};
+
+use crate::FileNo;
+use crate::kept_record::{KeptBytes, KeptRecord};
+use crate::pool::{data_dir, data_path};
+
+/// Writes what a record has in it into the local file, which may be as it was at any time, or may
+/// not exist.
+///
+/// # Errors
+/// The disk's.
+pub(crate) fn write_out(disk: &dyn Disk, no: FileNo, kept: &KeptRecord) -> io::Result<()> {
+    let Some(KeptBytes { mtime_ns, bytes }) = &kept.bytes else { return Ok(()) };
+    let path = data_path(no, kept.local.serial);
+    let file = match disk.open(&path, OpenMode::Create) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            disk.create_dir_all(&data_dir(no))?;
+            disk.open(&path, OpenMode::Create)?
+        }
+        opened => opened?,
+    };
+    let end = kept.ranges.last().map_or(0, |range| range.end);
+    file.set_len(kept.local.size.max(end))?;
+    let mut rest = &bytes[..];
+    for range in &kept.ranges {
+        let (piece, behind) = rest.split_at(to_index(range.end - range.start));
+        file.write_at(piece, range.start)?;
+        rest = behind;
+    }
+    file.set_modified(*mtime_ns)
+}
+
+fn to_index(len: u64) -> usize {
+    usize::try_from(len).expect("what is in memory is short")
+}
