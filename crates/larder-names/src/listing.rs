@@ -127,8 +127,10 @@ impl Shared {
         let mut there: HashMap<OsString, Listed> =
             replaced.into_iter().map(|entry| (entry.name.clone(), entry)).collect();
         waiting.retain_mut(|entry| {
-            // What the server had before this listing began, another client may have changed.
-            let is_at_server = entry.attr.is_none() && entry.handle.is_some();
+            // What the server had before this listing began, another client may have changed. If
+            // the listing goes on from an earlier page, the server's entry may have been in that.
+            let is_whole = begin.position == 0;
+            let is_at_server = is_whole && entry.attr.is_none() && entry.handle.is_some();
             let there = there.remove(&entry.name).filter(|_| entry.attr.is_none());
             match there.filter(|there| is_at_server || there.fileid == entry.fileid) {
                 Some(there) => *entry = Listed { position: entry.position, ..there },

@@ -200,6 +200,9 @@ async fn a_name_keeps_its_position_in_a_listing_when_it_is_made_at_the_server() 
         let cookie = Cookie { position: told[at].1, verifier: first.verifier };
         assert_eq!(positions(&list(cookie).await), told[at + 1..]);
     }
+    // The server has them all before this.
+    let behind = Cookie { position: 1 << 20, verifier: first.verifier };
+    assert_eq!(positions(&list(behind).await), told[2..]);
     rig.remove(top, "n", Removal::File).await.unwrap();
     assert_eq!(positions(&list(Cookie::default()).await), told[..3]);
 }
