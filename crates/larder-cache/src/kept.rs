@@ -1,10 +1,10 @@
 //! Local changes that survive a crash of the machine: the journal of data.
 //!
-//! Code that acknowledges local changes as safe on this disk first has them *kept*: the local file
-//! is synced, and then a [`KeptRecord`] becomes durable, which lists what is dirty in it. It exists
-//! beside the records of [`crate::local`], which follow each later change and are valid in one
-//! boot. In another boot, the changes are those that were kept last, and later changes are lost. A
-//! byte that was kept and then written again may be the older or the newer one then.
+//! Code that acknowledges local changes as safe on this disk first has them *kept*: they are synced
+//! in the local file, and then a [`KeptRecord`] becomes durable, which lists what is dirty in it.
+//! It exists beside the records of [`crate::local`], which follow each later change and are valid
+//! in one boot. In another boot, the changes are those that were kept last, and later changes are
+//! lost. A byte that was kept and then written again may be the older or the newer one then.
 //!
 //! A record is removed with the changes that it describes, in the same commit or a later one: a
 //! crash in between brings back changes that the server already has.
@@ -22,6 +22,7 @@ use crate::lock;
 use crate::marks::Mark;
 use crate::pool::data_dir;
 use crate::state::State;
+use crate::state::syncing::sync_ranges;
 use crate::store::Store;
 
 /// Most dirty ranges of a kept file: the record is one value of the index.
@@ -39,7 +40,7 @@ impl CachedFile {
         let store = &self.store;
         store.keeps()?;
         self.leave_memory()?;
-        let (file, kept, changes) = {
+        let (file, kept, changes, unsynced) = {
             let mut state = self.state();
             if state.dirty().is_empty() {
                 return Ok(());
@@ -57,9 +58,12 @@ impl CachedFile {
                 drop(state);
                 return self.make_durable(mark);
             }
-            (file, kept, changes)
+            (file, kept, changes, state.begin_sync())
         };
-        file.sync_data()?;
+        if let Err(error) = sync_ranges(&*file, &unsynced) {
+            self.state().not_synced(unsynced);
+            return Err(error);
+        }
         store.sync_name_in(data_dir(self.number()))?;
         let mark = {
             let mut state = self.state();

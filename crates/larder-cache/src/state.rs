@@ -21,6 +21,7 @@ mod local_file;
 mod presence;
 mod rebase;
 mod recorded;
+pub(crate) mod syncing;
 
 use std::collections::BTreeSet;
 use std::io;

@@ -3,6 +3,7 @@
 //!
 //! Invariants:
 //! - Ranges that were handed out for sending stay dirty where they are written again.
+//! - A dirty byte that is written after [`Dirty::begin_sync`] handed it out is handed out again.
 //! - Applying all [`Dirty::take_unnoted`] to the previous ranges gives the present ones.
 
 use std::ops::Range;
@@ -18,6 +19,8 @@ pub(crate) struct Dirty {
     ranges: RangeSet,
     /// What became dirty since the dirty bytes were handed out for sending.
     rewritten: Option<RangeSet>,
+    /// Those bytes that the local file's disk may lack.
+    unsynced: RangeSet,
     /// What must still be recorded in the index.
     unnoted: Vec<Note>,
 }
@@ -34,6 +37,7 @@ impl Dirty {
             self.unnoted.is_empty() && self.rewritten.is_none(),
             "what the index has is restored before anything changes"
         );
+        self.unsynced.insert(range.clone());
         self.ranges.insert(range);
     }
 
@@ -41,6 +45,7 @@ impl Dirty {
         if let Some(rewritten) = &mut self.rewritten {
             rewritten.insert(range.clone());
         }
+        self.unsynced.insert(range.clone());
         if !self.ranges.contains(range.clone()) {
             self.change(range, RangeSet::insert);
         }
@@ -48,6 +53,7 @@ impl Dirty {
 
     pub(crate) fn remove(&mut self, range: Range<u64>) {
         if !range.is_empty() {
+            self.unsynced.remove(range.clone());
             self.change(range, RangeSet::remove);
         }
     }
@@ -63,6 +69,18 @@ impl Dirty {
         match &self.rewritten {
             Some(rewritten) => rewritten.gaps(range),
             None => vec![range],
+        }
+    }
+
+    /// Dirty bytes that the local file's disk may lack: they are being synced from now on.
+    pub(crate) fn begin_sync(&mut self) -> Vec<Range<u64>> {
+        std::mem::take(&mut self.unsynced).iter().collect()
+    }
+
+    /// These were not synced after all.
+    pub(crate) fn not_synced(&mut self, ranges: Vec<Range<u64>>) {
+        for part in ranges.into_iter().flat_map(|range| self.ranges.clip(range)) {
+            self.unsynced.insert(part);
         }
     }
 
@@ -105,6 +123,8 @@ mod tests {
         BeginSending,
         /// The server has a part of what was to be sent.
         Sent(Range<u64>),
+        /// The local file is synced, or that fails.
+        Sync(bool),
         TakeUnnoted,
     }
 
@@ -115,13 +135,14 @@ mod tests {
             2 => range().prop_map(Step::Remove),
             1 => Just(Step::BeginSending),
             3 => range().prop_map(Step::Sent),
+            2 => any::<bool>().prop_map(Step::Sync),
             1 => Just(Step::TakeUnnoted),
         ]
     }
 
     proptest! {
-        /// The ranges can be rebuilt from what was recorded in the index, and nothing that was
-        /// written while it was sent counts as sent.
+        /// The ranges can be rebuilt from what was recorded in the index, nothing that was written
+        /// while it was sent counts as sent, and what was written since a sync is synced.
         #[test]
         fn notes_rebuild_the_ranges_and_what_is_rewritten_stays(
             steps in proptest::collection::vec(step(), 1..40),
@@ -129,11 +150,13 @@ mod tests {
             let mut dirty = Dirty::default();
             let mut model = BTreeSet::new();
             let mut rewritten = None::<BTreeSet<u64>>;
+            let mut unsynced = BTreeSet::new();
             let mut index = BTreeMap::new();
             for step in steps {
                 match step {
                     Step::Insert(range) => {
                         model.extend(range.clone());
+                        unsynced.extend(range.clone());
                         rewritten.iter_mut().for_each(|set| set.extend(range.clone()));
                         dirty.insert(range);
                     }
@@ -151,8 +174,18 @@ mod tests {
                         model.retain(|byte| !range.contains(byte) || is_new(byte));
                         dirty.sent(range).into_iter().for_each(|part| dirty.remove(part));
                     }
+                    Step::Sync(succeeds) => {
+                        let synced = dirty.begin_sync();
+                        prop_assert!(synced.iter().cloned().flatten().eq(unsynced.iter().copied()));
+                        if succeeds {
+                            unsynced.clear();
+                        } else {
+                            dirty.not_synced(synced);
+                        }
+                    }
                     Step::TakeUnnoted => note(&mut index, &mut dirty),
                 }
+                unsynced.retain(|byte| model.contains(byte));
                 let found: Vec<u64> = dirty.ranges().iter().flatten().collect();
                 prop_assert!(found.iter().eq(&model), "{found:?} {model:?}");
             }

@@ -281,6 +281,16 @@ impl Presence {
         self.dirty.sent(range).into_iter().for_each(|part| self.dirty.remove(part));
     }
 
+    /// See [`Dirty::begin_sync`].
+    pub(crate) fn begin_sync(&mut self) -> Vec<Range<u64>> {
+        self.dirty.begin_sync()
+    }
+
+    /// See [`Dirty::not_synced`].
+    pub(crate) fn not_synced(&mut self, ranges: Vec<Range<u64>>) {
+        self.dirty.not_synced(ranges);
+    }
+
     /// See [`Dirty::take_unnoted`].
     pub(crate) fn take_unnoted(&mut self) -> Vec<Note> {
         self.dirty.take_unnoted()

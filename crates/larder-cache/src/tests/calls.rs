@@ -99,10 +99,10 @@ fn a_short_change_is_kept_with_its_name_by_one_sync() {
     assert_eq!(cache.usage().commits, commits, "none is made for that");
 }
 
-/// Of longer ones the file and its directory are synced as well; the directories above those of
+/// Of longer ones their range and the directory are synced as well; the directories above those of
 /// local files once.
 #[test]
-fn a_long_change_is_kept_by_syncs_of_the_file_its_directory_and_the_log() {
+fn a_long_change_is_kept_by_syncs_of_its_range_its_directory_and_the_log() {
     let (disk, cache) = forgetful();
     let file = cache.file(cache.assign(b"new"));
     file.reset(b"v0", 0);
@@ -110,7 +110,7 @@ fn a_long_change_is_kept_by_syncs_of_the_file_its_directory_and_the_log() {
         file.write(0, &bytes(1, 0..crate::kept_bytes::OF_A_FILE_MAX + 1)).unwrap();
         disk.take();
         file.keep().unwrap();
-        assert_eq!(disk.take(), format!("sync_data*1 sync_dir*{dirs} sync_log*1"));
+        assert_eq!(disk.take(), format!("sync_dir*{dirs} sync_log*1 sync_range*1"));
     }
 }
 

@@ -390,3 +390,41 @@ fn what_was_kept_outlives_a_failure_of_the_index() {
     }
     assert!(failed > 3);
 }
+
+/// What a reader has just had stored in a large file is not synced with a change of it, and one
+/// after the other all changes are, also if a sync fails.
+#[test]
+fn a_change_of_a_large_file_is_kept_without_the_rest() {
+    const LARGE: u64 = 40 * CHUNK;
+    let long = crate::kept_bytes::OF_A_FILE_MAX + 1;
+    let disk = SimDisk::new();
+    let cache = open_in(&disk, 1);
+    let file = cache.file(cache.assign(b"large"));
+    file.reset(b"v1", LARGE);
+    fill(&file, b"v1", 1, 0..LARGE);
+    file.write(20 * CHUNK, &bytes(2, 0..long)).unwrap();
+    file.keep().unwrap();
+    let local = disk.files().into_iter().find(|(_, len)| *len == LARGE).unwrap().0;
+    let byte_after_crash = |at| disk.crash(Image::Synced).byte(&local, at);
+    assert_eq!(byte_after_crash(20 * CHUNK), bytes(2, 0..1)[0]);
+    assert!((0..CHUNK).all(|at| byte_after_crash(at) == 0), "what was filled is not synced");
+    for change in 3..30_u64 {
+        // Some are beside each other, some within others, and some too many for a sync of each.
+        for piece in 0..change % 7 {
+            let at = (change * 7919 * (piece + 1)) % (LARGE - CHUNK);
+            file.write(at, &bytes(change, 0..1 + change * 37 % CHUNK)).unwrap();
+        }
+        if change % 3 == 0 {
+            disk.inject(Fault::EioAt(disk.operations() + 1));
+            assert!(
+                file.keep().is_err() || change % 7 == 0,
+                "{change}: its first call is the sync"
+            );
+            disk.heal();
+        }
+        file.keep().unwrap();
+        let after = open_in(&disk.crash(Image::Synced), 2);
+        let (found, kept) = (changes_of(&after, file.number()), changes_of(&cache, file.number()));
+        assert!(found == kept && kept.is_some(), "{change}");
+    }
+}
