@@ -58,9 +58,17 @@ impl Class {
     }
 
     /// How long bytes may be in the memory of other machines alone, if that is enough for a time;
-    /// `None`: for good.
+    /// `None`: for good. An archive that has them by then says nothing about memory.
     pub fn volatile_for(&self) -> Option<Duration> {
-        match self.promised.due(Level::Durable) {
+        match self.promised.steps.get(&Level::Durable)?.within {
+            Deadline::Within(time) => Some(time),
+            Deadline::Never => None,
+        }
+    }
+
+    /// How long after a write a version with it is in the archive, if it is to be there.
+    pub fn archive_within(&self) -> Option<Duration> {
+        match self.promised.due(Level::Archive) {
             Deadline::Within(time) => Some(time),
             Deadline::Never => None,
         }
@@ -177,6 +185,15 @@ impl Classes {
                 Choice { class: self.mount.clone(), why }
             }
         }
+    }
+
+    /// The shortest time within which a file of one of the classes that files can have is to be in
+    /// the archive: of the mount's and those of rules; with `any`, of all.
+    pub fn archive_within(&self, any: bool) -> Option<Duration> {
+        let ruled = self.rules.iter().filter_map(|rule| self.get(rule.class()).ok());
+        let named = ruled.chain([self.mount.clone()]);
+        let all = self.classes.values().filter(|_| any).flatten().cloned();
+        named.chain(all).filter_map(|class| class.archive_within()).min()
     }
 
     /// The class with this name, as the mount keeps it.

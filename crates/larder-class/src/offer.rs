@@ -23,11 +23,22 @@ pub struct Offer {
 
 /// Levels that the mount cannot provide.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{whose} has no level {level}{}", copies_of(*.copies))]
-pub struct Refused {
-    whose: String,
-    level: Level,
-    copies: u8,
+pub enum Refused {
+    /// It has none that is strong enough.
+    #[error("{whose} has no level {level}{}", copies_of(*.copies))]
+    Level {
+        /// What makes the offer.
+        whose: String,
+        /// What was asked for.
+        level: Level,
+        /// In so many copies.
+        copies: u8,
+    },
+    /// No call waits for an archive.
+    #[error(
+        "neither writes nor close nor fsync can wait for level archive: give it a time, as in archive = \"1h\""
+    )]
+    Wait,
 }
 
 fn copies_of(copies: u8) -> String {
@@ -35,11 +46,15 @@ fn copies_of(copies: u8) -> String {
 }
 
 impl Offer {
-    /// The weakest level that keeps what is promised for `level`.
+    /// The weakest level that keeps what is promised for `level`. Nothing else is raised to an
+    /// archive: no call waits for that.
     fn level_for(&self, level: Level, copies: u8) -> Result<Level, Refused> {
-        let keeps = |(held, most): &(&Level, &u8)| **held > level || **most >= copies;
+        let keeps = |(held, most): &(&Level, &u8)| match **held {
+            Level::Archive if level != Level::Archive => false,
+            held => held > level || **most >= copies,
+        };
         let found = self.copies.range(level..).find(keeps).map(|(held, _)| *held);
-        found.ok_or_else(|| Refused { whose: self.whose.clone(), level, copies })
+        found.ok_or_else(|| Refused::Level { whose: self.whose.clone(), level, copies })
     }
 
     /// `wanted`, fitted to the levels of this mount: never weaker than `wanted`. Also returns, in
@@ -83,6 +98,9 @@ impl Offer {
         }
         // No mount drops anything yet: a waiting caller is told, the rest is set aside.
         fitted.on_error = OnError::Keep;
+        if [fitted.write(), fitted.close, fitted.fsync].contains(&Some(Level::Archive)) {
+            return Err(Refused::Wait);
+        }
         Ok((fitted, raised))
     }
 }
@@ -113,7 +131,8 @@ pub(crate) mod tests {
         let within = proptest::option::of((1_u64..4).prop_map(Duration::from_secs));
         let parts = (copies, proptest::option::of(level()), proptest::bool::ANY, within);
         parts.prop_map(|(copies, waits_for, is_local, durable_within)| {
-            let waits_for = waits_for.filter(|level| copies.contains_key(level));
+            let may_wait = |level: &Level| copies.contains_key(level) && *level < Level::Archive;
+            let waits_for = waits_for.filter(may_wait);
             let local_if_asked = is_local && copies.contains_key(&Level::Local);
             Offer { whose: "a mount".into(), copies, waits_for, local_if_asked, durable_within }
         })
@@ -130,7 +149,9 @@ pub(crate) mod tests {
                     for (level, step) in &fitted.steps {
                         prop_assert!(offer.copies[level] >= step.copies);
                     }
+                    prop_assert!(fitted.write() < Some(Level::Archive));
                     for waits in [fitted.close, fitted.fsync].into_iter().flatten() {
+                        prop_assert!(waits < Level::Archive);
                         prop_assert!(offer.copies.contains_key(&waits));
                     }
                     let is_same = |wanted: &Specification| {
@@ -143,8 +164,15 @@ pub(crate) mod tests {
                     let again = offer.fit(&fitted).unwrap();
                     prop_assert_eq!(again, (fitted, Vec::new()), "it stays as it is");
                 }
+                Err(Refused::Wait) => {
+                    let waits = [wanted.write(), wanted.close, wanted.fsync];
+                    prop_assert!(waits.contains(&Some(Level::Archive)));
+                    prop_assert!(offer.copies.contains_key(&Level::Archive));
+                }
                 Err(refused) => {
-                    let strongest = offer.copies.last_key_value().map(|(level, most)| (*level, *most));
+                    let mut raised_to = offer.copies.clone();
+                    raised_to.remove(&Level::Archive);
+                    let strongest = raised_to.last_key_value().map(|(level, most)| (*level, *most));
                     let promised = wanted.steps.iter();
                     let promised = promised.filter(|(_, step)| step.within != Deadline::Never);
                     let promised = promised.map(|(level, step)| (*level, step.copies));
@@ -187,5 +215,14 @@ pub(crate) mod tests {
         let archive = Specification { close: Some(Level::Archive), ..Specification::nothing() };
         let refused = plain().fit(&archive).unwrap_err().to_string();
         assert_eq!(refused, "an NFS mount has no level archive");
+        let mut volume = plain();
+        volume.copies.insert(Level::Archive, 1);
+        assert!(volume.fit(&archive).unwrap_err().to_string().contains("archive = \"1h\""));
+        let hourly = Specification {
+            steps: BTreeMap::from([(Level::Archive, step(3600, 1))]),
+            ..Specification::nothing()
+        };
+        let (fitted, _) = volume.fit(&hourly).unwrap();
+        assert_eq!(fitted.due(Level::Archive), Deadline::Within(Duration::from_secs(3600)));
     }
 }

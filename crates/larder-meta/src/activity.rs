@@ -22,6 +22,40 @@ pub struct Activity {
     pub instead: Instead,
     /// The bytes that were moved from disks that leave, since this server knows that they do.
     pub leaving: BTreeMap<DiskId, Progress>,
+    /// What goes to the archive.
+    pub archiving: Archiving,
+}
+
+/// What is in the archive, and goes there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Archiving {
+    /// Where the archive is, if the server has one.
+    pub url: Option<String>,
+    /// Files of which a version is there.
+    pub held_files: usize,
+    /// Bytes of these versions.
+    pub held_bytes: u64,
+    /// Files whose present version is to be there now or later.
+    pub due_files: usize,
+    /// For how long the first of them has been due.
+    pub late: Duration,
+    /// Versions that are to be deleted, or are being put.
+    pub unneeded: usize,
+    /// Bytes that were put since the server began.
+    pub put_bytes: u64,
+    /// Versions that were deleted since the server began.
+    pub deleted: u64,
+    /// Why the archive did not do what it was asked for last.
+    pub trouble: Option<ArchiveTrouble>,
+}
+
+/// Why an archive does nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ArchiveTrouble {
+    /// One line.
+    pub text: String,
+    /// Whether it will be so until somebody does something.
+    pub needs_somebody: bool,
 }
 
 /// Bytes that were to be on memory disks and went to other disks, because no memory disk had room

@@ -21,11 +21,14 @@
 //! - After a commit that failed nothing is changed any more.
 //! - Blocks that the disks have cleared become free sooner or later, whatever fails meanwhile.
 
+mod archiving;
 mod ended;
 mod leaving;
 mod resilvering;
 mod waiting;
 
+pub(crate) use archiving::ToArchive;
+use archiving::WorkWaiter;
 use ended::Ended;
 pub(crate) use leaving::Destaged;
 use leaving::Leaving;
@@ -46,6 +49,7 @@ use larder_wire::xdr::Opaque;
 use tokio::sync::{oneshot, watch};
 
 use crate::activity::Activity;
+use crate::archive::queue::Queue;
 use crate::change::{Bearer, Change, Reply};
 use crate::channels::Recaller;
 use crate::data::copies::Sets;
@@ -55,8 +59,9 @@ use crate::engine::{Engine, EngineError, View, Writes};
 use crate::held::{Held, Revoking, Ticket};
 use crate::in_place::{InPlace, Mark};
 use crate::leases::{Action, CallNumber};
+use crate::live::archiving::Work;
 use crate::live::destaging::Copying;
-use crate::live::{Cleared, Live, Moment};
+use crate::live::{Cleared, Live, Moment, Restoring};
 use crate::ownership::Ownership;
 use crate::request::Request;
 use crate::rights::Caller;
@@ -97,6 +102,8 @@ pub(crate) enum Event {
     Stores(Stores),
     /// Bytes are due on other disks.
     Due(oneshot::Sender<()>),
+    /// The worker of the archive asks or reports.
+    Archive(ToArchive),
     /// A client asks for what a file has on memory disks to be on others.
     Destage(Destaged),
     /// A file's bytes were copied to other disks, except to these.
@@ -156,6 +163,8 @@ pub(crate) struct Committer {
     left_disks: watch::Sender<BTreeSet<DiskId>>,
     /// When the next bytes are due on other disks.
     first_due: watch::Sender<Option<Instant>>,
+    /// When there is something to do in the archive.
+    first_to_archive: watch::Sender<Option<Instant>>,
     /// Calls that wait for the disks.
     held: Held<Finished>,
     leaving: Leaving,
@@ -199,6 +208,7 @@ struct Finished {
     reply: Option<(Waiter, Reply)>,
     task: Option<(oneshot::Sender<NextStale>, NextStale)>,
     copying: Option<Copying>,
+    work: Option<(WorkWaiter, Option<Work>)>,
     disks: Option<(Option<DisksWaiter>, DisksChanged)>,
     ended: Ended,
     /// The number of its commit, if that was late.
@@ -235,6 +245,7 @@ pub(crate) struct Parts {
     pub(crate) in_place: InPlace,
     pub(crate) destage: Destage,
     pub(crate) leaving: crate::leaving::Leaving,
+    pub(crate) archive: (Queue, Restoring),
     pub(crate) await_disks: Await,
     pub(crate) await_written: AwaitWritten,
     pub(crate) await_moved: AwaitMoved,
@@ -259,6 +270,7 @@ impl Committer {
             in_place,
             destage,
             leaving,
+            archive,
             await_disks,
             await_written,
             await_moved,
@@ -274,14 +286,13 @@ impl Committer {
         let waits = held.hold_for(void, from_before).is_none();
         debug_assert!(waits, "nobody has said that it is done");
         let (own_disks, own_sessions) = (Arc::clone(&disks), Arc::clone(&sessions));
-        let own_recaller = Arc::clone(&recaller);
         let live = Live::new(
             volume.clone(),
             own_disks,
             own_sessions,
-            own_recaller,
+            Arc::clone(&recaller),
             (sets, in_place),
-            (destage, leaving),
+            (destage, leaving, archive),
             engine.boot().is_some(),
         );
         let first_due = watch::Sender::new(live.first_due(clock.instant()));
@@ -302,6 +313,7 @@ impl Committer {
             syncs: false,
             left_disks: watch::Sender::default(),
             first_due,
+            first_to_archive: watch::Sender::default(),
             held,
             leaving: Leaving::default(),
             recaller,
@@ -331,6 +343,11 @@ impl Committer {
         self.first_due.subscribe()
     }
 
+    /// Tells when there is something to do in the archive.
+    pub(crate) fn first_to_archive(&self) -> watch::Receiver<Option<Instant>> {
+        self.first_to_archive.subscribe()
+    }
+
     /// Carries out a group: `first`, and the events in `more`, while there are any.
     pub(crate) fn group(&mut self, first: Event, more: &mut dyn FnMut() -> Option<Event>) {
         let mut group = Group::default();
@@ -358,6 +375,8 @@ impl Committer {
         let now = self.clock.instant();
         let first = self.live.first_due(now).filter(|_| self.failed.is_none());
         self.first_due.send_if_modified(|known| std::mem::replace(known, first) != first);
+        let first = self.live.first_to_archive().filter(|_| self.failed.is_none());
+        self.first_to_archive.send_if_modified(|known| std::mem::replace(known, first) != first);
     }
 
     fn apply(&mut self, view: &dyn View, group: &mut Group, event: Event) {
@@ -383,6 +402,7 @@ impl Committer {
                 let _ = waiter.send(());
             }
             Event::Destage(asked) => self.destage(view, group, asked),
+            Event::Archive(asked) => self.archive(view, group, asked),
             Event::Moved(file, failed) => {
                 self.end_move(view, group, file, &failed);
                 self.make_room(view, group);
@@ -476,7 +496,12 @@ impl Committer {
         };
         let mut txn = Txn::new(view, &group.writes);
         let moment = Moment { instant: self.clock.instant(), fresh };
-        let reply = self.live.carry_out(&mut txn, &request, moment, &change);
+        let mut reply = self.live.carry_out(&mut txn, &request, moment, &change);
+        if !reply.failed
+            && let Err(status) = self.live.follow_archived(&mut txn, moment.instant)
+        {
+            reply = Reply::refused(status);
+        }
         let depends_on_nothing = txn.is_empty() && group.writes.is_empty();
         let ended = if reply.failed {
             Ended::default()
@@ -550,7 +575,9 @@ impl Committer {
         run: impl FnOnce(&mut Live, &mut Txn<'_>) -> Result<(), Status>,
     ) -> bool {
         let mut txn = Txn::new(view, &group.writes);
-        if run(&mut self.live, &mut txn).is_err() {
+        let run = run(&mut self.live, &mut txn);
+        let now = self.clock.instant();
+        if run.and_then(|()| self.live.follow_archived(&mut txn, now)).is_err() {
             return false;
         }
         let standing = self.judge(&mut txn, None);
@@ -559,31 +586,6 @@ impl Committer {
         let ended = self.ended(effects);
         group.finished.push(Finished::nobody_asked(ended));
         true
-    }
-
-    /// Ends sessions that have expired, and removes files that were not opened again.
-    fn tick(&mut self, view: &dyn View, group: &mut Group) {
-        let now = self.clock.instant();
-        group.renews = self.engine.term().is_some();
-        self.free_cleared(view, group);
-        self.remove_emptied(view, group);
-        for session in self.sessions.over(now) {
-            tracing::info!(?session, "a client has not called for too long: its session ends");
-            self.internal(view, group, |live, txn| live.end_session(txn, session));
-        }
-        self.internal(view, group, Live::release_closed);
-        self.internal(view, group, Live::forget_committed);
-        self.look_at_disks(view, group);
-        self.live.look_at_pressure(now);
-        self.make_room(view, group);
-        self.live.time_has_passed(now);
-        self.act();
-        if self.grace_until.is_some_and(|until| now >= until) {
-            self.live.end_grace();
-            if self.internal(view, group, Live::forget_orphans) {
-                self.grace_until = None;
-            }
-        }
     }
 }
 

@@ -29,7 +29,7 @@ pub(crate) mod moving;
 mod placement;
 
 pub(crate) use commit::commit;
-pub(crate) use layout::{Plan, layout};
+pub(crate) use layout::{Plan, layout, merge};
 use map::rounded;
 pub(crate) use map::{Map, Piece};
 

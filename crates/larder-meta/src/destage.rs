@@ -47,7 +47,7 @@ impl Moments {
     }
 
     /// When so many ms are reached: at the start if they were before that.
-    fn instant(self, ms: u64) -> Instant {
+    pub(crate) fn instant(self, ms: u64) -> Instant {
         let since = Duration::from_millis(ms.saturating_sub(self.start_ms));
         self.start.checked_add(since).unwrap_or(self.start + FAR)
     }
@@ -79,6 +79,11 @@ impl Destage {
     pub(crate) fn new(moments: Moments) -> Destage {
         let (due, order, moving) = (BTreeMap::new(), BTreeSet::new(), BTreeMap::new());
         Destage { moments, due, order, moving, resumes_ms: 0, moved_bytes: 0, late_ms: 0 }
+    }
+
+    /// The server's time.
+    pub(crate) fn moments(&self) -> Moments {
+        self.moments
     }
 
     /// When something is due that is to be on other disks within `due_ms` from now.

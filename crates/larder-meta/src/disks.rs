@@ -55,6 +55,9 @@ pub type Acknowledged = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// An end of a copy: whether it was made.
 pub type Copied = Pin<Box<dyn Future<Output = bool> + Send>>;
 
+/// An end of a reading: the bytes; `None` if the disk does not give them.
+pub type BytesRead = Pin<Box<dyn Future<Output = Option<Bytes>> + Send>>;
+
 /// Resolves when the copies of a move have ended: the disks on which one failed.
 pub(crate) type Moved = Pin<Box<dyn Future<Output = BTreeSet<DiskId>> + Send>>;
 
@@ -105,6 +108,17 @@ pub trait Disks: Send + Sync + 'static {
         bytes: Range<u64>,
         target: u64,
     ) -> Copied;
+
+    /// Reads bytes of a disk.
+    fn read(&self, _from: (DiskId, Minted), _bytes: Range<u64>) -> BytesRead {
+        Box::pin(std::future::ready(None))
+    }
+
+    /// Writes bytes to a disk, from `at` on, durably. Resolves to whether that was done; if it was
+    /// not, nothing is written any more after the capability is revoked.
+    fn write(&self, _to: (DiskId, Minted), _at: u64, _bytes: Bytes) -> Copied {
+        Box::pin(std::future::ready(false))
+    }
 
     /// How many bytes each memory disk can hold now, as it said last. Tells when one changes.
     fn limits(&self) -> watch::Receiver<Limits> {

@@ -77,6 +77,13 @@ impl InPlace {
         self.0.contains_key(&mark)
     }
 
+    /// Whether bytes of a file may be others than its data version says: some session may have
+    /// written what it has not committed.
+    pub(crate) fn is_unsettled(&self, file: FileId) -> bool {
+        let of_file = (file, SessionId([0; 16]))..=(file, SessionId([0xff; 16]));
+        self.0.range(of_file).any(|(_, state)| *state != State::Clean)
+    }
+
     /// Whether a session may have written something of a file that it will not commit.
     pub(crate) fn is_left(&self, mark: Mark) -> bool {
         self.0.get(&mark) == Some(&State::Left)

@@ -22,9 +22,10 @@
 //! functions of calls, `store` the records; `slots`, `opens`, `issued`, `leases`, `locks` and
 //! `sessions` are the server's state besides them; `alone` has what calls that only read must know
 //! of it; `in_place` tracks sessions that may have uncommitted writes in place; `resilver` finds
-//! what disks have missed; `destage` orders what is due on other disks than memory disks; `late`
-//! tells what may be durable after its answer; `live` combines calls and this state, `committer`
-//! gives calls their order, `server` their threads.
+//! what disks have missed; `destage` orders what is due on other disks than memory disks; `archive`
+//! puts versions of files into an archive; `late` tells what may be durable after its answer;
+//! `live` combines calls and this state, `committer` gives calls their order, `server` their
+//! threads.
 //!
 //! Absent on purpose: file data, a second server at a time.
 
@@ -36,6 +37,8 @@
 
 mod activity;
 mod alone;
+pub mod archive;
+mod archiver;
 mod attributes;
 mod change;
 mod channels;
@@ -54,6 +57,7 @@ mod late;
 mod leases;
 mod leaving;
 mod live;
+mod loading;
 mod locks;
 mod names;
 mod opens;
@@ -74,7 +78,7 @@ mod xattrs;
 #[cfg(test)]
 mod tests;
 
-pub use activity::{Activity, Destaging, Progress};
+pub use activity::{Activity, ArchiveTrouble, Archiving, Destaging, Progress};
 pub use check::{Fault, FaultKind, check, repair};
 pub use rights::Caller;
 pub use server::{Metadata, Options, PROGRAM};

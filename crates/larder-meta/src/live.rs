@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use larder_wire::meta::calls::{
-    Alloc, CommitExtents, Entries, FileChanged, GetCaps, LayoutGiven, Look, LookAt, LookedAt, Open,
-    Opened, Preallocate, ReadDir, ReturnLease, SessionGiven,
+    Alloc, Entries, FileChanged, GetCaps, LayoutGiven, Look, LookAt, LookedAt, Open, Opened,
+    Preallocate, ReadDir, ReturnLease, SessionGiven,
 };
 use larder_wire::meta::words::{
     ByteRange, FileId, Kind, LeaseGiven, LeaseKind, Medium, Mode, OpenId, Seen, SessionId,
@@ -20,6 +20,7 @@ use larder_wire::xdr::Array;
 
 use crate::activity::Activity;
 use crate::alone::Alone;
+use crate::archive::queue::Queue;
 use crate::change::{Change, Reply};
 use crate::channels::Recaller;
 use crate::data;
@@ -47,6 +48,7 @@ use crate::stores::StoresSeen;
 use crate::volume::Owned;
 use crate::{attributes, xattrs};
 
+pub(crate) mod archiving;
 mod copying;
 pub(crate) mod destaging;
 mod lateness;
@@ -54,10 +56,12 @@ mod leasing;
 mod locking;
 mod memory;
 mod opening;
+mod restoring;
 mod yielding;
 
 pub(crate) use copying::{Cleared, Doing};
 use opening::{Target, resolve};
+pub(crate) use restoring::Restoring;
 
 /// Most sessions at a time. One is a client, not a user.
 const SESSIONS_MAX: usize = 4096;
@@ -98,6 +102,8 @@ pub(crate) struct Live {
     resilver: Resilver,
     destage: Destage,
     leaving: Leaving,
+    archive: Queue,
+    restoring: Restoring,
     yielding: yielding::Yielding,
     /// Files that the session no longer has open for writing, and that have blocks which were given
     /// ahead.
@@ -126,7 +132,7 @@ impl Live {
         sessions: Arc<Sessions>,
         recaller: Arc<dyn Recaller>,
         (sets, in_place): (Sets, InPlace),
-        (destage, leaving): (Destage, Leaving),
+        (destage, leaving, archive): (Destage, Leaving, (Queue, Restoring)),
         has_late_commits: bool,
     ) -> Live {
         let mut opens = Opens::new(volume.epoch);
@@ -158,6 +164,8 @@ impl Live {
             resilver: Resilver::default(),
             destage,
             leaving,
+            archive: archive.0,
+            restoring: archive.1,
             yielding: yielding::Yielding::default(),
             closed: BTreeSet::new(),
             is_short: false,
@@ -189,7 +197,17 @@ impl Live {
         destaging.files = destaging.files.saturating_sub(self.leaving.files());
         destaging.yielded_bytes = self.yielding.moved_bytes();
         let (leaving, instead) = (self.leaving.progress(now), self.noticed.shown());
-        Activity { sessions, leases, calls_waiting, resilvering, destaging, instead, leaving }
+        let archiving = self.archive.activity(now);
+        Activity {
+            sessions,
+            leases,
+            calls_waiting,
+            resilvering,
+            destaging,
+            instead,
+            leaving,
+            archiving,
+        }
     }
 
     /// The capabilities that ended since the last call of this, including these: to be revoked at
@@ -456,6 +474,7 @@ impl Live {
         let inode = self.need_data(txn, request, call.file, call.open, call.mode)?;
         let session = request.session;
         let layout = self.layout(txn, session, call.file, call.mode, call.range, moment)?;
+        restoring::told(call.range, layout.covered)?;
         Ok(LayoutGiven { attributes: inode.attributes, layout })
     }
 
@@ -475,6 +494,7 @@ impl Live {
         self.is_short |= allocated == Err(Status::NoSpace);
         allocated?;
         let layout = self.layout(txn, request.session, file, Mode::Write, range, moment)?;
+        restoring::told(range, layout.covered)?;
         Ok(LayoutGiven { attributes: inode.attributes, layout })
     }
 
@@ -491,24 +511,6 @@ impl Live {
         let done = data::preallocate(txn, request, file, call.range, cursors, room);
         self.is_short |= matches!(done, Err(Status::NoSpace));
         done
-    }
-
-    fn commit(
-        &mut self,
-        txn: &mut Txn<'_>,
-        request: &Request<'_>,
-        moment: Moment,
-        call: &CommitExtents,
-    ) -> Result<FileChanged, Status> {
-        let may = self.need_data(txn, request, call.file, call.open, Mode::Write);
-        let due_ms = |within| self.destage.due_ms(moment.instant, within);
-        let due_ms = call.due_ms.map_or(records::NEVER_MS, due_ms);
-        // What was written in place before a disk began to leave is written again.
-        let is_in_place = self.in_place.has((call.file, request.session));
-        let committed =
-            may.and_then(|_| data::commit(txn, request, call, (&self.sets, is_in_place), due_ms));
-        self.note_commit((call.file, request.session), committed.is_ok(), call.all);
-        committed
     }
 
     fn begin_session(
@@ -552,6 +554,7 @@ impl Live {
             root: FileId::ROOT,
             copies: u32::try_from(self.sets.copies()).unwrap_or(u32::MAX),
             disks: Array(self.disks_told()),
+            has_archive: self.archive.has_archive(),
         }
     }
 

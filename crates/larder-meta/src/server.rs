@@ -1,7 +1,6 @@
 //! The metadata program as a service of `larder-rpc`, and the threads behind it.
 
 use std::collections::BTreeSet;
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -9,7 +8,7 @@ use std::time::Duration;
 use larder_io::Clock;
 use larder_rpc::server::{Answer, Backchannel, Call, Service};
 use larder_rpc::{Program, random_u64};
-use larder_wire::meta::words::{DiskId, FileId, Sequence, SessionId};
+use larder_wire::meta::words::{DiskId, SessionId};
 use larder_wire::meta::{self, MetaProc, Res, Status, calls};
 use larder_wire::rpc::{AUTH_TOOWEAK, CallHeader, Credential, Outcome};
 use larder_wire::xdr::{Encode, Encoder};
@@ -17,28 +16,25 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::activity::Activity;
 use crate::alone::Alone;
+use crate::archive::Store;
+use crate::archiver;
 use crate::change::{Change, Reply};
 use crate::channels::{Channels, Recaller};
 use crate::committer::{
     Await, AwaitMoved, AwaitSynced, AwaitWritten, Called, Committer, Destaged, Event, Parts, Waiter,
 };
-use crate::data::blocks;
-use crate::data::copies::Sets;
-use crate::data::memory;
-use crate::destage::{Destage, Moments};
 use crate::destaging;
 use crate::disks::{Acknowledged, Disks, Moved, Witnessed};
 use crate::engine::{Engine, EngineError, Writes};
-use crate::in_place::InPlace;
 use crate::leaving::Leaving;
+use crate::live::Restoring;
+use crate::loading::{Loaded, load};
 use crate::ownership::Ownership;
 use crate::reads::{LooksIn, Read, beside, renewed};
 use crate::resilvering;
 use crate::rights::Caller;
-use crate::sessions::{self, Sessions, Standing};
-use crate::slots::Slots;
-use crate::store::records::{self, Session, Slot};
-use crate::store::{Txn, key};
+use crate::sessions::Sessions;
+use crate::store::Txn;
 use crate::volume::{DisksChange, DisksChanged, Joining, NewDisk, Owned, Removal, VolumeError};
 
 /// Most events that wait for the committer. Beyond them, callers wait.
@@ -47,8 +43,6 @@ const QUEUE_MAX: usize = 4096;
 const LATE_FOR: Duration = Duration::from_millis(200);
 /// Divisor of a session's lease: how often expired sessions are searched for.
 const TICKS_PER_LEASE: u32 = 4;
-/// Where the keys of sessions begin.
-const NO_SESSION: SessionId = SessionId([0; 16]);
 /// The user of callers without credentials.
 const NOBODY: u32 = 65_534;
 
@@ -57,18 +51,20 @@ pub const PROGRAM: Program =
     Program { number: meta::PROGRAM, version: meta::VERSION, procedures: meta::PROCEDURE_NAMES };
 
 /// How a metadata server behaves.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Options {
     /// How long a session lasts without a call. Also the time after a start in which clients may
     /// open files again that have no name any more.
     pub lease: Duration,
     /// How many bytes per second are copied to bring disks up to date that have copies of others.
     pub resilver_rate: u64,
+    /// Where versions of files are put that are to be in an archive.
+    pub archive: Option<Arc<dyn Store>>,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { lease: Duration::from_secs(30), resilver_rate: 100 << 20 }
+        Options { lease: Duration::from_secs(30), resilver_rate: 100 << 20, archive: None }
     }
 }
 
@@ -110,14 +106,14 @@ impl Metadata {
     ) -> Result<Metadata, VolumeError> {
         let sessions = Arc::new(Sessions::new(options.lease));
         let ownership = Arc::new(Ownership::new(engine.term(), Arc::clone(&clock)));
-        let Loaded { slots, sets, draining, in_place, destage } =
-            load(&*engine, &sessions, &*clock)?;
+        let Loaded { slots, sets, draining, in_place, destage, archive } =
+            load(&*engine, &sessions, &*clock, options.archive.as_deref())?;
         let rate = options.resilver_rate.max(1);
         let (queue, events) = mpsc::channel(QUEUE_MAX);
         let channels = Arc::new(Channels::new(tokio::runtime::Handle::current()));
         let recaller = Arc::clone(&channels) as Arc<dyn Recaller>;
         let (await_disks, await_written, await_moved) = reporters(&queue);
-        let epoch = volume.epoch;
+        let (epoch, volume_id) = (volume.epoch, volume.id);
         let committer = Committer::new(Parts {
             engine: Arc::clone(&engine),
             disks: Arc::clone(&disks),
@@ -130,6 +126,7 @@ impl Metadata {
             in_place,
             destage,
             leaving: Leaving::new(rate),
+            archive: (archive, Restoring::new(volume_id, options.archive.clone())),
             await_disks,
             await_written,
             await_moved,
@@ -137,8 +134,8 @@ impl Metadata {
             recaller,
             ownership: Arc::clone(&ownership),
         });
-        let (over, first_due) = (committer.over(), committer.first_due());
-        let left = committer.left_disks();
+        let first_due = committer.first_due();
+        archiver::begin(options.archive, &disks, &clock, &queue, committer.first_to_archive());
         let pause = options.lease / TICKS_PER_LEASE;
         let pause = ownership.renewal().map_or(pause, |renewal| renewal.min(pause));
         let metadata = Metadata {
@@ -151,8 +148,8 @@ impl Metadata {
             epoch,
             ownership,
             queue,
-            over,
-            left,
+            over: committer.over(),
+            left: committer.left_disks(),
         };
         std::thread::Builder::new()
             .name("larder-meta".into())
@@ -345,61 +342,6 @@ impl Metadata {
 
 /// The user and client of a call, and the backchannel to the client.
 type From<'a> = (&'a Caller, Option<&'a Backchannel>);
-
-/// What the store has of the sessions of the previous life.
-pub(crate) struct Loaded {
-    pub(crate) slots: Slots<Waiter>,
-    pub(crate) sets: Sets,
-    pub(crate) draining: Vec<(DiskId, Range<u64>)>,
-    pub(crate) in_place: InPlace,
-    pub(crate) destage: Destage,
-}
-
-/// Loads the state that is kept in memory beside the store. Sessions count as renewed now.
-pub(crate) fn load(
-    engine: &dyn Engine,
-    sessions: &Sessions,
-    clock: &dyn Clock,
-) -> Result<Loaded, VolumeError> {
-    let view = engine.view()?;
-    let none = Writes::new();
-    load_from(&Txn::new(&*view, &none), sessions, clock).map_err(|_logged| VolumeError::Unreadable)
-}
-
-fn load_from(txn: &Txn<'_>, sessions: &Sessions, clock: &dyn Clock) -> Result<Loaded, Status> {
-    let id = |key: &[u8]| key[1..].first_chunk().map(|id| SessionId(*id)).ok_or(Status::Io);
-    let renewed = clock.instant();
-    for (key, session) in txn.scan_all::<Session>(&key::session(NO_SESSION)[..1])? {
-        let Session { client, boot, slots } = session;
-        let standing = Standing::FromBefore;
-        sessions.add(id(&key)?, sessions::Session { client, boot, slots, renewed, standing });
-    }
-    let mut slots = Slots::new();
-    for (key, last) in txn.scan_all::<Slot>(&key::slot(NO_SESSION, 0)[..1])? {
-        let slot = u32::from_be_bytes(*key.last_chunk().ok_or(Status::Io)?);
-        let Slot { sequence, procedure, reply } = last;
-        slots.load(Sequence { session: id(&key)?, slot, sequence }, procedure, reply.0);
-    }
-    let mut in_place = InPlace::default();
-    for (key, _) in txn.scan_all::<records::InPlace>(&key::in_place(FileId(0), NO_SESSION)[..1])? {
-        let (file, session) = key[1..].split_first_chunk().ok_or(Status::Io)?;
-        let session = SessionId(*session.first_chunk().ok_or(Status::Io)?);
-        let mark = (FileId(u64::from_be_bytes(*file)), session);
-        in_place.load(mark, sessions.is_there(session));
-    }
-    let mut destage = Destage::new(Moments::new(renewed, wall_ms(clock)));
-    for (set, file, due_ms) in memory::all_due(txn)? {
-        destage.note(set, file, due_ms);
-    }
-    let (sets, draining) = (Sets::load(txn)?, blocks::draining(txn)?);
-    Ok(Loaded { slots, sets, draining, in_place, destage })
-}
-
-/// What the wall clock shows, in ms since the epoch.
-fn wall_ms(clock: &dyn Clock) -> u64 {
-    let wall = clock.wall();
-    u64::try_from(wall.sec).unwrap_or(0) * 1000 + u64::from(wall.nsec) / 1_000_000
-}
 
 /// The committer's thread.
 fn run(mut committer: Committer, mut events: mpsc::Receiver<Event>) {

@@ -169,10 +169,10 @@ mod tests {
         let late = Verdict::Refused('c', Status::BadSequence);
         assert_eq!(slots.begin(call(0, 1), 5, 2, 'c'), late);
         assert_eq!(slots.begin(call(0, 2), 5, 2, 'd'), Verdict::New('d'));
-        assert_eq!(slots.finish(call(0, 2), reply("x")), []);
+        assert!(slots.finish(call(0, 2), reply("x")).is_empty());
         assert_eq!(slots.begin(call(0, 2), 5, 2, 'e'), Verdict::Replay('e', reply("x")));
         assert_eq!(slots.begin(call(0, 3), 5, 2, 'f'), Verdict::New('f'));
-        assert_eq!(slots.put_off(call(0, 3)), []);
+        assert!(slots.put_off(call(0, 3)).is_empty());
         assert_eq!(slots.begin(call(0, 4), 6, 2, 'g'), Verdict::New('g'), "or never does");
     }
 

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod alone;
+mod archiving;
 mod blocks;
 mod data;
 mod destaging;

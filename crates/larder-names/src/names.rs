@@ -437,6 +437,18 @@ impl Remote for Names {
         })
     }
 
+    fn archive_within<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        within: Duration,
+    ) -> Future<'a, ()> {
+        Box::pin(async move {
+            let server = self.shared.at_server(cred, file).await?;
+            self.remote().archive_within(cred, &server, within).await
+        })
+    }
+
     fn stored<'a>(&'a self, cred: &'a Cred, file: &'a Handle) -> Future<'a, Vec<StoredPart>> {
         Box::pin(async move {
             match self.shared.target(file)? {

@@ -318,6 +318,7 @@ impl<R: Remote> Remote for Later<R> {
         ) -> u64;
         fn is_lost(cred: &'a Cred, file: &'a Handle, open: Option<&'a Token>) -> bool;
         fn leave_memory(cred: &'a Cred, file: &'a Handle, within: Duration) -> ();
+        fn archive_within(cred: &'a Cred, file: &'a Handle, within: Duration) -> ();
         fn stored(cred: &'a Cred, file: &'a Handle) -> Vec<StoredPart>;
         fn copy_range(
             cred: &'a Cred,

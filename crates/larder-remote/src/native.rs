@@ -12,6 +12,7 @@
 //! ([`session`]).
 
 mod anew;
+mod archived;
 mod beside;
 mod commit;
 mod convert;
@@ -51,6 +52,7 @@ use larder_vfs::{
 use larder_wire::meta::calls;
 use larder_wire::meta::words::{self, Attributes, FileId, Mode, OpenId, VolumeId};
 
+use archived::Archived;
 use disks::Disks;
 pub use mount::{MountError, MountOptions};
 use opens::{Held, Open};
@@ -69,11 +71,17 @@ pub struct Native {
     root: FileId,
     limits: RemoteLimits,
     uncommitted: UncommittedFiles,
+    archived: Archived,
     /// How often written bytes were lost before they were committed, counted from a random number.
     losses: AtomicU64,
 }
 
 impl Native {
+    /// Whether the metadata server puts versions of files into an archive.
+    pub fn has_archive(&self) -> bool {
+        self.session.now().given.has_archive
+    }
+
     /// The transport to the metadata server: its accounts, and whether the server answers.
     pub fn rpc(&self) -> &RpcClient {
         self.session.rpc()
@@ -408,6 +416,18 @@ impl Remote for Native {
         within: Duration,
     ) -> Future<'a, ()> {
         Box::pin(async move { self.destage(cred, self.file(file)?, within).await })
+    }
+
+    fn archive_within<'a>(
+        &'a self,
+        _cred: &'a Cred,
+        file: &'a Handle,
+        within: Duration,
+    ) -> Future<'a, ()> {
+        Box::pin(async move {
+            self.archived.set(self.file(file)?, within);
+            Ok(())
+        })
     }
 
     fn stored<'a>(&'a self, cred: &'a Cred, file: &'a Handle) -> Future<'a, Vec<StoredPart>> {

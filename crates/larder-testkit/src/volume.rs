@@ -296,7 +296,7 @@ impl Volume {
     }
 
     fn start_meta(&mut self) {
-        let (options, medium, boot) = (self.options, self.meta.medium.open(), self.boot);
+        let (options, medium, boot) = (self.options.clone(), self.meta.medium.open(), self.boot);
         let addresses: Vec<SocketAddr> = self.disks.iter().map(|disk| disk.at).collect();
         let mut shown = addresses.clone();
         shown[0] = self.disk_shown.unwrap_or(shown[0]);

@@ -328,6 +328,21 @@ pub trait Remote: Send + Sync + 'static {
         Box::pin(std::future::ready(Ok(())))
     }
 
+    /// What is written to a file from now on is to be in the archive within this time of the write.
+    /// To be called before each such write; makes no request of its own. A server without an
+    /// archive has nothing to do.
+    ///
+    /// # Errors
+    /// Those of a write to the file.
+    fn archive_within<'a>(
+        &'a self,
+        _cred: &'a Cred,
+        _file: &'a Handle,
+        _within: Duration,
+    ) -> Future<'a, ()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
     /// Where the bytes of a file are now, for a caller who may read it: one part for each way in
     /// which some are kept.
     ///

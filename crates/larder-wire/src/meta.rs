@@ -28,7 +28,7 @@ use crate::xdr::{Decode, Encode, Encoder, XdrError};
 /// The RPC program number, of the range that users define (RFC 5531, 8.3).
 pub const PROGRAM: u32 = 0x206c_726d;
 /// The version of the program.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// The port that servers listen on, unless they are told another one.
 pub const PORT: u16 = 2050;
 

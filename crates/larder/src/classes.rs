@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::{Result, ensure};
 use larder_class::{Class, Classes, LoadError, Offer, RuleFile, Sources, load};
 use larder_client::{Here, shared_offer};
 
@@ -76,16 +77,36 @@ pub(crate) fn of_files(rules: Option<RuleFile>) -> Result<Classes, LoadError> {
     load(&sources, &offer(mount))
 }
 
-/// What the mount promises beyond the request, for the classes that its options and rules name: a
-/// line each.
-pub(crate) fn raised(classes: &Classes) -> Vec<String> {
+/// The classes that the options and rules of a mount name, by name.
+fn named(classes: &Classes) -> Vec<Arc<Class>> {
     let named = classes.rules().iter().map(larder_class::Rule::class);
     let mut names: Vec<&str> = named.chain([classes.mount().name.as_str()]).collect();
     names.sort_unstable();
     names.dedup();
-    let classes = names.into_iter().filter_map(|name| classes.get(name).ok());
-    let raised = classes.filter(|class| !class.raised.is_empty());
+    names.into_iter().filter_map(|name| classes.get(name).ok()).collect()
+}
+
+/// What the mount promises beyond the request, for the classes that its options and rules name: a
+/// line each.
+pub(crate) fn raised(classes: &Classes) -> Vec<String> {
+    let raised = named(classes).into_iter().filter(|class| !class.raised.is_empty());
     raised.map(|class| format!("class {}: {}", class.name, class.raised)).collect()
+}
+
+/// Refuses classes with level archive, among those that options and rules of a mount of a volume
+/// name, if the metadata server has none.
+///
+/// # Errors
+/// A line for the user.
+pub(crate) fn demand_archive(classes: &Classes, has_archive: bool) -> Result<()> {
+    for class in named(classes).into_iter().filter(|_| !has_archive) {
+        ensure!(
+            class.archive_within().is_none(),
+            "class {}: the volume has no level archive: its metadata server was started without --archive",
+            class.name
+        );
+    }
+    Ok(())
 }
 
 /// What a mount can provide.

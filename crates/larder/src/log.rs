@@ -20,7 +20,7 @@ use crate::daemon;
 const VARIABLE: &str = "LARDER_LOG";
 
 /// What is logged by default: libraries log more than a user of larder needs.
-const DEFAULT: &str = "info,smb2=warn";
+const DEFAULT: &str = "info,smb2=warn,object_store=warn";
 
 /// Facility "daemon" of syslog (RFC 3164, 4.1.1), times eight.
 const DAEMON: u8 = 3 << 3;

@@ -13,6 +13,7 @@
     allow(clippy::disallowed_methods, reason = "tests wait for real sockets and threads")
 )]
 
+mod archive;
 mod backend;
 mod cache_dir;
 mod children;

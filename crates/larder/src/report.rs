@@ -3,6 +3,7 @@
 //! [`Status`], [`Stat`] and [`ExportStat`] are an interface: other tools read their JSON. Fields
 //! may be added, not renamed. All counts run since the mount was made or the export began.
 
+mod archive;
 mod cache;
 mod class;
 pub(crate) mod disk;
@@ -23,6 +24,7 @@ use serde::{Deserialize, Serialize};
 use crate::options::Bytes;
 use larder_client::UnsentTotal;
 
+pub(crate) use archive::ArchiveStatus;
 pub(crate) use cache::CacheState;
 pub(crate) use class::{ClassShown, Durable, Unsaved, conflict};
 pub(crate) use explained::{Explained, StoredAt, promised_levels};

@@ -16,6 +16,7 @@ use larder_rpc::{self as rpc, Recording, Recovery, Snapshot, SourcePort};
 use larder_vfs::Remote;
 
 use crate::backend::Backend;
+use crate::classes;
 use crate::clock::clock;
 use crate::options::{Bytes, Options, ServerLost, Transport};
 use crate::report::{Connection, Latency, Procedure};
@@ -80,7 +81,10 @@ impl Server {
                 }
             }
             Protocol::Native => match Native::mount(&native_options(back)).await {
-                Ok(native) => Ok(Way::Native(Later::reached(native))),
+                Ok(native) => match classes::demand_archive(&back.classes, native.has_archive()) {
+                    Ok(()) => Ok(Way::Native(Later::reached(native))),
+                    Err(refused) => Err((false, refused)),
+                },
                 Err(error) => Err((error.is_absence(), error.into())),
             },
         };

@@ -23,7 +23,7 @@ use crate::control::{
 };
 use crate::enrolment::{forget_key, prepare};
 use crate::report::{
-    DiskServed, DiskStatus, LossTold, LostFile, ServerStatus, Standby, VolumeStatus,
+    ArchiveStatus, DiskServed, DiskStatus, LossTold, LostFile, ServerStatus, Standby, VolumeStatus,
 };
 use crate::runtime_dir::{Kind, RuntimeDir};
 use crate::volume::StoredIn;
@@ -181,6 +181,7 @@ impl Asked {
             yielded_bytes: activity.destaging.yielded_bytes,
             instead_bytes: activity.instead.bytes,
             is_short_of_memory: activity.instead.is_short,
+            archive: ArchiveStatus::of(&activity.archiving).map(Box::new),
             lost,
             losses: losses.collect(),
             copies: count(copies.copies),

@@ -68,8 +68,10 @@ pub(crate) fn volatile(class: &Class) -> Option<Volatile> {
 /// this machine's disk if `here` has one and the class asks for it.
 pub fn shared_offer(whose: &str, here: Here) -> Offer {
     // Where fewer memory disks than copies were enrolled beside each other, bytes are on a disk.
-    let levels = [(Level::Memory, 1), (Level::Shared, u8::MAX), (Level::Durable, 1)];
-    let copies = levels.into_iter().chain(here.disk.then_some((Level::Local, 1))).collect();
+    // That there is an archive is known when the server is reached.
+    let levels = [Level::Memory, Level::Durable, Level::Archive].map(|level| (level, 1));
+    let levels = levels.into_iter().chain([(Level::Shared, u8::MAX)]);
+    let copies = levels.chain(here.disk.then_some((Level::Local, 1))).collect();
     let whose = whose.to_owned();
     let (waits_for, local_if_asked) = (Some(Level::Shared), here.disk);
     Offer { whose, copies, waits_for, local_if_asked, durable_within: None }

@@ -51,7 +51,7 @@ impl SetClasses {
     }
 
     /// Whether none was ever set, or all were taken back.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.read().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 

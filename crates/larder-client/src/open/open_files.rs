@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use larder_class::Level;
 use larder_vfs::{Ino, OpenId, Token, Volatile};
@@ -86,6 +87,14 @@ impl OpenFiles {
         let all = all?;
         let copies = all.iter().map(|one| one.copies).max()?;
         Some(Volatile { copies, due: all.iter().filter_map(|one| one.due).min() })
+    }
+
+    /// Within which time what was written to a file is to be in the archive, if one of the classes
+    /// of the open files that may have written it says so.
+    pub(crate) fn archive_within(&self, ino: Ino) -> Option<Duration> {
+        let inner = self.lock();
+        let writers = inner.of(ino).map(|(_, open)| open).filter(|open| open.flags.write);
+        writers.filter_map(|open| open.class().archive_within()).min()
     }
 
     /// How many there are.

@@ -131,13 +131,14 @@ impl Core {
         (cred, open): (&Cred, Option<&Token>),
         dirty: &[Range<u64>],
     ) -> Sent {
+        let mut sent = Sent { changes: vec![], verifiers: vec![], stable: true, result: Ok(()) };
+        sent.result = self.say_archived(node, cred).await;
         let pieces = self.pieces(dirty);
         let stability = match (self.in_memory(node), pieces.len()) {
             (Some(volatile), _) => Stability::Shared(volatile),
             (None, 1) => Stability::FileSync,
             (None, _) => Stability::Unstable,
         };
-        let mut sent = Sent { changes: vec![], verifiers: vec![], stable: true, result: Ok(()) };
         let mut under_way = JoinSet::new();
         for piece in pieces {
             if under_way.len() == REQUESTS_MAX {
@@ -177,6 +178,23 @@ impl Core {
             .map_or(Duration::ZERO, |since| self.clock.instant().saturating_duration_since(since));
         volatile.due = volatile.due.map(|due| due.saturating_sub(age));
         (volatile.due != Some(Duration::ZERO)).then_some(volatile)
+    }
+
+    /// Tells the server within which time the unsent bytes are to be in the archive, if their class
+    /// says so.
+    pub(super) async fn say_archived(&self, node: &Node, cred: &Cred) -> Result<()> {
+        let of_opens = self.open_files.archive_within(node.ino);
+        // If nobody has it open any more, the strongest class that it can have counts.
+        let may_be_any = !self.set_classes.is_empty();
+        let is_open = self.open_files.any_of(node.ino, |open| open.flags.write);
+        let of_any = || self.options.classes.archive_within(may_be_any);
+        let within = if is_open { of_opens } else { of_any() };
+        let Some(within) = within else { return Ok(()) };
+        let since = node.state().unsent().since();
+        let now = self.clock.instant();
+        let age = since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
+        let handle = node.handle()?;
+        self.remote.archive_within(cred, &handle, within.saturating_sub(age)).await
     }
 
     fn write_request(

@@ -190,6 +190,7 @@ impl Core {
         let cred = &cred.until(transfer.extend(cred.deadline));
         self.begin_change(node);
         let open = self.open_files.token(node.ino, true);
+        self.say_archived(node, cred).await?;
         let answer = on_handle!(self, cred, node, handle =>
             self.remote.write(cred, &handle, open.as_ref(), offset, data.clone(), Stability::FileSync));
         let changes = answer.as_ref().ok().map(|written| written.change);

@@ -6,6 +6,7 @@ use larder_wire::meta::Status;
 use larder_wire::meta::words::{FileId, Kind};
 
 use super::{Check, FaultKind, directory, number, shown};
+use crate::archive::file;
 use crate::inode;
 use crate::store::key;
 use crate::store::records::{Entry, Extent, Inode, Listed, Xattr};
@@ -36,7 +37,9 @@ impl Check<'_> {
         for (file, belongings) in self.belongings()? {
             self.need_inode(file, belongings);
         }
-        let next = self.inodes.last_key_value().map_or(0, |(last, _)| last.0.saturating_add(1));
+        let last = self.inodes.last_key_value().map_or(0, |(last, _)| last.0);
+        // What the archive has of a file must not count as a later one's.
+        let next = last.max(self.archived()?).saturating_add(1);
         if next > self.volume.next_file {
             let what = format!("{} was never given", shown(FileId(next - 1)));
             let remedy = format!("the next one is {next}");
@@ -45,6 +48,22 @@ impl Check<'_> {
             self.write_volume();
         }
         Ok(())
+    }
+
+    /// Mends what is on record of the archive: files that do not exist need nothing there. Returns
+    /// the highest number of a file that is on record.
+    fn archived(&mut self) -> Result<u64, Status> {
+        let (wanted, unneeded) = file::all(&self.txn)?;
+        let files = wanted.iter().map(|(file, _)| *file);
+        let gone: Vec<FileId> = files.filter(|file| !self.inodes.contains_key(file)).collect();
+        for file in &gone {
+            let what = format!("{} is to be in the archive, and is not there", shown(*file));
+            self.mend(FaultKind::Inode, Some(*file), what, "nothing of it is kept there".into());
+            file::OnRecord::note(&mut self.txn, *file, file::Event::Gone)?;
+        }
+        let files =
+            wanted.iter().map(|(file, _)| file).chain(unneeded.iter().map(|(file, _)| file));
+        Ok(files.map(|file| file.0).max().unwrap_or(0))
     }
 
     /// The records of each file besides its inode. The root must exist.

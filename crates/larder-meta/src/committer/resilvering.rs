@@ -1,5 +1,6 @@
 //! The committer's part of bringing stale blocks of disks up to date, of moving bytes to other
-//! disks, and of adding, replacing and removing disks.
+//! disks, of adding, replacing and removing disks, and of putting versions of files into the
+//! archive.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -8,9 +9,11 @@ use larder_wire::meta::Status;
 use larder_wire::meta::words::{DiskId, FileId};
 use tokio::sync::oneshot;
 
+use super::archiving::ToArchive;
 use super::{Committer, Ended, Event, Finished, Group, wall};
 use crate::disks::Stores;
 use crate::engine::{EngineError, View};
+use crate::live::archiving::Unread;
 use crate::live::{Cleared, Doing, Live};
 use crate::resilver::{Source, Step, Task};
 use crate::store::Txn;
@@ -241,5 +244,48 @@ impl Committer {
             tracing::error!(file = file.0, "it cannot be noted that bytes were moved");
         }
         self.tell_left(view, group, file, must_wait.then_some(Status::Later));
+    }
+
+    /// The worker asks or reports.
+    pub(super) fn archive(&mut self, view: &dyn View, group: &mut Group, asked: ToArchive) {
+        let now = self.clock.instant();
+        if self.failed.is_some() {
+            // A worker that gets no answer ends.
+            return;
+        }
+        match asked {
+            ToArchive::Next(waiter) => {
+                let mut work = None;
+                let is_begun = self.internal(view, group, |live, txn| {
+                    work = live.next_to_archive(txn, now)?;
+                    Ok(())
+                });
+                let work = work.filter(|_| is_begun);
+                // After the commit of the group, by which what may be put there is on record.
+                let nobody = Finished::nobody_asked(Ended::default());
+                group.finished.push(Finished { work: Some((waiter, work)), ..nobody });
+            }
+            ToArchive::Part(version, range, waiter) => {
+                let mut part = Err(Unread::Away);
+                self.internal(view, group, |live, txn| {
+                    part = live.part_to_archive(txn, version, range, now);
+                    Ok::<_, Status>(())
+                });
+                // A worker that is gone reads nothing.
+                let _ = waiter.send(part);
+            }
+            ToArchive::Put(version, put) => {
+                let is_noted =
+                    self.internal(view, group, |live, txn| live.put_ended(txn, version, &put, now));
+                if !is_noted {
+                    tracing::error!(file = version.ino, "it cannot be noted that it was archived");
+                }
+            }
+            ToArchive::Deleted(version, deleted) => {
+                self.internal(view, group, |live, txn| {
+                    live.delete_ended(txn, version, &deleted, now)
+                });
+            }
+        }
     }
 }

@@ -25,6 +25,7 @@ use crate::engine::{EngineError, View, Writes};
 use crate::held::{Revoking, Ticket};
 use crate::in_place::Mark;
 use crate::leases::{CallNumber, Demand, demands};
+use crate::live::Live;
 use crate::store::records::Late;
 use crate::store::{Record, Txn, key};
 
@@ -135,6 +136,31 @@ impl Committer {
         Ok(number)
     }
 
+    /// Ends sessions that have expired, and removes files that were not opened again.
+    pub(super) fn tick(&mut self, view: &dyn View, group: &mut Group) {
+        let now = self.clock.instant();
+        group.renews = self.engine.term().is_some();
+        self.free_cleared(view, group);
+        self.remove_emptied(view, group);
+        for session in self.sessions.over(now) {
+            tracing::info!(?session, "a client has not called for too long: its session ends");
+            self.internal(view, group, |live, txn| live.end_session(txn, session));
+        }
+        self.internal(view, group, Live::release_closed);
+        self.internal(view, group, Live::forget_committed);
+        self.look_at_disks(view, group);
+        self.live.look_at_pressure(now);
+        self.make_room(view, group);
+        self.live.time_has_passed(now);
+        self.act();
+        if self.grace_until.is_some_and(|until| now >= until) {
+            self.live.end_grace();
+            if self.internal(view, group, Live::forget_orphans) {
+                self.grace_until = None;
+            }
+        }
+    }
+
     /// Has the engine make late commits durable, unless it does.
     fn sync_soon(&mut self) {
         if !self.syncs {
@@ -215,6 +241,7 @@ impl Committer {
             | Event::NextStale(_)
             | Event::TaskEnded(..)
             | Event::Due(_)
+            | Event::Archive(_)
             | Event::Moved(..)
             | Event::Disks(..)
             | Event::Activity(_)
@@ -392,6 +419,10 @@ impl Committer {
             // If the driver is gone nothing is done, and the blocks stay stale.
             let _ = asked.send(next);
         }
+        if let Some((waiter, work)) = finished.work {
+            // A worker that is gone asks for nothing.
+            let _ = waiter.send(work);
+        }
         if let Some(copying) = finished.copying {
             let file = copying.file;
             (self.await_moved)(self.live.copy(copying), file);
@@ -493,6 +524,7 @@ impl Finished {
             reply: None,
             task: None,
             copying: None,
+            work: None,
             disks: None,
             ended,
             late: 0,
@@ -502,7 +534,7 @@ impl Finished {
     /// It was not committed.
     pub(super) fn spoil(&mut self, status: Status) {
         self.ended = Ended::default();
-        (self.task, self.copying, self.disks) = (None, None, None);
+        (self.task, self.copying, self.work, self.disks) = (None, None, None, None);
         if let Some((_, reply)) = &mut self.reply {
             *reply = Reply::refused(status);
         }

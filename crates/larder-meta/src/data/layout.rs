@@ -129,7 +129,7 @@ fn grants(
 }
 
 /// Puts ranges into order, and neighbours together.
-pub(super) fn merge(ranges: &mut Vec<Range<u64>>) {
+pub(crate) fn merge(ranges: &mut Vec<Range<u64>>) {
     ranges.sort_by_key(|range| range.start);
     ranges.dedup_by(|next, range| {
         let follows = next.start == range.end;

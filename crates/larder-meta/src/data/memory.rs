@@ -216,6 +216,35 @@ pub(crate) fn lost(txn: &Txn<'_>) -> Result<BTreeMap<FileId, u64>, Status> {
     Ok(lost)
 }
 
+/// The sets of memory disks that have lost bytes of a file.
+pub(crate) fn sets_with_lost(
+    txn: &Txn<'_>,
+    file: FileId,
+    sets: &Sets,
+) -> Result<Vec<DiskId>, Status> {
+    let mut found = Vec::new();
+    for (set, all) in sets.memory() {
+        for piece in on_set(txn, set, file)? {
+            if !copies::lost(txn, &all.disks, &piece.bytes())?.is_empty() {
+                found.push(set);
+            }
+        }
+    }
+    found.dedup();
+    Ok(found)
+}
+
+/// Files with bytes on a set of memory disks that has lost some of what it had.
+pub(crate) fn lost_on_sets(txn: &Txn<'_>, sets: &Sets) -> Result<Vec<(DiskId, FileId)>, Status> {
+    let mut files = Vec::new();
+    for (set, all) in sets.memory() {
+        if !copies::lost(txn, &all.disks, &(0..all.bytes))?.is_empty() {
+            files.extend(files_on(txn, set)?.into_iter().map(|file| (set, file)));
+        }
+    }
+    Ok(files)
+}
+
 /// Losses that are on record: the earliest go.
 const LOSSES_MAX: usize = 64;
 

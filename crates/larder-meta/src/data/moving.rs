@@ -45,9 +45,9 @@ pub(crate) struct Leg {
     offset: u64,
     /// How many they are: whole blocks.
     length: u64,
-    /// Which disk they are read from.
-    pub(crate) from: DiskId,
-    /// Where they begin on it.
+    /// Which disk they are read from; none if the disks have lost them, and the archive has them.
+    pub(crate) from: Option<DiskId>,
+    /// Where they begin on it, or on the disks that have lost them.
     position: u64,
     /// The set of disks that they are moved to.
     to: DiskId,
@@ -67,7 +67,7 @@ impl Leg {
     }
 
     /// Where they are in the file.
-    fn in_file(&self) -> Range<u64> {
+    pub(crate) fn in_file(&self) -> Range<u64> {
         self.offset..self.offset + self.length
     }
 }
@@ -101,21 +101,39 @@ pub(crate) fn begin(
     if sources.is_empty() {
         return Ok(if is_away { Found::Away } else { nothing });
     }
-    let mut found = Move { file, set, legs: Vec::new(), written: BTreeMap::new() };
-    for source in sources {
-        if let Err(status) = found.add(txn, source, cursors, room) {
-            match found.legs.is_empty() {
-                true => return Err(status),
-                false => break,
+    Move::of((set, file), sources, txn, cursors, room).map(Found::Move)
+}
+
+/// Finds bytes of a file on a set that no disk has any more, and takes blocks for them. `None` if
+/// there are none.
+///
+/// # Errors
+/// [`Status::NoSpace`] if no blocks are free, or their disks are away.
+pub(crate) fn begin_lost(
+    txn: &mut Txn<'_>,
+    (set, file): (DiskId, FileId),
+    cursors: &mut blocks::Cursors,
+    room: blocks::Room<'_>,
+) -> Result<Option<Move>, Status> {
+    let (mut sources, mut left) = (Vec::new(), BYTES_MAX);
+    for piece in memory::on_set(txn, set, file)? {
+        for lost in copies::lost(txn, room.sets.disks(set), &piece.bytes())? {
+            let bytes = lost.start..lost.end.min(lost.start + left);
+            if !bytes.is_empty() && sources.len() < LEGS_MAX {
+                left -= bytes.end - bytes.start;
+                sources.push((piece.offset + (bytes.start - piece.position), None, bytes));
             }
         }
     }
-    Ok(Found::Move(found))
+    if sources.is_empty() {
+        return Ok(None);
+    }
+    Move::of((set, file), sources, txn, cursors, room).map(Some)
 }
 
-/// Bytes of a file that a disk has: where they begin in the file, the disk, and where they
-/// are on it.
-type Source = (u64, DiskId, Range<u64>);
+/// Bytes of a file that a disk has, or that all have lost: where they begin in the file, the disk,
+/// and where they are on it.
+type Source = (u64, Option<DiskId>, Range<u64>);
 
 /// The parts of these pieces that can be read, up to the limits of a move, and whether a disk that
 /// is away has more.
@@ -141,7 +159,7 @@ fn sources(
                     return Ok((sources, is_away));
                 }
                 left -= bytes.end - bytes.start;
-                sources.push((piece.offset + (bytes.start - piece.position), *disk, bytes));
+                sources.push((piece.offset + (bytes.start - piece.position), Some(*disk), bytes));
             }
         }
     }
@@ -149,6 +167,26 @@ fn sources(
 }
 
 impl Move {
+    /// Takes blocks for as many of these bytes as there is room for.
+    fn of(
+        (set, file): (DiskId, FileId),
+        sources: Vec<Source>,
+        txn: &mut Txn<'_>,
+        cursors: &mut blocks::Cursors,
+        room: blocks::Room<'_>,
+    ) -> Result<Move, Status> {
+        let mut found = Move { file, set, legs: Vec::new(), written: BTreeMap::new() };
+        for source in sources {
+            if let Err(status) = found.add(txn, source, cursors, room) {
+                match found.legs.is_empty() {
+                    true => return Err(status),
+                    false => break,
+                }
+            }
+        }
+        Ok(found)
+    }
+
     /// The file.
     pub(crate) fn file(&self) -> FileId {
         self.file
@@ -199,7 +237,7 @@ impl Move {
 
     /// Which bytes of which disks are read, in order and apart.
     pub(crate) fn reads(&self) -> BTreeMap<DiskId, Vec<Range<u64>>> {
-        by_disk(self.legs.iter().map(|leg| (leg.from, leg.source())))
+        by_disk(self.legs.iter().filter_map(|leg| Some((leg.from?, leg.source()))))
     }
 
     /// Which bytes of which disks are written, in order and apart.

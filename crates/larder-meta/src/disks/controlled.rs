@@ -12,6 +12,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use larder_disk_client::{Control, DISK_PROGRAM, DiskControl, DiskError};
 use larder_io::Clock;
 use larder_rpc::{Config, RpcClient, Transport};
@@ -29,8 +30,8 @@ use super::pending::Pending;
 use super::reach::{Reach, Unreached};
 use super::store_check::StoreCheck;
 use super::{
-    Acknowledged, CapabilityName, Copied, DiskAddress, DiskState, Disks, Limits, Minted, Stores,
-    Witnessed,
+    Acknowledged, BytesRead, CapabilityName, Copied, DiskAddress, DiskState, Disks, Limits, Minted,
+    Stores, Witnessed,
 };
 
 /// How long a disk trusts what it knows: the most by which a disk that is away can delay a
@@ -282,19 +283,16 @@ impl Disks for ControlledDisks {
         bytes: Range<u64>,
         at: u64,
     ) -> Copied {
-        let of =
-            |(disk, minted): (DiskId, Minted)| Some((disk, self.data(disk)?, granted(&minted)?));
-        let (from, to) = (of(from), of(to));
-        Box::pin(async move {
-            let (Some((source, from, read)), Some((target, to, write))) = (from, to) else {
-                return false;
-            };
-            let copied = data::copy((&from, &read), (&to, &write), bytes, at).await;
-            if let Err(error) = &copied {
-                tracing::debug!(from = source.0, to = target.0, "not copied: {error}");
-            }
-            copied.is_ok()
-        })
+        let of = |(disk, minted): (DiskId, Minted)| self.data(disk).zip(granted(&minted));
+        data::copy(of(from), of(to), bytes, at)
+    }
+
+    fn read(&self, (disk, minted): (DiskId, Minted), bytes: Range<u64>) -> BytesRead {
+        data::read(self.data(disk).zip(granted(&minted)), bytes)
+    }
+
+    fn write(&self, (disk, minted): (DiskId, Minted), at: u64, bytes: Bytes) -> Copied {
+        data::write(self.data(disk).zip(granted(&minted)), at, bytes)
     }
 
     fn limits(&self) -> watch::Receiver<Limits> {

@@ -4,9 +4,11 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::ops::Range;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::{Bytes, BytesMut};
 use larder_disk_client::{Control, DISK_PROGRAM, DiskClient, DiskControl, DiskError};
 use larder_io::Clock;
 use larder_rpc::{CallOptions, Config, ConnectError, RpcClient, Transport};
@@ -40,6 +42,8 @@ pub(super) enum NotDone {
     Connect(#[from] ConnectError),
     #[error(transparent)]
     Disk(#[from] DiskError),
+    #[error("the disk gives fewer bytes than asked for")]
+    Short,
 }
 
 impl Data {
@@ -99,11 +103,24 @@ pub(super) async fn flush(disk: &Data, granted: &Granted) -> Result<(), NotDone>
     Ok(())
 }
 
-/// Copies bytes to `target` of another disk, durably.
-///
-/// # Errors
-/// [`NotDone`]; then any part of them may have been written.
-pub(super) async fn copy(
+/// Something that is done at disks.
+type Doing<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// A disk, and what the metadata server may do there.
+type Granting = Option<(Arc<Data>, Granted)>;
+
+/// Copies bytes to `target` of another disk, durably, if there are both. Resolves to whether that
+/// was done; otherwise any part of them may have been written.
+pub(super) fn copy(from: Granting, to: Granting, bytes: Range<u64>, target: u64) -> Doing<bool> {
+    Box::pin(async move {
+        let (Some((from, read)), Some((to, write))) = (from, to) else { return false };
+        let copied = copy_all((&from, &read), (&to, &write), bytes, target).await;
+        let (from, to) = (from.whose.disk.0, to.whose.disk.0);
+        copied.inspect_err(|error| tracing::debug!(from, to, "not copied: {error}")).is_ok()
+    })
+}
+
+async fn copy_all(
     (from, read): (&Data, &Granted),
     (to, write): (&Data, &Granted),
     bytes: Range<u64>,
@@ -115,6 +132,49 @@ pub(super) async fn copy(
         let options = CallOptions::default();
         let data = from.client().await?.read(read, at, length, options).await?;
         to.client().await?.write(write, target + (at - bytes.start), data, true, options).await?;
+    }
+    Ok(())
+}
+
+/// Reads bytes of a disk, if there is one.
+pub(super) fn read(from: Granting, bytes: Range<u64>) -> Doing<Option<Bytes>> {
+    Box::pin(async move {
+        let (from, granted) = from?;
+        let read = read_all(&from, &granted, bytes).await;
+        let disk = from.whose.disk.0;
+        read.inspect_err(|error| tracing::debug!(disk, "not read: {error}")).ok()
+    })
+}
+
+async fn read_all(from: &Data, granted: &Granted, bytes: Range<u64>) -> Result<Bytes, NotDone> {
+    let mut all = BytesMut::new();
+    for at in bytes.clone().step_by(DATA_BYTES_MAX) {
+        // It fits: the largest request does.
+        let length = (bytes.end - at).min(DATA_BYTES_MAX as u64) as u32;
+        let data = from.client().await?.read(granted, at, length, CallOptions::default()).await?;
+        if data.len() != length as usize {
+            return Err(NotDone::Short);
+        }
+        all.extend_from_slice(&data);
+    }
+    Ok(all.freeze())
+}
+
+/// Writes bytes to a disk, if there is one, durably. Resolves to whether that was done.
+pub(super) fn write(to: Granting, at: u64, bytes: Bytes) -> Doing<bool> {
+    Box::pin(async move {
+        let Some((to, granted)) = to else { return false };
+        let written = write_all(&to, &granted, at, bytes).await;
+        let disk = to.whose.disk.0;
+        written.inspect_err(|error| tracing::debug!(disk, "not written: {error}")).is_ok()
+    })
+}
+
+async fn write_all(to: &Data, granted: &Granted, at: u64, bytes: Bytes) -> Result<(), NotDone> {
+    for begin in (0..bytes.len()).step_by(DATA_BYTES_MAX) {
+        let data = bytes.slice(begin..bytes.len().min(begin + DATA_BYTES_MAX));
+        let (options, at) = (CallOptions::default(), at + begin as u64);
+        to.client().await?.write(granted, at, data, true, options).await?;
     }
     Ok(())
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::time::Instant;
 
+use larder_wire::meta::calls::{CommitExtents, FileChanged};
 use larder_wire::meta::words::{
     ByteRange, DiskId, DiskInfo, Extent, ExtentState, FileId, Grant, Layout, Mode, SessionId, Time,
 };
@@ -17,6 +18,7 @@ use crate::disks::{Minted, Stores};
 use crate::in_place::Mark;
 use crate::inode;
 use crate::issued::{Purpose, Taken};
+use crate::request::Request;
 use crate::resilver::{Source, Step, Task};
 use crate::store::txn::Revoked;
 use crate::store::{Txn, key, records};
@@ -68,8 +70,12 @@ impl Live {
             let covered = ByteRange { offset: range.offset, length: 0 };
             return Ok(Layout { covered, extents: Array::default(), grants: Array::default() });
         };
-        let Plan { covered, extents, grants } =
-            data::layout(txn, (session, file), mode, &bytes, &self.sets)?;
+        let plan = data::layout(txn, (session, file), mode, &bytes, &self.sets)?;
+        let (plan, lost) = self.restoring.shorten(txn, &self.archive, file, plan)?;
+        if let Some(set) = lost {
+            self.destage.note(set, file, 0);
+        }
+        let Plan { covered, extents, grants } = plan;
         self.note_grant(txn, (file, session), mode, &extents);
         // Capabilities that the call ends were made before; those that it makes now stay.
         let revoked = txn.take_revoked();
@@ -265,6 +271,31 @@ impl Live {
         if is_in_place && extents.iter().any(is_committed) && self.in_place.granted(mark) {
             txn.put(key::in_place(mark.0, mark.1), &records::InPlace {});
         }
+    }
+
+    /// COMMIT_EXTENTS.
+    pub(super) fn commit(
+        &mut self,
+        txn: &mut Txn<'_>,
+        request: &Request<'_>,
+        moment: Moment,
+        call: &CommitExtents,
+    ) -> Result<FileChanged, Status> {
+        let may = self.need_data(txn, request, call.file, call.open, Mode::Write);
+        let due_ms = |within| self.destage.due_ms(moment.instant, within);
+        let due_ms = call.due_ms.map_or(records::NEVER_MS, due_ms);
+        // What was written in place before a disk began to leave is written again.
+        let is_in_place = self.in_place.has((call.file, request.session));
+        let mut committed =
+            may.and_then(|_| data::commit(txn, request, call, (&self.sets, is_in_place), due_ms));
+        if let (Ok(_), Some(within_ms)) = (&committed, call.archive_ms)
+            && let Err(status) =
+                self.archive.changed(txn, call.file, within_ms.into(), moment.instant)
+        {
+            committed = Err(status);
+        }
+        self.note_commit((call.file, request.session), committed.is_ok(), call.all);
+        committed
     }
 
     /// A session has committed something, or `all` that it wrote; or the commit was refused: then

@@ -9,6 +9,7 @@ use larder_wire::meta::Status;
 use larder_wire::meta::words::{DiskId, FileId, Medium, Mode, SessionId};
 
 use super::Live;
+use super::restoring::Kept;
 use crate::data;
 use crate::data::blocks::{self, Cursors, Room};
 use crate::data::copies::Sets;
@@ -25,11 +26,17 @@ use crate::store::{Txn, key};
 /// The session under which capabilities of moves are issued. Ids of real sessions are random.
 const MOVER: SessionId = SessionId(*b"\0\0\0\0\0\0\0\0larder-m");
 
-/// A copy to be made from a disk to another one.
+/// A copy to be made to a disk.
 struct Copy {
     leg: Leg,
-    from: (DiskId, Minted),
+    from: Origin,
     to: (DiskId, Minted),
+}
+
+/// Where the bytes of a copy are.
+enum Origin {
+    Disk(DiskId, Minted),
+    Archive(Kept),
 }
 
 /// A move that has begun, and the copies that it takes.
@@ -155,6 +162,9 @@ impl Live {
         (set, file, now_ms): (DiskId, FileId, u64),
         now: Instant,
     ) -> Result<Option<Copying>, Status> {
+        if let Some(copying) = self.begin_restore(txn, (set, file), now)? {
+            return Ok(Some(copying));
+        }
         let leaves = self.sets.leaves(set);
         let mut due_ms = memory::due_ms(txn, set, file)?;
         if due_ms > now_ms && leaves {
@@ -181,7 +191,7 @@ impl Live {
         let is_there = &|disk| self.disks.is_there(disk);
         let room = Room { sets: &self.sets, is_there, medium: Medium::Disk };
         match moving::begin(txn, (set, file), &mut self.cursors, room)? {
-            Found::Move(found) => match self.mint_copies(&found, now) {
+            Found::Move(found) => match self.mint_copies(&found, None, now) {
                 Some(copies) => {
                     if leaves {
                         // Under these committed blocks may be written in place, from before the
@@ -224,8 +234,35 @@ impl Live {
         self.destage.rest(now);
     }
 
-    /// Makes the capabilities of a move. `None` if one cannot be made now.
-    fn mint_copies(&mut self, found: &Move, now: Instant) -> Option<Vec<Copy>> {
+    /// Begins to write to disks what memory disks have lost, if the archive has it.
+    fn begin_restore(
+        &mut self,
+        txn: &mut Txn<'_>,
+        (set, file): (DiskId, FileId),
+        now: Instant,
+    ) -> Result<Option<Copying>, Status> {
+        let Some(kept) = self.restoring.kept(txn, &self.archive, file)? else { return Ok(None) };
+        let is_there = &|disk| self.disks.is_there(disk);
+        let room = Room { sets: &self.sets, is_there, medium: Medium::Disk };
+        let found = moving::begin_lost(txn, (set, file), &mut self.cursors, room)?;
+        let Some(found) = found else { return Ok(None) };
+        let Some(copies) = self.mint_copies(&found, Some(&kept), now) else {
+            found.give_up(txn);
+            txn.revoke(Revoked::Session(MOVER, file));
+            return Err(Status::Later);
+        };
+        self.destage.begun(found, NEVER_MS);
+        Ok(Some(Copying { file, copies }))
+    }
+
+    /// Makes the capabilities of a move. `None` if one cannot be made now. What the disks have lost
+    /// is `kept` in the archive.
+    fn mint_copies(
+        &mut self,
+        found: &Move,
+        kept: Option<&Kept>,
+        now: Instant,
+    ) -> Option<Vec<Copy>> {
         let file = found.file();
         let mut mint = |mode, disk: DiskId, bytes: &[_]| {
             let purpose = Purpose { session: MOVER, file, mode };
@@ -241,7 +278,11 @@ impl Live {
             all.iter().find(|(one, _)| *one == disk).cloned()
         };
         let copy = |(leg, disk): (&Leg, DiskId)| {
-            Some(Copy { leg: *leg, from: of(&reads, leg.from)?, to: of(&writes, disk)? })
+            let from = match leg.from {
+                Some(from) => of(&reads, from).map(|(disk, minted)| Origin::Disk(disk, minted))?,
+                None => Origin::Archive(kept?.clone()),
+            };
+            Some(Copy { leg: *leg, from, to: of(&writes, disk)? })
         };
         found.copies().map(copy).collect()
     }
@@ -253,8 +294,18 @@ impl Live {
             let mut failed = BTreeSet::new();
             for Copy { leg, from, to } in copies {
                 let disk = to.0;
-                if !failed.contains(&disk) && !disks.copy(from, to, leg.source(), leg.target).await
-                {
+                if failed.contains(&disk) {
+                    continue;
+                }
+                let is_copied = match from {
+                    Origin::Disk(of, minted) => {
+                        disks.copy((of, minted), to, leg.source(), leg.target).await
+                    }
+                    Origin::Archive(kept) => {
+                        kept.write(&*disks, to, leg.in_file(), leg.target).await
+                    }
+                };
+                if !is_copied {
                     failed.insert(disk);
                 }
             }
@@ -303,7 +354,11 @@ impl Live {
         let must_wait = has_lasted && !failed.is_empty();
         if must_wait {
             self.destage.put_off(set, file, now);
-        } else if has_more && (leaves || self.yields(txn, set)?) {
+        } else if has_more
+            && (leaves
+                || self.yields(txn, set)?
+                || self.restoring.kept(txn, &self.archive, file)?.is_some())
+        {
             self.destage.note(set, file, 0);
         } else if has_more && due_ms != NEVER_MS {
             self.destage.note(set, file, due_ms);

@@ -94,15 +94,20 @@ impl Live {
 
     /// Records what was lost with them. It is noticed now.
     pub(crate) fn note_restarts(&mut self, txn: &mut Txn<'_>, now: Time) -> Result<(), Status> {
-        for (disk, boot) in &self.noticed.restarted {
-            let lost = data::memory::lose(txn, *disk, &self.sets)?;
-            txn.put(key::memory_boot(*disk), &MemoryBoot { boot: *boot });
+        for (disk, boot) in self.noticed.restarted.clone() {
+            let lost = data::memory::lose(txn, disk, &self.sets)?;
+            txn.put(key::memory_boot(disk), &MemoryBoot { boot });
+            if let Some(set) = self.sets.of(disk).map(|(set, _)| set) {
+                for (file, _) in lost.iter().filter(|(file, _)| self.archive.knows(*file)) {
+                    self.destage.note(set, *file, 0);
+                }
+            }
             if lost.is_empty() {
                 tracing::info!(disk = disk.0, "a memory disk was started again: nothing is lost");
                 continue;
             }
             let (files, bytes) = (lost.len() as u64, lost.iter().map(|(_, bytes)| bytes).sum());
-            let loss = Loss { at_s: now.seconds, disk: *disk, files, bytes };
+            let loss = Loss { at_s: now.seconds, disk, files, bytes };
             let number = data::memory::note_loss(txn, &loss)?;
             self.noticed.losses.push((number, loss));
         }

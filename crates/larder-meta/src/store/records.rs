@@ -194,6 +194,23 @@ records! {
         bytes: u64,
     }
 
+    /// A file with a version in the archive, or one that is to be there.
+    Archived, format 1 {
+        /// When its present version is to be there, by the server's time as in [`InMemory`].
+        due_ms: u64,
+        /// Within how many ms of a change of its data a version of it is to be there.
+        within_ms: u64,
+        /// The data version that is there; 0: none.
+        version: u64,
+        /// That version's receipt: its size, and the hash of its sections' hashes.
+        bytes: u64,
+        root: [u8; 32],
+    }
+
+    /// A version of which the archive may have something, and that no file needs there: it is being
+    /// put, or is to be deleted.
+    Unneeded, format 1 {}
+
     /// A session.
     Session, format 1 { client: [u8; 16], boot: u64, slots: u32 }
 
@@ -264,6 +281,16 @@ pub(crate) mod key {
     /// A file that may have bytes on a set of memory disks.
     pub(crate) fn in_memory(set: DiskId, file: FileId) -> Vec<u8> {
         join(b'm', &[&set.0.to_be_bytes(), &file.0.to_be_bytes()])
+    }
+
+    /// A file that is, or is to be, in the archive.
+    pub(crate) fn archived(file: FileId) -> Vec<u8> {
+        join(b'z', &[&file.0.to_be_bytes()])
+    }
+
+    /// A version that no file needs in the archive.
+    pub(crate) fn unneeded(file: FileId, version: u64) -> Vec<u8> {
+        join(b'q', &[&file.0.to_be_bytes(), &version.to_be_bytes()])
     }
 
     pub(crate) fn loss(number: u64) -> Vec<u8> {

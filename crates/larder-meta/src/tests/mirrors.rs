@@ -186,6 +186,7 @@ impl World {
             all: true,
             on_way: false,
             due_ms: None,
+            archive_ms: None,
         }
     }
 

@@ -1,9 +1,11 @@
 //! A committer over an engine in memory and disks that a test moves on.
 
+mod archive;
 mod disks;
 mod late;
 mod moves;
 
+pub(crate) use archive::FakeStore;
 pub(crate) use disks::FakeDisks;
 
 use std::collections::VecDeque;
@@ -25,12 +27,14 @@ use larder_wire::meta::{BLOCK_BYTES, Res, Status};
 use larder_wire::xdr::{Array, Decode, Encode};
 use tokio::sync::oneshot;
 
+use crate::archive::Store;
 use crate::change::{Change, Reply};
 use crate::channels::Recaller;
 use crate::committer::{Called, Committer, Event, Parts, wall};
 use crate::disks::{Disks, Moved};
 use crate::engine::memory::MemoryEngine;
 use crate::engine::{Engine, Writes};
+use crate::live::Restoring;
 use crate::ownership::Ownership;
 use crate::reads::{LooksIn, Read, beside};
 use crate::rights::Caller;
@@ -78,6 +82,7 @@ pub(crate) struct Rig {
     pub(crate) disks: Arc<FakeDisks>,
     pub(crate) clock: Arc<SimClock>,
     pub(crate) recaller: Arc<FakeRecaller>,
+    pub(crate) store: Arc<FakeStore>,
     committer: Committer,
     sessions: Arc<Sessions>,
     pub(crate) ownership: Arc<Ownership>,
@@ -147,13 +152,13 @@ impl Rig {
     pub(crate) fn over(engine: MemoryEngine, disks: Arc<FakeDisks>, is_quick: bool) -> Rig {
         let clock = Arc::new(SimClock::new());
         clock.advance(Duration::from_secs(1_000_000_000));
-        Rig::over_at(engine, disks, is_quick, clock)
+        Rig::over_at(engine, (disks, Arc::default()), is_quick, clock)
     }
 
     /// The same at a time.
     fn over_at(
         engine: MemoryEngine,
-        disks: Arc<FakeDisks>,
+        (disks, store): (Arc<FakeDisks>, Arc<FakeStore>),
         is_quick: bool,
         clock: Arc<SimClock>,
     ) -> Rig {
@@ -165,7 +170,7 @@ impl Rig {
         let on_sync = Arc::clone(&syncing);
         let volume = volume::take(&engine).unwrap();
         let engine_commits = engine.commits();
-        let loaded = crate::server::load(&engine, &sessions, &*clock).unwrap();
+        let loaded = crate::loading::load(&engine, &sessions, &*clock, Some(&*store)).unwrap();
         let recaller = Arc::new(FakeRecaller::default());
         let own_clock = Arc::clone(&clock) as Arc<dyn Clock>;
         let ownership = Arc::new(Ownership::new(engine.term(), own_clock));
@@ -175,13 +180,17 @@ impl Rig {
             disks: Arc::clone(&disks) as Arc<dyn Disks>,
             clock: Arc::clone(&clock) as Arc<dyn Clock>,
             sessions: Arc::clone(&sessions),
-            volume,
             slots: loaded.slots,
             sets: loaded.sets,
             draining: loaded.draining,
             in_place: loaded.in_place,
             destage: loaded.destage,
             leaving: crate::leaving::Leaving::new(u64::MAX),
+            archive: (
+                loaded.archive,
+                Restoring::new(volume.id, Some(Arc::clone(&store) as Arc<dyn Store>)),
+            ),
+            volume,
             await_disks: Box::new(move |_ready, event| events.lock().unwrap().push_back(event)),
             await_written: Box::new(move |_, number| {
                 on_way.lock().unwrap().push_back(Event::Written(number, false));
@@ -199,6 +208,7 @@ impl Rig {
             disks,
             clock,
             recaller,
+            store,
             committer,
             sessions,
             ownership,
@@ -244,7 +254,7 @@ impl Rig {
     /// Another server, over what is left of the engine.
     fn over_after(self, engine: MemoryEngine) -> Rig {
         self.disks.forget_asked();
-        let mut rig = Rig::over_at(engine, self.disks, self.is_quick, self.clock);
+        let mut rig = Rig::over_at(engine, (self.disks, self.store), self.is_quick, self.clock);
         rig.session = self.session;
         rig.sequence = self.sequence;
         rig
@@ -505,7 +515,8 @@ impl Rig {
         let written: Vec<Written> = parts.collect();
         let copies = Array(written.iter().map(|part| part.disk).collect());
         let (sequence, open, merged) = (self.next(), OpenId::NONE, Array::default());
-        let (written, mtime, all, on_way, due_ms) = (Array(written), None, true, false, None);
+        let (written, mtime, all, on_way) = (Array(written), None, true, false);
+        let (due_ms, archive_ms) = (None, None);
         calls::CommitExtents {
             sequence,
             file,
@@ -517,6 +528,7 @@ impl Rig {
             all,
             on_way,
             due_ms,
+            archive_ms,
         }
     }
 

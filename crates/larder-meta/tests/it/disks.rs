@@ -173,6 +173,7 @@ impl Both {
             all: true,
             on_way: false,
             due_ms: None,
+            archive_ms: None,
         };
         self.meta.call(commit).await.unwrap();
         let close = calls::Close { sequence: self.next(), open };

@@ -417,18 +417,18 @@ impl Source<'_> {
                 let file = written.first().map_or(file, |(file, _)| *file);
                 let open = [OpenId::NONE, open][usize::from(self.is())];
                 let written = Array(written.into_iter().map(|(_, written)| written).collect());
-                let (copies, merged) = (self.copies(&written), self.merged(&written));
                 bytes(&calls::CommitExtents {
                     sequence,
                     file,
                     open,
+                    copies: self.copies(&written),
+                    merged: self.merged(&written),
                     written,
-                    copies,
-                    merged,
                     mtime: self.is().then(|| self.time()),
                     all: self.next() > 200,
                     on_way: self.next() > 200,
                     due_ms: Some(u32::from(self.next()) * 100),
+                    archive_ms: Some(u32::from(self.next()) * 100),
                 })
             }
             calls::Destage::NUMBER => bytes(&calls::Destage { session, file, due_ms: 0 }),

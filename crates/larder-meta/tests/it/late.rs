@@ -76,6 +76,7 @@ async fn make(client: &Client, first: u32, name: &str, medium: Medium) -> FileId
         all: true,
         on_way: false,
         due_ms: None,
+        archive_ms: None,
     });
     committed.await.unwrap();
     let close = calls::Close { sequence: client.sequence(0, first + 2), open: opened.open };

@@ -19,7 +19,6 @@ use super::disks::NotDone;
 use super::opens::Open;
 use super::plan::{Location, Piece};
 use super::session::Failed;
-use super::uncommitted::ms;
 use super::write::How;
 
 /// The result of committing bytes that are in flight.
@@ -73,7 +72,8 @@ impl Native {
             mtime: None,
             all: true,
             on_way: true,
-            due_ms: how.due.map(|due| ms(due.saturating_duration_since(now))),
+            due_ms: how.due.due_ms(now),
+            archive_ms: how.due.archive_ms(now),
         });
         let writing = self.write_pieces(pieces, grants, 0, data, false);
         let (written, committed) = tokio::join!(writing, committing);

@@ -100,7 +100,8 @@ impl Native {
                 break;
             }
             let merged = written.merged_in(pieces);
-            let due_ms = written.due_ms(self.rpc().config().clock.instant());
+            let now = self.rpc().config().clock.instant();
+            let (due_ms, archive_ms) = (written.due.due_ms(now), written.due.archive_ms(now));
             // No one else writes it at the same time.
             let all = chunks.peek().is_none();
             let done = self.session.change(&written.cred, |sequence| CommitExtents {
@@ -114,6 +115,7 @@ impl Native {
                 all,
                 on_way: false,
                 due_ms,
+                archive_ms,
             });
             match self.note_changes(done.await, |done| vec![done.file]) {
                 Ok(done) => chain.add(self.changed(&done.file)),

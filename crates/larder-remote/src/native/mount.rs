@@ -17,6 +17,7 @@ use larder_wire::meta::{FILE_BYTES_MAX, NAME_BYTES_MAX, PORT, PROCEDURE_NAMES, P
 use thiserror::Error;
 
 use super::Native;
+use super::archived::Archived;
 use super::disks::Disks;
 use super::recalls::Recalls;
 use super::session::Session;
@@ -155,6 +156,7 @@ impl Native {
             root: begun.given.root,
             limits: limits(options.data_max),
             uncommitted: UncommittedFiles::default(),
+            archived: Archived::default(),
             losses: AtomicU64::new(random_u64()),
             session,
         })

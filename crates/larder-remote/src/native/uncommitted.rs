@@ -67,13 +67,42 @@ pub(super) struct Noted {
     /// Disks that have not made it durable.
     unflushed: Unflushed,
     merged: Merged,
-    /// When it is to have left memory disks.
-    due: Option<Instant>,
+    due: Due,
+}
+
+/// When something that was written is to be elsewhere, at the latest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Due {
+    /// On other disks than memory disks.
+    pub(super) on_disk: Option<Instant>,
+    /// In the archive.
+    pub(super) archived: Option<Instant>,
+}
+
+impl Due {
+    /// The earlier times of both.
+    fn and(self, other: Due) -> Due {
+        let first = |one: Option<Instant>, two| one.into_iter().chain(two).min();
+        Due {
+            on_disk: first(self.on_disk, other.on_disk),
+            archived: first(self.archived, other.archived),
+        }
+    }
+
+    /// Within how many ms from now it is to have left memory disks.
+    pub(super) fn due_ms(&self, now: Instant) -> Option<u32> {
+        self.on_disk.map(|due| ms(due.saturating_duration_since(now)))
+    }
+
+    /// Within how many ms from now it is to be in the archive.
+    pub(super) fn archive_ms(&self, now: Instant) -> Option<u32> {
+        self.archived.map(|due| ms(due.saturating_duration_since(now)))
+    }
 }
 
 impl Noted {
-    /// The same, and when it is to have left memory disks.
-    pub(super) fn due(self, due: Option<Instant>) -> Noted {
+    /// The same, and when it is to be elsewhere.
+    pub(super) fn due(self, due: Due) -> Noted {
         Noted { due, ..self }
     }
 
@@ -133,8 +162,8 @@ pub(super) struct Uncommitted {
     /// it had is lost.
     pub(super) copies: Copies,
     merged: Merged,
-    /// When the first of it is to have left memory disks.
-    due: Option<Instant>,
+    /// When the first of it is to be elsewhere.
+    pub(super) due: Due,
 }
 
 impl UncommittedFiles {
@@ -249,13 +278,8 @@ impl Uncommitted {
         for (block, from) in after.merged {
             self.merged.entry(block).or_insert(from);
         }
-        let due = self.due.into_iter().chain(after.due).min();
+        let due = self.due.and(after.due);
         Uncommitted { cred: after.cred, due, ..self }.with(&after.pieces)
-    }
-
-    /// Within how many ms from now it is to have left memory disks.
-    pub(super) fn due_ms(&self, now: Instant) -> Option<u32> {
-        self.due.map(|due| ms(due.saturating_duration_since(now)))
     }
 
     /// The merged blocks of some pieces; a commit can name them all, since there are no more than
@@ -280,7 +304,7 @@ impl Uncommitted {
 }
 
 /// A time in ms, or the longest that can be said.
-pub(super) fn ms(time: Duration) -> u32 {
+fn ms(time: Duration) -> u32 {
     u32::try_from(time.as_millis()).unwrap_or(u32::MAX)
 }
 

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use larder_vfs::{Change, Cred, Error, RemoteWritten, Result, Stability};
@@ -19,7 +19,7 @@ use super::opens::Open;
 use super::plan::{Piece, block_of};
 use super::read::GRANTS_MAX;
 use super::session::Failed;
-use super::uncommitted::Noted;
+use super::uncommitted::{Due, Noted};
 
 /// How often a write is repeated if it is lost each time before it is committed.
 const WRITES_MAX: u32 = 8;
@@ -34,8 +34,8 @@ pub(super) struct How {
     pub(super) is_stable: bool,
     /// The medium that new blocks are to be on.
     pub(super) medium: Medium,
-    /// When they are to have left memory disks.
-    pub(super) due: Option<Instant>,
+    /// When they are to be elsewhere.
+    pub(super) due: Due,
 }
 
 impl Native {
@@ -57,7 +57,8 @@ impl Native {
             _ => (Medium::Disk, None),
         };
         let now = self.rpc().config().clock.instant();
-        let due = due.and_then(|due| now.checked_add(due));
+        let at = |within: Option<Duration>| within.and_then(|within| now.checked_add(within));
+        let due = Due { on_disk: at(due), archived: at(self.archived.within(file)) };
         let how = How { is_stable: stability != Stability::Unstable, medium, due };
         let is_stable = how.is_stable;
         let answered = match stability {

@@ -34,10 +34,11 @@ xdr_struct! {
     /// Results of SESSION. The client must call at least once in every `lease_ms`, or the session
     /// ends. `server_boot` changes with each start of the server: leases and opens from before are
     /// gone. `resumed`: the session existed, and its slots continue. `copies` of each block are on
-    /// disks; with more than one copy, a committed block is never written again.
+    /// disks; with more than one copy, a committed block is never written again. `has_archive`: the
+    /// server puts versions of files into an archive.
     SessionGiven {
         session: SessionId, slots: u32, lease_ms: u32, resumed: bool, volume: VolumeId,
-        server_boot: u64, root: FileId, copies: u32, disks: Disks,
+        server_boot: u64, root: FileId, copies: u32, disks: Disks, has_archive: bool,
     }
 
     /// Arguments of RENEW.
@@ -107,11 +108,12 @@ xdr_struct! {
     /// are the disks that have everything in `written` for their sets; the other disks of those
     /// sets have missed it. `merged`, in order, are blocks that were not written as a whole. What
     /// was written to memory disks is to be on other disks within `due_ms`; without it, it may stay
-    /// there.
+    /// there. The version that the commit makes, or a later one, is to be in the archive within
+    /// `archive_ms`; without it, as was said last of the file.
     CommitExtents {
         sequence: Sequence, file: FileId, open: OpenId, written: Array<Written, RANGES_MAX>,
         copies: Array<DiskId, DISKS_MAX>, merged: Array<Merged, RANGES_MAX>, mtime: Option<Time>,
-        all: bool, on_way: bool, due_ms: Option<u32>,
+        all: bool, on_way: bool, due_ms: Option<u32>, archive_ms: Option<u32>,
     }
 
     /// Arguments of PUNCH: the range reads as zeros afterwards; the size stays.

@@ -20,6 +20,7 @@ use larder_wire::meta::BLOCK_BYTES;
 use larder_wire::seal::{MasterKey, Setup};
 use tokio::task::JoinHandle;
 
+use crate::archive::Archiving;
 use crate::error::Usage;
 use crate::log;
 use crate::options::{Bytes, parse_size, parse_span};
@@ -48,7 +49,7 @@ disk listens on the port after the metadata server's, a memory disk on the next 
 access its files; clients need no account there: the servers believe the user ids that \
 clients send. So only root of an allowed machine may call (from a port below 1024; on this \
 machine from any port), unless --insecure is given. Beyond this machine the metadata server \
-speaks TLS only, because it sends secrets to clients; data carries seals in any case.\n\nExample:\n  larder serve /srv/volume\n  larder mount larder://127.0.0.1/ /mnt --cache /var/cache/larder/volume\n  larder serve /srv/volume --listen 192.0.2.1:2050 --cert /etc/larder/cert.pem --cert-key /etc/larder/key.pem\n  larder mount larder://server.example/ /mnt -o ca=/etc/larder/ca.pem"
+speaks TLS only, because it sends secrets to clients; data carries seals in any case.\n\nExample:\n  larder serve /srv/volume\n  larder mount larder://127.0.0.1/ /mnt --cache /var/cache/larder/volume\n  larder serve /srv/volume --listen 192.0.2.1:2050 --cert /etc/larder/cert.pem --cert-key /etc/larder/key.pem\n  larder mount larder://server.example/ /mnt -o ca=/etc/larder/ca.pem\n  larder serve /srv/volume --archive s3://backup/office --archive-endpoint https://s3.example.com --archive-credentials /etc/larder/archive"
 )]
 pub(crate) struct Args {
     /// Where the volume is kept
@@ -67,6 +68,8 @@ pub(crate) struct Args {
     disk_latency: Option<Duration>,
     #[command(flatten)]
     listening: Listening,
+    #[command(flatten)]
+    archiving: Archiving,
 }
 
 /// A volume in a directory, opened.
@@ -106,6 +109,7 @@ async fn serve(args: &Args) -> Result<()> {
     let mut ends = Ends::begin()?;
     let clock: Arc<dyn Clock> = Arc::new(RealClock);
     let meta_config = args.listening.meta_config()?;
+    let archive = args.archiving.open()?;
     let Volume { id, engine, disks: opened } = args.open()?;
 
     let (mut disks, mut serving) = (Vec::new(), Vec::new());
@@ -119,7 +123,7 @@ async fn serve(args: &Args) -> Result<()> {
     let meta = args.dir.join(META_DIR);
     let shown = std::fs::canonicalize(&meta).unwrap_or(meta);
     let at = StoredIn { engine: format!("embedded:{}", shown.display()), keys: None };
-    let options = (Options::default(), &clock);
+    let options = (Options { archive, ..Options::default() }, &clock);
     let meta = begin_meta((engine, owned), disks, (meta_config, at), options).await;
     let meta = meta.with_context(|| args.cannot())?;
     let (volume, address) = (id.to_text(), meta.server.addr());
@@ -319,6 +323,7 @@ mod tests {
                 allow: Vec::new(),
                 insecure: false,
             },
+            archiving: Archiving::default(),
         }
     }
 

@@ -4,10 +4,12 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
+use larder_archive::Version;
 use larder_meta::Fault;
 use larder_wire::meta::COPIES_MAX;
 use serde::Serialize;
 
+use crate::archive::{Archiving, Compared};
 use crate::command::{print, print_json};
 use crate::error::NotChecked;
 use crate::report::ServerStatus;
@@ -71,13 +73,16 @@ struct Status {
 finds blocks in two places or in none, extents that overlap or extend behind their file's \
 end, wrong counts of links, entries and bytes, names without files, files without names, and \
 directories in cycles. It prints one line for each. A repair loses nothing that can be kept: \
-what has no name goes to lost+found.\n\nThe exit code is that of fsck(8): 0 no fault, 1 all \
+what has no name goes to lost+found. With --archive it also finds versions there that no \
+record names, and that a repair deletes; and versions that are missing there.\n\nThe exit code is that of fsck(8): 0 no fault, 1 all \
 faults were repaired, 4 faults are left, 8 the volume could not be checked; 2 is wrong \
 usage.\n\nExample:\n  larder volume check --engine embedded:/srv/meta\n  larder volume check --repair --engine embedded:/srv/meta"
 )]
 struct Check {
     #[command(flatten)]
     storage: Storage,
+    #[command(flatten)]
+    archiving: Archiving,
     /// Only look, as without --repair
     #[arg(short = 'n', conflicts_with = "repair")]
     look: bool,
@@ -131,6 +136,22 @@ impl From<Fault> for FaultFound {
     }
 }
 
+impl FaultFound {
+    /// The archive has a version that no record names, or lacks one.
+    fn archive(version: &Version, is_there: bool) -> FaultFound {
+        let Version { ino, data_version, .. } = version;
+        let (what, remedy) = match is_there {
+            true => {
+                ("has version {} of file {}, which nobody needs", Some("it is deleted".to_owned()))
+            }
+            false => ("lacks version {} of file {}", None),
+        };
+        let what = what.replacen("{}", &data_version.to_string(), 1);
+        let what = format!("the archive {}", what.replacen("{}", &ino.to_string(), 1));
+        FaultFound { kind: "archive", file: Some(*ino), path: None, what, remedy }
+    }
+}
+
 fn check(args: &Check) -> Result<ExitCode> {
     let engine = args.storage.open(TERM)?;
     let (faults, left) = if args.repair {
@@ -142,7 +163,11 @@ fn check(args: &Check) -> Result<ExitCode> {
         let left = faults.len();
         (faults, left)
     };
-    let faults = faults.into_iter().map(FaultFound::from).collect();
+    let mut faults: Vec<FaultFound> = faults.into_iter().map(FaultFound::from).collect();
+    let Compared { orphans, missing } = args.archiving.check(&*engine, args.repair)?;
+    let left = left + missing.len() + if args.repair { 0 } else { orphans.len() };
+    faults.extend(orphans.iter().map(|version| FaultFound::archive(version, true)));
+    faults.extend(missing.iter().map(|version| FaultFound::archive(version, false)));
     let checked = Checked { faults, left };
     match args.json {
         true => print_json(&checked)?,

@@ -40,7 +40,7 @@ const GAUGES: [Gauge; 8] = [
 /// The same for a volume.
 type VolumeGauge = (&'static str, &'static str, fn(&VolumeStatus) -> u64);
 
-const VOLUME_GAUGES: [VolumeGauge; 4] = [
+const VOLUME_GAUGES: [VolumeGauge; 7] = [
     ("volume_lost_files", "Files with bytes that are lost.", |status| status.lost.len() as u64),
     ("volume_lost_bytes", "Bytes of files that are lost.", |status| {
         status.lost.iter().map(|file| file.bytes).sum()
@@ -53,6 +53,17 @@ const VOLUME_GAUGES: [VolumeGauge; 4] = [
         "Bytes that left memory disks because their machines lacked memory.",
         |status| status.yielded_bytes,
     ),
+    ("volume_archived_bytes", "Bytes of versions in the archive.", |status| {
+        status.archive.as_ref().map_or(0, |archive| archive.held_bytes)
+    }),
+    (
+        "volume_archive_due_files",
+        "Files whose present version is to be in the archive now or later.",
+        |status| status.archive.as_ref().map_or(0, |archive| archive.due_files as u64),
+    ),
+    ("volume_archive_late_seconds", "For how long the first of them has been due.", |status| {
+        status.archive.as_ref().map_or(0, |archive| archive.late_ms / 1000)
+    }),
 ];
 
 /// All gauges of all mounts and volumes.

@@ -10,6 +10,7 @@ use larder_meta::volume::{Copies, CopiesOn};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::archive::ArchiveStatus;
 use super::disk;
 use crate::options::{Bytes, Utc};
 
@@ -75,6 +76,9 @@ pub(crate) struct VolumeStatus {
     /// Whether some did lately.
     #[serde(default)]
     pub(crate) is_short_of_memory: bool,
+    /// What is in the archive, if there is one or something is to be there.
+    #[serde(default)]
+    pub(crate) archive: Option<Box<ArchiveStatus>>,
     /// Files with bytes that were only on memory disks that were restarted.
     #[serde(default)]
     pub(crate) lost: Vec<LostFile>,
@@ -413,6 +417,9 @@ impl VolumeStatus {
         if self.is_short_of_room {
             line("late", "bytes are due on other disks, and those have no room for them");
         }
+        if let Some(archive) = &self.archive {
+            archive.tell(line);
+        }
         for LostFile { path, bytes } in &self.lost {
             let path = path.as_deref().unwrap_or("a file without a name");
             line("lost", &format!("{} of {path}", Bytes(*bytes)));
@@ -486,6 +493,7 @@ mod tests {
             yielded_bytes: 0,
             instead_bytes: 0,
             is_short_of_memory: false,
+            archive: None,
             lost: Vec::new(),
             losses: Vec::new(),
             copies: 1,
@@ -517,8 +525,7 @@ mod tests {
         let mut status =
             VolumeStatus { copies: 2, disks_missing: 1, calls_waiting: 1, disks, ..status };
         assert_eq!(status.to_string(), text);
-        let memory = one(1, "192.0.2.4:2051", DiskIs::Up);
-        status.disks = vec![DiskStatus { is_memory: true, ..memory }];
+        status.disks = vec![DiskStatus { is_memory: true, ..one(1, "192.0.2.4:2051", DiskIs::Up) }];
         (status.memory_bytes, status.memory_free_bytes) = (1 << 30, 1 << 29);
         (status.due_files, status.is_short_of_room) = (3, true);
         status.lost = vec![LostFile { path: Some("/a/b".into()), bytes: 8192 }];

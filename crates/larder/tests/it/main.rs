@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used, reason = "clippy knows tests by their attribute, not their helpers")]
 
 mod accounts;
+mod archive;
 mod automounter;
 mod away;
 mod basics;

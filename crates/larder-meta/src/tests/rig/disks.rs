@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bytes::Bytes;
 use larder_wire::capability::{CapabilityId, GroupId};
 use larder_wire::meta::BLOCK_BYTES;
 use larder_wire::meta::words::{DiskId, DiskInfo, Mode};
@@ -241,6 +242,19 @@ impl Disks for FakeDisks {
             let (from, to) = ((from.0, from.1.name), (to.0, to.1.name));
             let mut each = (bytes.start..bytes.end).step_by(BLOCK_BYTES as usize);
             each.all(|at| disks.copy_block(from, to, (at, target + (at - bytes.start))))
+        })
+    }
+
+    /// Each block is what its first eight bytes say.
+    fn write(&self, to: (DiskId, Minted), at: u64, bytes: Bytes) -> Copied {
+        let disks = FakeDisks(Arc::clone(&self.0));
+        Box::pin(async move {
+            let blocks =
+                bytes.chunks(BLOCK_BYTES as usize).zip((at..).step_by(BLOCK_BYTES as usize));
+            blocks.into_iter().all(|(block, at)| {
+                let what = block.first_chunk().map_or(0, |first| u64::from_le_bytes(*first));
+                disks.write(to.1.name, &(at..at + BLOCK_BYTES), what)
+            })
         })
     }
 

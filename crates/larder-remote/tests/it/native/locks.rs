@@ -14,7 +14,8 @@ const ALL: Range<u64> = 0..LOCK_END;
 
 /// How long a session lasts without a call, where a test waits for that. Not shorter: the mounts
 /// that live on must renew theirs within that time on a busy machine, too.
-const SHORT: Options = Options { lease: Duration::from_secs(12), resilver_rate: 1 << 30 };
+const SHORT: Options =
+    Options { lease: Duration::from_secs(12), resilver_rate: 1 << 30, archive: None };
 
 async fn lock(
     native: &Native,

@@ -1,0 +1,81 @@
+//! An archive of tests, and its worker step by step.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Mutex;
+
+use bytes::Bytes;
+use larder_archive::Source;
+use larder_wire::meta::BLOCK_BYTES;
+use tokio::sync::oneshot;
+
+use super::Rig;
+use crate::archive::{Doing, Error, Receipt, Store, Version};
+use crate::committer::{Event, ToArchive};
+use crate::live::archiving::{Part, Unread, Work};
+
+/// Versions of one block, by what that has.
+#[derive(Debug, Default)]
+pub(crate) struct FakeStore(pub(crate) Mutex<BTreeMap<Version, u64>>);
+
+impl Store for FakeStore {
+    fn url(&self) -> String {
+        "s3://test".to_owned()
+    }
+
+    fn put<'a>(&'a self, _: &'a Version, _: u64, _: &'a mut dyn Source) -> Doing<'a, Receipt> {
+        unreachable!("tests are the worker")
+    }
+
+    fn read<'a>(
+        &'a self,
+        version: &'a Version,
+        _receipt: Receipt,
+        offset: u64,
+        _length: u64,
+    ) -> Doing<'a, Bytes> {
+        assert_eq!(offset, 0);
+        let what = self.0.lock().unwrap().get(version).copied();
+        let block = what.map(|what| {
+            let mut block = vec![0; BLOCK_BYTES as usize];
+            block[..8].copy_from_slice(&what.to_le_bytes());
+            Bytes::from(block)
+        });
+        let read = block.ok_or_else(|| Error::Missing("a block".to_owned()));
+        Box::pin(std::future::ready(read))
+    }
+
+    fn delete<'a>(&'a self, _: &'a Version) -> Doing<'a, ()> {
+        unreachable!("tests are the worker")
+    }
+}
+
+impl Rig {
+    fn ask_archive(&mut self, asked: ToArchive) {
+        self.event(Event::Archive(asked));
+    }
+
+    /// The worker asks what to do.
+    pub(crate) fn next_to_archive(&mut self) -> Option<Work> {
+        let (waiter, mut work) = oneshot::channel();
+        self.ask_archive(ToArchive::Next(waiter));
+        work.try_recv().expect("an answer at once")
+    }
+
+    /// The worker asks where bytes of a version are.
+    pub(crate) fn part(&mut self, version: Version, range: Range<u64>) -> Result<Part, Unread> {
+        let (waiter, mut part) = oneshot::channel();
+        self.ask_archive(ToArchive::Part(version, range, waiter));
+        part.try_recv().expect("an answer at once")
+    }
+
+    /// The worker has put a version, or not.
+    pub(crate) fn was_put(&mut self, version: Version, put: Result<Receipt, Error>) {
+        self.ask_archive(ToArchive::Put(version, put));
+    }
+
+    /// The worker has deleted a version, or not.
+    pub(crate) fn was_deleted(&mut self, version: Version, deleted: Result<(), Error>) {
+        self.ask_archive(ToArchive::Deleted(version, deleted));
+    }
+}

@@ -1,0 +1,221 @@
+//! Volumes with an archive on an S3-compatible store.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use larder_testkit::Versitygw;
+
+use crate::harness::{Mount, eventually, larder, pattern};
+use crate::server::Server;
+use crate::several_disks::{Disk, Volume, refusal, status};
+
+/// Bytes in memory until they are in the archive, a second after they were written.
+const CLASSES: &str = "[class.kept]\nlike = 'volatile'\nclose = 'shared'\narchive = '1s'\n";
+
+/// A volume with a memory disk, and a store.
+struct World {
+    store: Versitygw,
+    volume: Volume,
+    /// Has the classes.
+    rules: PathBuf,
+}
+
+impl World {
+    fn new() -> World {
+        let store = Versitygw::start().unwrap();
+        let mut volume = Volume::with_memory_disk();
+        volume.disks.iter_mut().for_each(Disk::start);
+        let rules = volume.dir.path().join("rules.toml");
+        fs::write(&rules, CLASSES).unwrap();
+        World { store, volume, rules }
+    }
+
+    /// A file with the keys of the store's account.
+    fn credentials(&self, secret: &str) -> String {
+        let path = self.volume.dir.path().join(format!("credentials-{secret}"));
+        let access = Versitygw::ACCESS;
+        let text =
+            format!("[default]\naws_access_key_id = {access}\naws_secret_access_key = {secret}\n");
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+
+    /// The options of commands that use volume and store.
+    fn options(&self, secret: &str) -> [String; 8] {
+        let (bucket, credentials) = (Versitygw::BUCKET, self.credentials(secret));
+        [
+            "--engine".to_owned(),
+            self.volume.engine(),
+            "--archive".to_owned(),
+            format!("s3://{bucket}/office"),
+            "--archive-endpoint".to_owned(),
+            self.store.endpoint(),
+            "--archive-credentials".to_owned(),
+            credentials,
+        ]
+    }
+
+    fn serve(&self, secret: &str) -> Server {
+        let options = self.options(secret);
+        let server = Server::meta(&options.iter().map(String::as_str).collect::<Vec<_>>());
+        eventually("both disks are there", || status(&server)["disks"][1]["state"] == "up");
+        server
+    }
+
+    fn rules(&self) -> String {
+        format!("rules={}", self.rules.display())
+    }
+
+    /// How many objects the store has.
+    fn objects(&self) -> usize {
+        files(&self.store.bucket().join("office"))
+    }
+}
+
+fn files(below: &Path) -> usize {
+    let Ok(entries) = fs::read_dir(below) else { return 0 };
+    let count = |entry: fs::DirEntry| match entry.file_type().unwrap().is_dir() {
+        true => files(&entry.path()),
+        false => 1,
+    };
+    entries.flatten().map(count).sum()
+}
+
+/// Whether the present versions of so many files are in the archive, and no others.
+fn is_archived(server: &Server, files: u64) -> bool {
+    let told = status(server)["archive"].clone();
+    (&told["held_files"], &told["due_files"], &told["unneeded"])
+        == (&files.into(), &0.into(), &0.into())
+}
+
+/// Files in memory alone are read after that memory is lost, since the archive has them; one whose
+/// last version is not there is lost, whatever was there before; and of a removed file nothing
+/// stays there.
+#[test]
+fn an_archived_file_outlives_the_memory_that_it_is_in() {
+    let mut world = World::new();
+    let server = world.serve(Versitygw::SECRET);
+    let (small, large) = (pattern(1, 5000), pattern(2, (9 << 20) + 5));
+    let mount = Mount::new(&server, &[&world.rules(), "class=kept"]);
+    fs::write(mount.path("small"), &small).unwrap();
+    fs::write(mount.path("large"), &large).unwrap();
+    eventually("both are archived", || is_archived(&server, 2));
+    assert_eq!(world.objects(), 3, "two objects with bytes, and checksums of one");
+    let on_disk = |server: &Server| status(server)["disks"][0]["status"]["written_bytes"].clone();
+    assert_eq!(on_disk(&server), 0, "they are in memory alone");
+
+    world.volume.disks[1].kill();
+    world.volume.disks[1].start();
+    let other = Mount::plain(&server, &["hard"]);
+    assert!(fs::read(other.path("small")).unwrap() == small);
+    assert!(fs::read(other.path("large")).unwrap() == large);
+    assert!(on_disk(&server).as_u64().unwrap() >= 9 << 20, "it was written to a disk");
+    let told = status(&server);
+    assert!(told["lost"].as_array().unwrap().is_empty(), "{told}");
+
+    world.store.kill().unwrap();
+    fs::write(mount.path("small"), pattern(3, 5000)).unwrap();
+    eventually("the memory disk is there", || status(&server)["disks"][1]["state"] == "up");
+    fs::write(mount.path("new"), pattern(4, 5000)).unwrap();
+    eventually("the store does not answer", || {
+        status(&server)["archive"]["trouble"].as_str().is_some_and(|text| text.contains("answer"))
+    });
+    drop(mount);
+    world.volume.disks[1].kill();
+    world.volume.disks[1].start();
+    let third = Mount::plain(&server, &["hard"]);
+    let lost = fs::read(third.path("new")).unwrap_err().raw_os_error();
+    assert_eq!(lost, Some(rustix::io::Errno::NOTRECOVERABLE.raw_os_error()));
+    let small = fs::read(third.path("small")).map_err(|error| error.raw_os_error());
+    assert!(
+        small.is_err() || small.is_ok_and(|bytes| bytes == pattern(3, 5000)),
+        "it is the last version, or lost"
+    );
+
+    world.store.begin().unwrap();
+    fs::remove_file(third.path("large")).unwrap();
+    fs::remove_file(third.path("small")).unwrap();
+    fs::remove_file(third.path("new")).unwrap();
+    eventually("nothing is archived", || is_archived(&server, 0));
+    assert_eq!(world.objects(), 0);
+}
+
+/// The metadata server is killed while the store does not answer a put; the next server puts the
+/// version, and nothing else stays in the store.
+#[test]
+fn a_put_goes_on_after_a_kill() {
+    let mut world = World::new();
+    let mut server = world.serve(Versitygw::SECRET);
+    let mount = Mount::new(&server, &[&world.rules(), "class=kept"]);
+    world.store.kill().unwrap();
+    fs::write(mount.path("file"), pattern(1, (9 << 20) + 5)).unwrap();
+    eventually("a put has begun", || status(&server)["archive"]["unneeded"] == 1);
+    server.kill();
+    world.store.begin().unwrap();
+    server.restart();
+    eventually("it is archived", || is_archived(&server, 1));
+    fs::write(mount.path("file"), pattern(2, 5000)).unwrap();
+    eventually("the next version is", || is_archived(&server, 1) && world.objects() == 1);
+
+    // What no record names is found, and deleted by a repair; what is missing is found.
+    drop(mount);
+    server.kill();
+    let volume = fs::read_dir(world.store.bucket().join("office")).unwrap().next().unwrap();
+    let volume = volume.unwrap().path();
+    let own = fs::read_dir(&volume).unwrap().next().unwrap().unwrap().path();
+    let foreign = volume.join("00000000000000ff/0000000000000007");
+    fs::create_dir_all(&foreign).unwrap();
+    fs::write(foreign.join("00000000"), "nobody's").unwrap();
+    let check = |option: &str| {
+        let mut check = larder();
+        check.args(["volume", "check", option]).args(world.options(Versitygw::SECRET));
+        let done = check.output().unwrap();
+        (done.status.code(), String::from_utf8(done.stdout).unwrap())
+    };
+    let says = "the archive has version 7 of file 255, which nobody needs";
+    let (code, told) = check("-n");
+    assert!(code == Some(4) && told.contains(says), "{told}");
+    let (code, told) = check("--repair");
+    assert!(code == Some(1) && told.contains(says) && world.objects() == 1, "{told}");
+    assert_eq!(check("-n").0, Some(0));
+    fs::remove_dir_all(own).unwrap();
+    let (code, told) = check("-n");
+    assert!(code == Some(4) && told.contains("the archive lacks version"), "{told}");
+}
+
+/// A store that refuses the keys needs somebody, and says why; with the right ones what is due is
+/// archived.
+#[test]
+fn wrong_keys_of_an_archive_are_told() {
+    let world = World::new();
+    let mut server = world.serve("not-this-one");
+    let mount = Mount::new(&server, &[&world.rules(), "class=kept"]);
+    fs::write(mount.path("file"), pattern(1, 5000)).unwrap();
+    eventually("somebody is needed", || status(&server)["archive"]["needs_somebody"] == true);
+    let told = status(&server)["archive"].clone();
+    assert!(told["trouble"].as_str().unwrap().contains("check the credentials"), "{told}");
+    server.kill();
+    let (wrong, right) = (world.credentials("not-this-one"), world.credentials(Versitygw::SECRET));
+    server.restart_with(&wrong, &right);
+    eventually("it is archived", || is_archived(&server, 1));
+}
+
+/// A mount whose class has level archive is refused in one line if its volume has none, and the
+/// options of an archive are read before anything is served.
+#[test]
+fn a_class_with_an_archive_needs_one() {
+    let mut volume = Volume::with_memory_disk();
+    volume.disks.iter_mut().for_each(Disk::start);
+    let rules = volume.dir.path().join("rules.toml");
+    fs::write(&rules, CLASSES).unwrap();
+    let server = Server::meta(&["--engine", &volume.engine()]);
+    let mount = Mount::unmounted(&server, &[&format!("rules={}", rules.display()), "class=kept"]);
+    let refused = refusal(&mut mount.command());
+    assert!(refused.contains("class kept: the volume has no level archive"), "{refused}");
+    let mut wrong = larder();
+    wrong.args(["meta", "--engine", &volume.engine(), "--archive", "backup"]);
+    let refused = refusal(&mut wrong);
+    assert!(refused.contains("write s3://BUCKET"), "{refused}");
+}
