@@ -11,6 +11,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::archive::{Store, Version};
 use crate::committer::{Event, ToArchive};
+use crate::destaging::is_due;
 use crate::disks::Disks;
 use crate::live::archiving::{Part, Unread, Work};
 use crate::resilvering::tell;
@@ -43,40 +44,19 @@ async fn drive(
     clock: Arc<dyn Clock>,
     mut first: watch::Receiver<Option<std::time::Instant>>,
 ) {
-    loop {
-        let at = *first.borrow_and_update();
-        match at {
-            Some(at) if at <= clock.instant() => {
-                let (waiter, next) = oneshot::channel();
-                if !tell(&worker.queue, Event::Archive(ToArchive::Next(waiter))).await {
-                    return;
-                }
-                match next.await {
-                    Ok(Some(work)) => {
-                        let worker = worker.clone();
-                        tokio::spawn(async move { worker.carry_out(work).await });
-                    }
-                    Ok(None) => {}
-                    // The committer changes nothing any more.
-                    Err(_) => return,
-                }
+    while is_due(&*clock, &mut first).await {
+        let (waiter, next) = oneshot::channel();
+        if !tell(&worker.queue, Event::Archive(ToArchive::Next(waiter))).await {
+            return;
+        }
+        match next.await {
+            Ok(Some(work)) => {
+                let worker = worker.clone();
+                tokio::spawn(async move { worker.carry_out(work).await });
             }
-            at => {
-                let passed = async {
-                    match at {
-                        Some(at) => clock.sleep_until(at).await,
-                        None => std::future::pending().await,
-                    }
-                };
-                tokio::select! {
-                    changed = first.changed() => {
-                        if changed.is_err() {
-                            return;
-                        }
-                    }
-                    () = passed => {}
-                }
-            }
+            Ok(None) => {}
+            // The committer changes nothing any more.
+            Err(_) => return,
         }
     }
 }

@@ -17,33 +17,39 @@ pub(crate) async fn drive(
     mut first: watch::Receiver<Option<Instant>>,
     queue: mpsc::WeakSender<Event>,
 ) {
+    while is_due(&*clock, &mut first).await {
+        let (waiter, done) = oneshot::channel();
+        if !tell(&queue, Event::Due(waiter)).await {
+            return;
+        }
+        // If the committer is gone, the next round ends.
+        let _ = done.await;
+    }
+}
+
+/// Waits until `first` has come, which the committer publishes. `false`: the committer has ended.
+pub(crate) async fn is_due(
+    clock: &dyn Clock,
+    first: &mut watch::Receiver<Option<Instant>>,
+) -> bool {
     loop {
-        let due = *first.borrow_and_update();
-        match due {
-            Some(due) if due <= clock.instant() => {
-                let (waiter, done) = oneshot::channel();
-                if !tell(&queue, Event::Due(waiter)).await {
-                    return;
-                }
-                // If the committer is gone, the next round ends.
-                let _ = done.await;
+        let at = *first.borrow_and_update();
+        if at.is_some_and(|at| at <= clock.instant()) {
+            return true;
+        }
+        let passed = async {
+            match at {
+                Some(at) => clock.sleep_until(at).await,
+                None => std::future::pending().await,
             }
-            due => {
-                let passed = async {
-                    match due {
-                        Some(due) => clock.sleep_until(due).await,
-                        None => std::future::pending().await,
-                    }
-                };
-                tokio::select! {
-                    changed = first.changed() => {
-                        if changed.is_err() {
-                            return;
-                        }
-                    }
-                    () = passed => {}
+        };
+        tokio::select! {
+            changed = first.changed() => {
+                if changed.is_err() {
+                    return false;
                 }
             }
+            () = passed => {}
         }
     }
 }
