@@ -55,6 +55,8 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// descriptor: the kernel sends the release only after close(2) has returned. If it was not the
 /// last descriptor, refusing the lock takes this long.
 const RELEASE_WAIT_MAX: Duration = Duration::from_millis(100);
+/// How long a lock waits for the end of one whose file is being released: the server is asked.
+const UNLOCK_WAIT_MAX: Duration = Duration::from_secs(2);
 
 /// For how long the locks of a process that died are requested again: the server may learn of its
 /// death later than we do.
@@ -241,19 +243,22 @@ impl Core {
     }
 
     /// The holder of a conflicting lock may have closed its file, and the release may not have
-    /// arrived yet: a flock(2) lock ends with the last descriptor.
+    /// arrived yet, or not have ended the lock at the server: a flock(2) lock ends with the last
+    /// descriptor.
     async fn await_release_of(&self, locks: &Arc<FileLocks>, lock: &Lock) {
+        let changed = locks.changed.notified();
         let holders = {
             let table = locks.table();
             let other = table.conflict(lock).and_then(|other| table.holder(other.owner).cloned());
             other.map(|other| other.opens).unwrap_or_default()
         };
         let opens: Vec<_> = holders.iter().filter_map(|open| self.open_file(*open).ok()).collect();
-        if !opens.is_empty() && opens.iter().all(|open| open.is_flushed()) {
-            let changed = locks.changed.notified();
-            // If it does not come in time, the descriptor was duplicated.
-            let _ = self.clock.timeout(RELEASE_WAIT_MAX, changed).await;
+        if holders.is_empty() || !opens.iter().all(|open| open.is_flushed()) {
+            return;
         }
+        // If it does not come in time, the descriptor was duplicated.
+        let wait = if opens.is_empty() { UNLOCK_WAIT_MAX } else { RELEASE_WAIT_MAX };
+        let _ = self.clock.timeout(wait, changed).await;
     }
 
     async fn try_lock(
