@@ -16,13 +16,14 @@ use std::sync::Arc;
 use larder_io::DiskFile;
 
 use crate::file::CachedFile;
-use crate::kept_record::{KeptBytes, KeptRecord, kept_key};
+use crate::kept_record::{KeptBytes, KeptRecord, kept_key, places};
 use crate::pool::data_dir;
 use crate::store::{SYNC_EACH_MAX, Store};
 use crate::{FileNo, lock};
 
 /// Most bytes of one record.
 pub(crate) const OF_A_FILE_MAX: u64 = 64 << 10;
+
 impl CachedFile {
     /// The record with the bytes that it is about; `None` if they are too many, or cannot be read.
     /// The caller has the file's state.
@@ -35,11 +36,8 @@ impl CachedFile {
         // First: what is written meanwhile is newer.
         let mtime_ns = file.stamp().ok()?.mtime_ns;
         let mut bytes = vec![0; len];
-        let mut rest = &mut bytes[..];
-        for range in &kept.ranges {
-            let (piece, behind) = rest.split_at_mut(to_index(range.end - range.start));
-            file.read_exact_at(piece, range.start).ok()?;
-            rest = behind;
+        for (place, offset) in places(&kept.ranges) {
+            file.read_exact_at(&mut bytes[place], offset).ok()?;
         }
         let bytes = Some(KeptBytes { mtime_ns, bytes });
         Some(KeptRecord { bytes, ..kept.clone() })
@@ -107,8 +105,4 @@ impl Store {
             lock(&self.kept_bytes).set(*no, bytes);
         }
     }
-}
-
-fn to_index(len: u64) -> usize {
-    usize::try_from(len).expect("what is in memory is short")
 }

@@ -31,6 +31,16 @@ pub(crate) struct KeptBytes {
     pub(crate) bytes: Vec<u8>,
 }
 
+/// Where the bytes of each range lie in [`KeptBytes`], with the offset of the range in the file.
+pub(crate) fn places(ranges: &[Range<u64>]) -> impl Iterator<Item = (Range<usize>, u64)> {
+    let mut at = 0;
+    ranges.iter().map(move |range| {
+        let len = usize::try_from(range.end - range.start).expect("what is in memory is short");
+        at += len;
+        (at - len..at, range.start)
+    })
+}
+
 /// Whether local changes are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Keeping {

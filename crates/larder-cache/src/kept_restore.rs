@@ -5,7 +5,7 @@ use std::io;
 use larder_io::{Disk, OpenMode};
 
 use crate::FileNo;
-use crate::kept_record::{KeptBytes, KeptRecord};
+use crate::kept_record::{KeptBytes, KeptRecord, places};
 use crate::pool::{data_dir, data_path};
 
 /// Writes what a record has in it into the local file, which may be as it was at any time, or may
@@ -25,15 +25,8 @@ pub(crate) fn write_out(disk: &dyn Disk, no: FileNo, kept: &KeptRecord) -> io::R
     };
     let end = kept.ranges.last().map_or(0, |range| range.end);
     file.set_len(kept.local.size.max(end))?;
-    let mut rest = &bytes[..];
-    for range in &kept.ranges {
-        let (piece, behind) = rest.split_at(to_index(range.end - range.start));
-        file.write_at(piece, range.start)?;
-        rest = behind;
+    for (place, offset) in places(&kept.ranges) {
+        file.write_at(&bytes[place], offset)?;
     }
     file.set_modified(*mtime_ns)
-}
-
-fn to_index(len: u64) -> usize {
-    usize::try_from(len).expect("what is in memory is short")
 }

@@ -256,7 +256,7 @@ impl Core {
         if holders.is_empty() || !opens.iter().all(|open| open.is_flushed()) {
             return;
         }
-        // If it does not come in time, the descriptor was duplicated.
+        // If a release does not come in time, the descriptor was duplicated.
         let wait = if opens.is_empty() { UNLOCK_WAIT_MAX } else { RELEASE_WAIT_MAX };
         let _ = self.clock.timeout(wait, changed).await;
     }
