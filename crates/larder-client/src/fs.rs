@@ -54,7 +54,7 @@ impl FileSystem for Client {
     ) -> Answer<(Fresh, Change)> {
         let cred = self.core.caller(cred);
         self.later(|core| async move {
-            Ok((core.setattr(&cred, ino, open, set).await?, Change::default()))
+            Ok((core.setattr_for_kernel(&cred, ino, open, set).await?, Change::default()))
         })
     }
 

@@ -48,7 +48,15 @@ impl Core {
             // holds.
             core.tell_what_is_left(&node);
             core.told(&node).await;
-            core.choose_away(node, cred, flags, token).await
+            let opened = core.clone().choose_away(node.clone(), cred, flags, token).await?;
+            if flags.truncate {
+                // Last: if the open fails, the kernel keeps the size that it believes in. It holds
+                // no lock meanwhile, so another process's write may count after it.
+                let others = core.open_files.of(ino);
+                let is_sole = others.iter().all(|(id, open)| *id == opened.id || !open.flags.write);
+                node.state().opens_mut().emptied_by_open(is_sole);
+            }
+            Ok(opened)
         })
     }
 

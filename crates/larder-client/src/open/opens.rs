@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use larder_cache::{BackingFile, CachedFile};
 
+use super::believed_end::{BelievedEnd, Event};
 use super::mode::{Case, Mode};
 use crate::journal::Version;
 use crate::write::LocalEnd;
@@ -31,8 +32,8 @@ pub(crate) struct Opens {
     pages: Option<Version>,
     /// How often the kernel was to drop something of the node.
     tellings: u64,
-    /// The kernel believes the file to end here at most; `None` if that is not known.
-    believed_end: Option<u64>,
+    /// Where the kernel believes the file to end, unless it writes the file by itself.
+    believed_end: BelievedEnd,
     /// What an earlier process may have left in the kernel was dealt with.
     taken_over: bool,
     /// Directories: programs repeatedly sync files of it while they write them.
@@ -132,6 +133,11 @@ impl Opens {
         let count = self.count(mode);
         assert!(*count > 0, "an open file that is gone was counted in its mode");
         *count -= 1;
+        let is_last_writer = mode == Mode::Bypass && !self.bypassing();
+        if is_last_writer {
+            let written = self.local_end().map(|end| end.size);
+            self.believe(Event::WroteItself(written));
+        }
         if self.passthrough + self.bypass == 0 {
             self.collected = None;
             self.syncs = 0;
@@ -144,7 +150,6 @@ impl Opens {
             self.backing_shows = None;
             self.stray = false;
         }
-        let is_last_writer = mode == Mode::Bypass && !self.bypassing();
         self.ending_bypass += u32::from(is_last_writer);
         is_last_writer
     }
@@ -162,8 +167,6 @@ impl Opens {
         *self.count(mode) += 1;
         if mode == Mode::Bypass {
             self.pages = None;
-            // It counts what it writes by itself.
-            self.believed_end = None;
         }
     }
 
@@ -240,18 +243,37 @@ impl Opens {
 
     /// The kernel has never heard of the node.
     pub(crate) fn begin_unknown(&mut self) {
-        self.believed_end = Some(0);
+        self.believe(Event::Unheard);
     }
 
     /// The kernel hears, or sees a caller's write to, that the file ends at `end`. It may not
     /// believe it if another end was on its way at the same time.
     pub(crate) fn raise_believed_end(&mut self, end: u64) {
-        self.believed_end = self.believed_end.map(|believed| believed.max(end));
+        self.believe(Event::Told(end));
+    }
+
+    /// The kernel is answered that a process of this machine has set the size: it believes that.
+    pub(crate) fn set_believed_end(&mut self, end: u64) {
+        self.believe(Event::Set(end));
+    }
+
+    /// The kernel is answered that an open has emptied the file; the `sole` one that may write it,
+    /// or others may just be writing.
+    pub(crate) fn emptied_by_open(&mut self, sole: bool) {
+        if sole {
+            self.believe(Event::Set(0));
+        } else if self.bypassing() {
+            self.believe(Event::Confused);
+        }
+    }
+
+    fn believe(&mut self, event: Event) {
+        self.believed_end = self.believed_end.apply(event);
     }
 
     /// Whether the kernel may believe that the file goes on behind `end`.
     pub(crate) fn may_believe_beyond(&self, end: u64) -> bool {
-        self.believed_end.is_none_or(|believed| believed > end)
+        self.bypassing() || self.believed_end.may_be_beyond(end)
     }
 
     /// Deals with what an earlier process may have left in the kernel. Returns whether that was
@@ -427,6 +449,29 @@ mod tests {
         assert!(!opens.is_synced_inside());
         opens.synced_inside();
         assert!(opens.is_synced_inside());
+    }
+
+    /// The kernel holds no lock while an open empties a file: what other processes write meanwhile
+    /// may count after that, and what it writes by itself for them is not seen.
+    #[test]
+    fn an_open_that_empties_a_file_among_writers_leaves_the_bound() {
+        for (sole, bypassing, beyond) in
+            [(true, false, false), (true, true, true), (false, false, true), (false, true, true)]
+        {
+            let mut opens = Opens::default();
+            opens.begin_unknown();
+            assert!(!opens.may_believe_beyond(0));
+            opens.raise_believed_end(5);
+            if bypassing {
+                opens.count_passing(Mode::Bypass);
+            }
+            opens.emptied_by_open(sole);
+            assert_eq!(opens.may_believe_beyond(0), beyond, "{sole} {bypassing}");
+            let is_lost = !sole && bypassing;
+            assert_eq!(opens.may_believe_beyond(5), bypassing, "{sole} {bypassing}");
+            opens.bypass = 0;
+            assert_eq!(opens.may_believe_beyond(5), is_lost, "{sole} {bypassing}");
+        }
     }
 
     /// Until a release has looked for what the kernel wrote, the cache does not drop the old

@@ -14,6 +14,22 @@ use crate::names::on_handle;
 use crate::node::{Node, replacing};
 
 impl Core {
+    /// Sets attributes for the front door, which takes a new size from the answer. No other write
+    /// or truncation of the file is under way there: the kernel holds the inode's lock.
+    pub(crate) async fn setattr_for_kernel(
+        self: &Arc<Self>,
+        cred: &Cred,
+        ino: Ino,
+        open: Option<OpenId>,
+        set: SetAttr,
+    ) -> Result<Fresh> {
+        let fresh = self.setattr(cred, ino, open, set).await?;
+        if set.size.is_some() {
+            self.node(ino)?.state().opens_mut().set_believed_end(fresh.attr.size);
+        }
+        Ok(fresh)
+    }
+
     /// Sets attributes. What is set at the server is set after unsent data was sent, so that a time
     /// that is set stays.
     pub(crate) async fn setattr(

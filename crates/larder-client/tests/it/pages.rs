@@ -4,10 +4,16 @@ use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::sync::{Arc, Mutex};
 
-use larder_client::{Options, Start};
-use larder_vfs::{DataPath, Error, FileSystem, Ino, Kernel, SetAttr, Told};
+use larder_client::{Client, Options, Start};
+use larder_io::RealClock;
+use larder_vfs::{
+    DataPath, Error, FileSystem, Ino, Kernel, MemRemote, OpenFlags, OpenId, Remote, SetAttr,
+    Stability, Told,
+};
+use rustix::io::pwrite;
 use tokio::sync::{Notify, oneshot};
 
+use crate::passthrough::{another_client_at, with_kernel};
 use crate::rig::{PATIENCE, READ, Rig, WRITE, root};
 
 /// A kernel without passthrough that remembers of which files it was told to drop pages.
@@ -58,6 +64,7 @@ async fn pages_of_an_open_file_go_with_each_change_by_another_client() {
 /// A kernel that takes its time.
 #[derive(Default)]
 struct SlowKernel {
+    passthrough: bool,
     /// What it was told to drop and has not dropped yet, with the tasks that wait for that.
     queue: Mutex<HashMap<Ino, Vec<oneshot::Sender<()>>>>,
     /// A task waits.
@@ -73,7 +80,7 @@ impl SlowKernel {
 
 impl Kernel for SlowKernel {
     fn passthrough(&self) -> bool {
-        false
+        self.passthrough
     }
 
     fn invalidate(&self, ino: Ino, _: bool) {
@@ -245,4 +252,84 @@ async fn a_short_answer_that_the_kernel_would_not_listen_to_is_not_given() {
     assert_eq!(read(60_000).await, Ok(1));
     rig.client.release(ino, opened.id).wait().await.unwrap();
     there.close().await.unwrap();
+}
+
+/// What this mount did to a file that ends at 4 since then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Done {
+    /// Its kernel wrote the file by itself.
+    WroteItself,
+    /// A process wrote it by requests.
+    Wrote,
+    /// A process cut the file.
+    Cut,
+    /// A process opened the file with `O_TRUNC` and wrote it.
+    Emptied,
+}
+
+/// Opens a file of the root directory, which is made if it is not there.
+async fn open_at(client: &Client, name: &str, flags: OpenFlags) -> (Ino, OpenId, DataPath) {
+    let set = SetAttr { mode: Some(0o644), ..SetAttr::default() };
+    let opened = client.create(&root(), Ino::ROOT, OsStr::new(name), set, flags).wait().await;
+    let (entry, opened) = opened.unwrap();
+    (entry.ino, opened.id, opened.path)
+}
+
+async fn close(client: &Client, (ino, id): (Ino, OpenId)) {
+    client.flush(&root(), ino, id, None).wait().await.unwrap();
+    client.release(ino, id).wait().await.unwrap();
+}
+
+async fn write(client: &Client, (ino, id): (Ino, OpenId), bytes: &[u8]) {
+    let written = client.write(&root(), ino, Some(id), 0, bytes, Stability::Unstable);
+    assert_eq!(written.wait().await.unwrap().len as usize, bytes.len());
+}
+
+/// A link by another client cuts nothing off: its readers here get what they ask for up to the
+/// file's end, although the kernel is just to be told of another version. The kernel believes in no
+/// later end, whoever made the file as long as it is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_link_by_another_client_fails_no_read_up_to_the_end() {
+    const ANEW: OpenFlags = OpenFlags { truncate: true, ..WRITE };
+    for done in [Done::WroteItself, Done::Wrote, Done::Cut, Done::Emptied] {
+        let (server, dir) = (Arc::new(MemRemote::new()), tempfile::tempdir().unwrap());
+        let passthrough = done == Done::WroteItself;
+        let kernel = Arc::new(SlowKernel { passthrough, ..SlowKernel::default() });
+        let options = Options { file_ttl: Default::default(), ..Options::default() };
+        let start = (Start::NewMount, options);
+        let clock = Arc::new(RealClock);
+        let (client, _cache) =
+            with_kernel(dir.path(), server.clone(), start, clock, kernel.clone()).await;
+        let (ino, id, path) = open_at(&client, "file", ANEW).await;
+        match (done, path) {
+            (Done::WroteItself, DataPath::Passthrough(local)) => {
+                assert_eq!(pwrite(&*local, b"four", 0), Ok(4));
+            }
+            (Done::WroteItself, _) => panic!("not by the kernel"),
+            (Done::Wrote, _) => write(&client, (ino, id), b"four").await,
+            (Done::Cut | Done::Emptied, _) => write(&client, (ino, id), b"four and more").await,
+        }
+        close(&client, (ino, id)).await;
+        if done == Done::Cut {
+            let set = SetAttr { size: Some(4), ..SetAttr::default() };
+            client.setattr(&root(), ino, None, set).wait().await.unwrap();
+        }
+        if done == Done::Emptied {
+            let opened = client.open(&root(), ino, ANEW).wait().await.unwrap();
+            write(&client, (ino, opened.id), b"four").await;
+            close(&client, (ino, opened.id)).await;
+        }
+        let opened = client.open(&root(), ino, WRITE).wait().await.unwrap();
+        assert!(matches!(opened.path, DataPath::Cached { .. }), "{done:?}: not by pages");
+        let (other, handle) = another_client_at(&server, "file").await;
+        let top = other.root().await.unwrap().handle;
+        other.link(&root(), &handle, &top, OsStr::new("second")).await.unwrap();
+        let attr = client.getattr(&root(), ino).wait().await.unwrap().attr;
+        assert_eq!((attr.nlink, attr.size), (2, 4), "{done:?}");
+        assert!(kernel.told(ino).is_some(), "{done:?}: it is about to be told");
+        let read = client.read(&root(), ino, Some(opened.id), 0, 4096).wait().await;
+        assert_eq!(read.as_deref(), Ok(&b"four"[..]), "{done:?}");
+        kernel.drop_now();
+        close(&client, (ino, opened.id)).await;
+    }
 }

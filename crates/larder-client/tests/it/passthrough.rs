@@ -59,14 +59,23 @@ async fn with_clock(
     start: Start,
     clock: Arc<dyn Clock>,
 ) -> (Client, Cache) {
+    with_kernel(dir, server, (start, Options::default()), clock, Arc::new(Passthrough)).await
+}
+
+pub(crate) async fn with_kernel(
+    dir: &Path,
+    server: Arc<MemRemote>,
+    (start, options): (Start, Options),
+    clock: Arc<dyn Clock>,
+    kernel: Arc<dyn Kernel>,
+) -> (Client, Cache) {
     let boot = Some(BootId(1));
     let config = Config { checkpoint_interval: None, boot, ..Config::new(b"volume") };
     let cache = Cache::open(Arc::new(RealDisk::open(dir).unwrap()), clock.clone(), config).unwrap();
     let remote: Arc<dyn Remote> = server;
-    let options = Options::default();
     let session = next_session();
     let client = Client::new(remote, cache.clone(), clock, options, session, start).await.unwrap();
-    client.attach(Arc::new(Passthrough));
+    client.attach(kernel);
     (client, cache)
 }
 
