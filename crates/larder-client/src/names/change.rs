@@ -158,6 +158,9 @@ impl Core {
         });
         let answer = self.resolve_link(cred, &node, (&dir, name), answer).await;
         changing.answered(&answer);
+        if answer.is_ok() {
+            self.put_name(&dir, name, Some(ino));
+        }
         self.end_names_change(&dir, answer.as_ref().ok().map(|(_, change)| *change));
         self.distrust_if_refused(&[&node, &dir], (&dir, name), &answer);
         let (attr, _) = answer?;

@@ -50,13 +50,18 @@ impl Core {
         let answer = self.resolve_make(cred, dir, name, (&new, set), answer).await;
         changing.answered(&answer);
         self.distrust_if_refused(&[dir], (dir, name), &answer);
+        let child = answer.as_ref().ok().map(|made| {
+            let child = self.learn_made(made, (asked, moment), (dir.ino, name.to_owned()));
+            self.put_name(dir, name, Some(child.ino));
+            child
+        });
         self.end_names_change(dir, answer.as_ref().ok().map(|made| made.dir));
         let made = answer?;
+        let child = child.expect("what was made is known");
         if made.created {
             self.times.see_step(&made.dir);
         }
         dir.state().set_searched(cred, asked);
-        let child = self.learn_made(&made, (asked, moment), (dir.ino, name.to_owned()));
         if is_directory && made.created {
             self.know_empty(&child, &made.found);
         }
@@ -83,7 +88,9 @@ impl Core {
     }
 
     /// Ends our change of a directory: the cached listing is no longer what the server would
-    /// return. What became of the names is to be put on record next, or unlisted.
+    /// return. The names must be on record as they are now, or unsettled: this puts the version
+    /// after the change on record, and a process that continues from there believes all names of
+    /// it. The names are to be put on record once more, since the epoch may have ended.
     pub(super) fn end_names_change(&self, dir: &Node, change: Option<Change>) {
         // A request that the kernel sends again, and that the journal of names has from the process
         // that died: no other client is behind it.
@@ -123,6 +130,9 @@ impl Core {
         let answer = Core::resolve_remove(cred, answer);
         changing.answered(&answer);
         self.distrust_if_refused(&[dir], (dir, name), &answer);
+        if answer.is_ok() {
+            self.put_name(dir, name, None);
+        }
         self.end_names_change(dir, answer.as_ref().ok().copied());
         answer?;
         self.put_name(dir, name, None);
@@ -161,6 +171,12 @@ impl Core {
         changing.iter_mut().for_each(|one| one.answered(&answer));
         self.distrust_if_refused(&[from.0, to.0], (from.0, from.1), &answer);
         let changes = answer.as_ref().ok().copied();
+        // A process that was asked before this one, and died, may have put both names on record.
+        let is_on_record = child.is_none() && self.is_away() && self.name(to.0, to.1).is_some();
+        if changes.is_some() && !is_on_record {
+            self.unsettle_name(from.0, from.1);
+            self.unsettle_name(to.0, to.1);
+        }
         self.end_names_change(from.0, changes.map(|(change, _)| change));
         if !same_dir {
             self.end_names_change(to.0, changes.map(|(_, change)| change));
@@ -168,8 +184,7 @@ impl Core {
         answer?;
         let child = child.map(|child| (child, true));
         let moved = child.or_else(|| Some((self.doubtful(from.0, from.1)?, false)));
-        if moved.is_none() && self.is_away() && self.name(to.0, to.1).is_some() {
-            // The process that was asked first has both names on record.
+        if moved.is_none() && is_on_record {
             return Ok(());
         }
         if moved.as_ref().is_some_and(|(child, _)| has_one_name(child)) {

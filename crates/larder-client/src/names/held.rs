@@ -32,6 +32,16 @@ impl Core {
         }
     }
 
+    /// Our change of a name is made, and what the name stands for now is to be put on record later:
+    /// until then no lookup is answered from the record ([`Core::doubtful`]), not even one of the
+    /// next process.
+    pub(super) fn unsettle_name(&self, dir: &Node, name: &OsStr) {
+        if let Some(held) = self.name(dir, name) {
+            let record = Name { epoch: held.epoch.wrapping_sub(1), ..held }.encode();
+            self.cache.put_name(dir.no(), name_bytes(name), &record);
+        }
+    }
+
     /// The node that a name stands for, as far as we know.
     pub(crate) fn child(&self, dir: &Node, name: &OsStr) -> Option<Arc<Node>> {
         let child = self.name(dir, name)?.child.and_then(|ino| self.table.get(ino));

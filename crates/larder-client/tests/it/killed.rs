@@ -1,9 +1,10 @@
 //! The process dies; another one continues the mount, or makes a new one.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 
 use larder_client::{Options, Start};
-use larder_vfs::{Error, FileSystem, Ino, OpenId, Remote};
+use larder_vfs::{Error, FileSystem, Ino, New, OpenId, Remote, SetAttr};
 
 use crate::rig::{Open, PATIENCE, READ, Random, Rig, WRITE, pattern, root};
 
@@ -343,6 +344,65 @@ async fn kill_at_every_change_of_a_write_back_shows_nothing_wrong() {
         }
         assert!(points > 5, "{points}");
     }
+}
+
+/// A kill at every change of the cache's disk while a name is changed: whatever was on record by
+/// then, the next process finds under each name what the server has. What the name stood for before
+/// the change is on record, too, and so is the directory's version after it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn kill_at_every_change_of_a_name_shows_no_name_as_it_was() {
+    for change in ["create", "symlink", "remove", "rename", "replace", "link"] {
+        let rig = Rig::recording(Options::default()).await;
+        for name in ["one", "two"] {
+            rig.put(name, name.as_bytes()).await;
+        }
+        let two = rig.find("two").await.unwrap();
+        // What a rename replaces has a further name: it is not gone.
+        rig.client.link(&root(), two, Ino::ROOT, "three".as_ref()).wait().await.unwrap();
+        for name in ["one", "two", "three", "new"] {
+            assert_eq!(rig.find(name).await.is_some(), name != "new");
+        }
+        rig.checkpoint();
+        let (first, new) = (rig.disk.logged(), OsStr::new("new"));
+        match change {
+            "create" => rig.put("new", b"new").await,
+            "symlink" => {
+                let link = New::Symlink("one".into());
+                let made = rig.client.make(&root(), Ino::ROOT, new, link, SetAttr::default());
+                made.wait().await.unwrap();
+            }
+            "remove" => rig.remove("two").await.unwrap(),
+            "rename" => rig.rename("two", "new").await.unwrap(),
+            "replace" => rig.rename("one", "two").await.unwrap(),
+            _ => drop(rig.client.link(&root(), two, Ino::ROOT, new).wait().await.unwrap()),
+        }
+        let expected = seen(&rig.foreigner().await).await;
+        let mut points = 0;
+        for point in rig.disk.crash_points().filter(|point| point.logged() >= first) {
+            for start in [Start::Resume, Start::NewMount] {
+                let image = point.image(larder_io::Image::Written);
+                let next = rig.on_image(image, rig.server.another_client(), start).await;
+                // For this long a process that goes on with the mount trusts what it has.
+                next.advance(60);
+                let at = point.logged() - first;
+                assert_eq!(seen(&next).await, expected, "{change}, {start:?}, change {at}");
+            }
+            points += 1;
+        }
+        assert!(points > 3, "{change}: {points}");
+    }
+}
+
+/// The inode number at the server of what each name stands for.
+async fn seen(rig: &Rig) -> Vec<Option<u64>> {
+    let mut seen = Vec::new();
+    for name in ["one", "two", "three", "new"] {
+        seen.push(match rig.find(name).await {
+            Some(_) => Some(rig.stat(name).await.attr.fileid),
+            None => None,
+        });
+    }
+    seen
 }
 
 /// Closes a descriptor, or truncates the file first. Returns the resulting content.
