@@ -80,6 +80,8 @@ pub struct Destaging {
     /// Bytes that were moved before they were due, because the memory disks' machines lacked
     /// memory.
     pub yielded_bytes: u64,
+    /// How many of these are on other memory disks.
+    pub yielded_to_memory_bytes: u64,
     /// Whether the other disks had no room lately for what was due, or leaves a disk.
     pub is_short: bool,
 }

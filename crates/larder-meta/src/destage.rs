@@ -179,6 +179,17 @@ impl Destage {
         of_set.map(|(one, _)| one.bytes()).sum()
     }
 
+    /// How many bytes are moved to a set now.
+    pub(crate) fn bytes_to(&self, set: DiskId) -> u64 {
+        self.moving.values().map(|(one, _)| one.bytes_to(set)).sum()
+    }
+
+    /// The files that are moved to a set now.
+    pub(crate) fn files_to(&self, set: DiskId) -> impl Iterator<Item = FileId> {
+        let to_set = self.moving.values().filter(move |(one, _)| one.bytes_to(set) > 0);
+        to_set.map(|(one, _)| one.file())
+    }
+
     /// The move of a file has ended. `is_done`: its bytes are on other disks. Returns whether they
     /// were due.
     pub(crate) fn ended(&mut self, file: FileId, is_done: bool, now: Instant) -> bool {
@@ -196,6 +207,7 @@ impl Destage {
         let files = self.due.len() + self.moving.len();
         let late_max = Duration::from_millis(self.late_ms);
         let (moved_bytes, is_short) = (self.moved_bytes, self.is_short(now));
-        Destaging { files, moved_bytes, late_max, is_short, yielded_bytes: 0 }
+        let (yielded_bytes, yielded_to_memory_bytes) = (0, 0);
+        Destaging { files, moved_bytes, late_max, is_short, yielded_bytes, yielded_to_memory_bytes }
     }
 }

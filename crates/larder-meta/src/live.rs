@@ -195,7 +195,7 @@ impl Live {
         let (sessions, resilvering) = (self.sessions.len(), self.resilver.progress(now));
         let mut destaging = self.destage.activity(now);
         destaging.files = destaging.files.saturating_sub(self.leaving.files());
-        destaging.yielded_bytes = self.yielding.moved_bytes();
+        (destaging.yielded_bytes, destaging.yielded_to_memory_bytes) = self.yielding.moved_bytes();
         let (leaving, instead) = (self.leaving.progress(now), self.noticed.shown());
         let archiving = self.archive.activity(now);
         Activity {

@@ -28,3 +28,4 @@ mod sessions;
 mod several;
 mod stores;
 mod yielding;
+mod yielding_to_memory;

@@ -179,6 +179,7 @@ impl Asked {
             late_max_ms: u64::try_from(activity.destaging.late_max.as_millis()).unwrap_or(u64::MAX),
             is_short_of_room: activity.destaging.is_short,
             yielded_bytes: activity.destaging.yielded_bytes,
+            yielded_to_memory_bytes: activity.destaging.yielded_to_memory_bytes,
             instead_bytes: activity.instead.bytes,
             is_short_of_memory: activity.instead.is_short,
             archive: ArchiveStatus::of(&activity.archiving).map(Box::new),

@@ -156,8 +156,9 @@ pub(crate) fn take(
     }
 }
 
-/// Takes free blocks for bytes that are moved to other disks, and returns them with the disks of
-/// their set to write. The blocks count as draining until a file has them.
+/// Takes free blocks for bytes that are moved to other disks of a medium, and returns them with the
+/// disks of their set to write: of memory disks, all. The blocks count as draining until a file has
+/// them.
 ///
 /// # Errors
 /// [`Status::NoSpace`]
@@ -167,15 +168,19 @@ pub(super) fn take_to_move(
     cursors: &mut Cursors,
     room: Room<'_>,
 ) -> Result<(Taken, Vec<DiskId>), Status> {
-    let room = Room { medium: Medium::Disk, ..room };
-    let taken = take_on(txn, wanted, cursors.of(false), room)?;
+    let taken = take_on(txn, wanted, cursors.of(room.medium != Medium::Disk), room)?;
     put(txn, Pool::Draining, taken.disk, taken.bytes.clone());
-    let mut written = Vec::new();
-    for disk in room.sets.disks(taken.disk).iter().filter(|disk| (room.is_there)(**disk)) {
+    let (mut written, disks) = (Vec::new(), room.sets.disks(taken.disk));
+    for disk in disks.iter().filter(|disk| (room.is_there)(**disk)) {
         // Stale blocks of a disk stay stale until the disk is brought up to date.
         if copies::stale(txn, *disk, &taken.bytes)?.is_empty() {
             written.push(*disk);
         }
+    }
+    let needed = if room.sets.is_memory(taken.disk) { disks.len() } else { 1 };
+    if written.len() < needed {
+        drain_on(txn, taken.disk, taken.bytes, &[]);
+        return Err(Status::NoSpace);
     }
     Ok((taken, written))
 }

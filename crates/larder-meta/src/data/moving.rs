@@ -2,6 +2,9 @@
 //! taken, the bytes are copied to them, and the blocks replace those before. The file does not
 //! change.
 //!
+//! Bytes that a memory disk cannot hold any more may be moved to other memory disks: to all disks
+//! of a set that has as many as theirs, or not at all.
+//!
 //! Only committed blocks are moved, and with memory disks or disks that leave a committed block is
 //! never written again ([`super::copies`]). So blocks that the file still has after the copy hold
 //! what was copied, provided that the capabilities for the copy still exist: they end when the file
@@ -85,19 +88,21 @@ pub(crate) enum Found {
     None,
 }
 
-/// Finds bytes of a file to move from a set, and takes blocks for them.
+/// Finds bytes of a file to move from a set, whose disks can be read if they are there, and takes
+/// blocks for them.
 ///
 /// # Errors
 /// [`Status::NoSpace`] if no blocks are free, or their disks are away.
 pub(crate) fn begin(
     txn: &mut Txn<'_>,
     (set, file): (DiskId, FileId),
+    is_there: &dyn Fn(DiskId) -> bool,
     cursors: &mut blocks::Cursors,
     room: blocks::Room<'_>,
 ) -> Result<Found, Status> {
     let pieces = memory::on_set(txn, set, file)?;
     let nothing = if pieces.is_empty() { Found::None } else { Found::Lost };
-    let (sources, is_away) = sources(txn, room.sets.disks(set), &pieces, room.is_there)?;
+    let (sources, is_away) = sources(txn, room.sets.disks(set), &pieces, is_there)?;
     if sources.is_empty() {
         return Ok(if is_away { Found::Away } else { nothing });
     }
@@ -208,6 +213,16 @@ impl Move {
         self.legs.iter().map(|leg| leg.length).sum()
     }
 
+    /// How many of them are moved to a set.
+    pub(crate) fn bytes_to(&self, set: DiskId) -> u64 {
+        self.legs.iter().filter(|leg| leg.to == set).map(|leg| leg.length).sum()
+    }
+
+    /// The sets that they are moved to.
+    pub(crate) fn targets(&self) -> impl Iterator<Item = DiskId> {
+        self.written.keys().copied()
+    }
+
     /// Takes blocks for bytes, and adds both to the move.
     fn add(
         &mut self,
@@ -225,6 +240,7 @@ impl Move {
             let set = self.written.entry(taken.disk).or_insert_with(|| written.clone());
             set.retain(|disk| written.contains(disk));
             if set.is_empty() {
+                blocks::drain_on(txn, taken.disk, taken.bytes, &[]);
                 return Err(Status::NoSpace);
             }
             let length = taken.bytes.end - taken.bytes.start;
@@ -253,20 +269,27 @@ impl Move {
     }
 
     /// The bytes were copied, except to the disks in `failed`. The new blocks replace those that
-    /// the file still has. Replaced blocks, and new ones that are not used, drain.
+    /// the file still has, if a disk has them, or all memory disks of their set. Replaced blocks,
+    /// and new ones that are not used, drain. What is in memory stays due when it was.
     pub(crate) fn end(
         &self,
         txn: &mut Txn<'_>,
         failed: &BTreeSet<DiskId>,
         sets: &Sets,
     ) -> Result<(), Status> {
+        let due_ms = memory::due_ms(txn, self.set, self.file)?;
         for leg in &self.legs {
             let mut used = Vec::new();
             let written = self.written.get(&leg.to).into_iter().flatten();
             let have: Vec<DiskId> =
                 written.filter(|disk| !failed.contains(disk)).copied().collect();
-            if !have.is_empty() {
+            let is_memory = sets.is_memory(leg.to);
+            let needed = if is_memory { sets.disks(leg.to).len() } else { 1 };
+            if have.len() >= needed {
                 used = self.put(txn, leg)?;
+            }
+            if is_memory && !used.is_empty() {
+                memory::note(txn, (leg.to, self.file), due_ms, false)?;
             }
             for bytes in &used {
                 let missed = sets.disks(leg.to).iter().filter(|disk| !have.contains(disk));

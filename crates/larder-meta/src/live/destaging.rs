@@ -1,6 +1,6 @@
 //! Begins and ends moves of bytes to other disks: from memory disks when they are due
-//! ([`crate::destage`]) or when their machines lack memory ([`super::yielding`]), and from disks
-//! that leave ([`crate::leaving`]).
+//! ([`crate::destage`]) or when their machines lack memory ([`super::yielding`]: then to other
+//! memory disks, if these have room), and from disks that leave ([`crate::leaving`]).
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -154,8 +154,9 @@ impl Live {
         self.destage.next(now)
     }
 
-    /// Begins to move a file's bytes, if they are due. They may be copied once the transaction is
-    /// durable, and no capability of the file that it ends is valid any more.
+    /// Begins to move a file's bytes, if they are due or make room for others. They may be copied
+    /// once the transaction is durable, and no capability of the file that it ends is valid any
+    /// more.
     pub(crate) fn begin_move(
         &mut self,
         txn: &mut Txn<'_>,
@@ -166,6 +167,7 @@ impl Live {
             return Ok(Some(copying));
         }
         let leaves = self.sets.leaves(set);
+        let mut makes_room = false;
         let mut due_ms = memory::due_ms(txn, set, file)?;
         if due_ms > now_ms && leaves {
             if let Some(until) = self.leaving.held_until(now) {
@@ -174,7 +176,7 @@ impl Live {
             }
             due_ms = NEVER_MS;
         } else if due_ms > now_ms && self.yields(txn, set)? {
-            due_ms = NEVER_MS;
+            (due_ms, makes_room) = (NEVER_MS, true);
         } else if due_ms > now_ms {
             if due_ms != NEVER_MS {
                 self.destage.note(set, file, due_ms);
@@ -188,9 +190,7 @@ impl Live {
             self.destage.put_off(set, file, now);
             return Ok(None);
         }
-        let is_there = &|disk| self.disks.is_there(disk);
-        let room = Room { sets: &self.sets, is_there, medium: Medium::Disk };
-        match moving::begin(txn, (set, file), &mut self.cursors, room)? {
+        match self.take_room(txn, (set, file), makes_room, now)? {
             Found::Move(found) => match self.mint_copies(&found, None, now) {
                 Some(copies) => {
                     if leaves {
@@ -225,6 +225,34 @@ impl Live {
         }
     }
 
+    /// Takes blocks for bytes of a file that are moved from a set: those that are not due, and only
+    /// make room there, on other memory disks if these have some; all others on disks.
+    fn take_room(
+        &mut self,
+        txn: &mut Txn<'_>,
+        of: (DiskId, FileId),
+        makes_room: bool,
+        now: Instant,
+    ) -> Result<Found, Status> {
+        let is_there = &|disk| self.disks.is_there(disk);
+        if makes_room {
+            let avoided = self.yielding.avoided(now);
+            let takes = &|disk| {
+                let set = self.sets.of(disk).map(|(set, _)| set);
+                is_there(disk) && set.is_some_and(|set| set != of.0 && !avoided.contains(&set))
+            };
+            let copies = u32::try_from(self.sets.disks(of.0).len()).unwrap_or(u32::MAX);
+            let medium = Medium::Memory(copies);
+            let room = Room { sets: &self.sets, is_there: takes, medium };
+            match moving::begin(txn, of, is_there, &mut self.cursors, room) {
+                Err(Status::NoSpace) => {}
+                found => return found,
+            }
+        }
+        let room = Room { sets: &self.sets, is_there, medium: Medium::Disk };
+        moving::begin(txn, of, is_there, &mut self.cursors, room)
+    }
+
     /// There is no room for a file's bytes, or its records cannot be read.
     pub(crate) fn cannot_move(&mut self, set: DiskId, file: FileId, now: Instant) {
         self.destage.put_off(set, file, now);
@@ -232,6 +260,14 @@ impl Live {
             tracing::warn!("bytes are due on other disks, and those have no room");
         }
         self.destage.rest(now);
+    }
+
+    /// A memory disk has lost what was moved to it: these moves count for nothing.
+    pub(super) fn end_moves_to(&self, txn: &mut Txn<'_>, disk: DiskId) {
+        let Some((set, _)) = self.sets.of(disk) else { return };
+        for file in self.destage.files_to(set) {
+            txn.revoke(Revoked::Session(MOVER, file));
+        }
     }
 
     /// Begins to write to disks what memory disks have lost, if the archive has it.
@@ -332,6 +368,9 @@ impl Live {
             found.give_up(txn);
         }
         let (set, bytes) = (found.set(), found.bytes());
+        let to_memory = found.targets().filter(|to| self.sets.is_memory(*to));
+        let to_memory: Vec<DiskId> = to_memory.collect();
+        let in_memory: u64 = to_memory.iter().map(|to| found.bytes_to(*to)).sum();
         let leaves = self.sets.leaves(set);
         let has_more = !memory::on_set(txn, set, file)?.is_empty();
         let due_ms = memory::due_ms(txn, set, file)?;
@@ -345,13 +384,19 @@ impl Live {
         } else if leaves {
             self.leaving.moved(set, bytes);
         } else if !was_due {
-            self.yielding.moved(bytes);
+            self.yielding.moved(bytes, in_memory);
         }
         if !has_more {
             self.leaving.done(set, file);
         }
+        // Memory disks that did not take it are not asked again soon: it goes to a disk at once.
+        // Without the capabilities it could not be copied anyway.
+        let is_refused =
+            |to: &DiskId| has_lasted && self.sets.disks(*to).iter().any(|one| failed.contains(one));
+        let refused: Vec<DiskId> = to_memory.into_iter().filter(is_refused).collect();
+        refused.iter().for_each(|set| self.yielding.avoid(*set, now));
         // If the file was changed meanwhile, the rest of it is moved at once.
-        let must_wait = has_lasted && !failed.is_empty();
+        let must_wait = has_lasted && !failed.is_empty() && refused.is_empty();
         if must_wait {
             self.destage.put_off(set, file, now);
         } else if has_more

@@ -97,6 +97,7 @@ impl Live {
         for (disk, boot) in self.noticed.restarted.clone() {
             let lost = data::memory::lose(txn, disk, &self.sets)?;
             txn.put(key::memory_boot(disk), &MemoryBoot { boot });
+            self.end_moves_to(txn, disk);
             if let Some(set) = self.sets.of(disk).map(|(set, _)| set) {
                 for (file, _) in lost.iter().filter(|(file, _)| self.archive.knows(*file)) {
                     self.destage.note(set, *file, 0);

@@ -70,6 +70,9 @@ pub(crate) struct VolumeStatus {
     /// since the metadata server began.
     #[serde(default)]
     pub(crate) yielded_bytes: u64,
+    /// How many of these are on other memory disks.
+    #[serde(default)]
+    pub(crate) yielded_to_memory_bytes: u64,
     /// Bytes that were to be on memory disks and went to others, since the metadata server began.
     #[serde(default)]
     pub(crate) instead_bytes: u64,
@@ -403,10 +406,15 @@ impl VolumeStatus {
         }
         if self.yielded_bytes > 0 {
             let why = "their machines lacked memory";
-            line(
-                "yielded",
-                &format!("{} of memory disks went to disks: {why}", Bytes(self.yielded_bytes)),
-            );
+            let to_memory = self.yielded_to_memory_bytes;
+            let to_disks = Bytes(self.yielded_bytes.saturating_sub(to_memory));
+            let told = match Bytes(to_memory) {
+                Bytes(0) => format!("{to_disks} of memory disks went to disks: {why}"),
+                others => {
+                    format!("{others} went to other memory disks, {to_disks} to disks: {why}")
+                }
+            };
+            line("yielded", &told);
         }
         if self.instead_bytes > 0 {
             let bytes = Bytes(self.instead_bytes);
@@ -474,8 +482,8 @@ mod tests {
 
     #[test]
     fn a_status_reads_well() {
-        let disks =
-            vec![one(1, "192.0.2.2:2051", DiskIs::Up), one(2, "192.0.2.3:2051", DiskIs::Away)];
+        let other = "192.0.2.3:2051";
+        let disks = vec![one(1, "192.0.2.2:2051", DiskIs::Up), one(2, other, DiskIs::Away)];
         let status = VolumeStatus {
             volume: "a0".into(),
             address: "192.0.2.1:2050".into(),
@@ -491,6 +499,7 @@ mod tests {
             late_max_ms: 0,
             is_short_of_room: false,
             yielded_bytes: 0,
+            yielded_to_memory_bytes: 0,
             instead_bytes: 0,
             is_short_of_memory: false,
             archive: None,
@@ -530,18 +539,17 @@ mod tests {
         (status.due_files, status.is_short_of_room) = (3, true);
         status.lost = vec![LostFile { path: Some("/a/b".into()), bytes: 8192 }];
         (status.instead_bytes, status.is_short_of_memory) = (4096, true);
+        (status.yielded_bytes, status.yielded_to_memory_bytes) = (6144, 4096);
         let text = status.to_string();
         let instead = "\ninstead   4.00 KiB for memory went to disks, now: no memory disk had room or \
                        could be reached\n";
-        assert!(text.contains(instead), "{text}");
-        assert!(text.contains("\nlost      8.00 KiB of /a/b\n"), "{text}");
+        let yielded = "\nyielded   4.00 KiB went to other memory disks, 2.00 KiB to disks: their";
         let memory = "\nmemory    1.00 GiB, 512 MiB free; 3 files go to disks when they are due\n";
-        assert!(text.contains(memory), "{text}");
-        assert!(text.contains("\nlate      bytes are due on other disks, and"), "{text}");
-        assert!(
-            text.contains("\ndisk 1    192.0.2.4:2051: memory, up, 512 MiB free\n          setup"),
-            "{text}"
-        );
+        let late = "\nlate      bytes are due on other disks, and";
+        let disk = "\ndisk 1    192.0.2.4:2051: memory, up, 512 MiB free\n          setup";
+        for line in [instead, yielded, memory, late, disk, "\nlost      8.00 KiB of /a/b\n"] {
+            assert!(text.contains(line), "{text}");
+        }
     }
 
     #[test]

@@ -29,6 +29,8 @@ struct Out {
     asked: VecDeque<Asked>,
     /// Disks that cannot be reached.
     away: BTreeSet<DiskId>,
+    /// How many blocks disks hold at most.
+    most: BTreeMap<DiskId, usize>,
     /// Boots of memory disks.
     boots: BTreeMap<DiskId, u64>,
     /// What a test wrote to blocks of disks, by position; others are zeros.
@@ -102,14 +104,25 @@ impl FakeDisks {
         self.0.lock().unwrap().away.remove(&disk);
     }
 
+    /// From now on a disk takes no more blocks than so many, beside those that it has.
+    pub(crate) fn hold_at_most(&self, disk: DiskId, blocks: usize) {
+        self.0.lock().unwrap().most.insert(disk, blocks);
+    }
+
     /// Writes blocks under a capability. `false` if the disk does not accept it, or is away.
     pub(crate) fn write(&self, name: CapabilityName, bytes: &Range<u64>, what: u64) -> bool {
         let mut out = self.0.lock().unwrap();
         let Some((disk, mode, ranges)) = out.good.get(&name).cloned() else { return false };
         let covers = |range: &Range<u64>| range.start <= bytes.start && bytes.end <= range.end;
-        let is_taken = mode.writes() && ranges.iter().any(covers) && !out.away.contains(&disk);
+        let blocks = bytes.clone().step_by(BLOCK_BYTES as usize);
+        let has_room = out.most.get(&disk).is_none_or(|most| {
+            let held = out.blocks.keys().filter(|(of, _)| *of == disk).count();
+            let new = blocks.clone().filter(|at| !out.blocks.contains_key(&(disk, *at))).count();
+            new == 0 || held + new <= *most
+        });
+        let is_there = !out.away.contains(&disk) && has_room;
+        let is_taken = mode.writes() && ranges.iter().any(covers) && is_there;
         if is_taken {
-            let blocks = bytes.clone().step_by(BLOCK_BYTES as usize);
             out.blocks.extend(blocks.map(|at| ((disk, at), what)));
             out.ever.insert((disk, what));
         }
