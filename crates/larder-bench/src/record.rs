@@ -27,7 +27,8 @@ pub struct Run {
     pub interrupted: bool,
     /// Command that repeats it.
     pub command: String,
-    /// Version and commit of the measuring program.
+    /// Commit that the measuring program was built from, marked `-dirty` if its sources differed;
+    /// `unknown` if it was not built in a checkout.
     pub larder: String,
     /// Where it ran.
     pub machine: Machine,

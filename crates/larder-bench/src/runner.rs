@@ -392,10 +392,10 @@ fn time(test: &Test, dirs: &[WorkDir]) -> Result<(Duration, Vec<Outcome>)> {
 
 /// Where a run is stored by default: `bench/runs/<date>-<commit>-<host>` in a checkout, else the
 /// same below the present directory.
-pub fn default_out(machine: &record::Machine, version: &str) -> std::path::PathBuf {
+pub fn default_out(machine: &record::Machine, commit: &str) -> std::path::PathBuf {
     let date = jiff::Zoned::now().strftime("%Y-%m-%d").to_string();
     let top = if Path::new("bench/runs").is_dir() { "bench/runs" } else { "larder-bench" };
-    Path::new(top).join(format!("{date}-{version}-{}", machine.host))
+    Path::new(top).join(format!("{date}-{commit}-{}", machine.host))
 }
 
 /// The time of day, RFC 3339.

@@ -22,6 +22,7 @@ use crate::report::{
     Conflict, Fill, Offline, Procedure, Reads, RpcTotal, ServerState, State, Status, Synced,
 };
 use crate::stack::Engine;
+use crate::version::VERSION;
 
 /// Bytes per read, when files are read for the cache's sake.
 const READ_BYTES: u32 = 1 << 20;
@@ -38,7 +39,7 @@ impl Engine {
             state: State::Mounted,
             pid: std::process::id(),
             worker_pid: std::process::id(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
+            version: VERSION.to_owned(),
             server: ServerState {
                 reachable: client.reachable,
                 problem: self.server.problem(),

@@ -54,6 +54,7 @@ mod state_dir;
 mod supervisor;
 mod traces;
 mod unmount;
+mod version;
 mod volume;
 mod worker;
 
@@ -70,7 +71,7 @@ use command::{
 
 /// Mount NFS exports, SMB shares and larder's own volumes through a persistent local cache.
 #[derive(Debug, Parser)]
-#[command(version, subcommand_required = true, arg_required_else_help = true)]
+#[command(version = version::VERSION, subcommand_required = true, arg_required_else_help = true)]
 #[command(
     after_help = "Example:\n  larder mount nfs://server/export /mnt --cache /var/cache/larder/export"
 )]

@@ -178,6 +178,33 @@ fn a_run_is_repeated_from_its_record() {
     assert!(!measured(&of("second")).is_empty());
 }
 
+/// Whose checkout a run happens in says nothing about the program: also in another one, the record
+/// has the commit that `--version` prints.
+#[test]
+fn a_record_has_the_commit_of_the_program() {
+    let dir = scratch("larder-bench-test-");
+    fs::create_dir_all(dir.path().join("crates/larder-bench")).unwrap();
+    fs::create_dir(dir.path().join("target")).unwrap();
+    let git = |arguments: &[&str]| {
+        let mut git = Command::new("git");
+        git.current_dir(dir.path()).args(["-c", "user.name=a", "-c", "user.email=a@b"]);
+        succeed(git.args(arguments));
+    };
+    git(&["init", "--quiet"]);
+    git(&["commit", "--quiet", "--allow-empty", "--message=another"]);
+    let target = format!("one={}", dir.path().join("target").display());
+    let work = ["run", "basic5", "--single", "--size", "smoke", "--rounds", "1", "--target"];
+    succeed(bench(dir.path(), &work).arg(&target));
+    let runs = fs::read_dir(dir.path().join("larder-bench")).unwrap();
+    let [run] = runs.map(|run| run.unwrap().path()).collect::<Vec<_>>().try_into().unwrap();
+    let record = record_of(&run.join("basic5.json"));
+    let commit = record["larder"].as_str().unwrap();
+    assert!(run.to_str().unwrap().contains(&format!("-{commit}-")), "{run:?}");
+    let said = succeed(larder().arg("--version"));
+    let version = format!("larder {} ({commit})\n", env!("CARGO_PKG_VERSION"));
+    assert_eq!(String::from_utf8(said.stdout).unwrap(), version);
+}
+
 /// Each server of a volume is a process behind a link, and costs are reported by server.
 #[test]
 fn the_disks_of_a_volume_are_measured() {

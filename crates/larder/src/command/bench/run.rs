@@ -20,6 +20,7 @@ use super::super::print;
 use super::{Size, interruption, report};
 use crate::clock::Since;
 use crate::error::Usage;
+use crate::version::COMMIT;
 
 /// Rounds that are made even if every result is known before: three give an interval, five a
 /// meaningful one.
@@ -234,8 +235,7 @@ impl Plan {
         let suites: Result<Vec<Suite>> = self.suites.iter().map(|name| self.suite(name)).collect();
         let suites = suites?;
         let machine = machine::describe();
-        let version = version();
-        let out = self.out.clone().unwrap_or_else(|| runner::default_out(&machine, &version));
+        let out = self.out.clone().unwrap_or_else(|| runner::default_out(&machine, COMMIT));
         fs::create_dir_all(&out).with_context(|| out.display().to_string())?;
         let interrupted = interruption()?;
         for (suite, link) in
@@ -245,7 +245,7 @@ impl Plan {
                 break;
             }
             let session = Session { plan: self, link, out: &out, interrupted: &interrupted };
-            run_suite(&session, suite, blank(self, suite, &machine, &version))?;
+            run_suite(&session, suite, blank(self, suite, &machine))?;
         }
         print(&format!("{}\n", out.display()))?;
         let whole = !interrupted.load(Ordering::Relaxed);
@@ -331,7 +331,7 @@ impl Session<'_> {
 }
 
 /// What is known of a run before it begins.
-fn blank(plan: &Plan, suite: &Suite, machine: &record::Machine, version: &str) -> Run {
+fn blank(plan: &Plan, suite: &Suite, machine: &record::Machine) -> Run {
     Run {
         format: FORMAT,
         suite: suite.name.to_owned(),
@@ -340,7 +340,7 @@ fn blank(plan: &Plan, suite: &Suite, machine: &record::Machine, version: &str) -
         elapsed_s: 0.0,
         interrupted: false,
         command: plan.repeats.clone().unwrap_or_else(command_line),
-        larder: version.to_owned(),
+        larder: COMMIT.to_owned(),
         machine: machine.clone(),
         link: None,
         method: suite.method.clone(),
@@ -373,17 +373,4 @@ fn store(record: &Run, path: &Path) -> Result<()> {
     let shown = || format!("cannot write {}", path.display());
     fs::write(&new, format!("{}\n", serde_json::to_string_pretty(record)?)).with_context(shown)?;
     fs::rename(&new, path).with_context(shown)
-}
-
-/// The commit of the checkout that we run in, otherwise our version.
-fn version() -> String {
-    let mut git = std::process::Command::new("git");
-    let said = git.args(["describe", "--always", "--dirty", "--exclude=*"]).output();
-    let commit = said.ok().filter(|said| said.status.success());
-    let commit = commit.and_then(|said| String::from_utf8(said.stdout).ok());
-    let in_checkout = Path::new("crates/larder-bench").is_dir();
-    match commit {
-        Some(commit) if in_checkout => commit.trim().to_owned(),
-        _ => env!("CARGO_PKG_VERSION").to_owned(),
-    }
 }
