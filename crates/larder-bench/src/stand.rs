@@ -15,7 +15,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use tempfile::TempDir;
 
 mod beside;
 mod confined;
@@ -24,10 +23,12 @@ mod ganesha;
 mod memory;
 mod mount;
 mod passthrough;
+mod run_dir;
 mod served;
+mod slow;
 mod volume;
 
-use beside::Beside;
+use beside::Tmpfs;
 pub use beside::{Local, locals};
 pub use confined::Confinement;
 use confined::{Disk, Group};
@@ -36,8 +37,10 @@ use ganesha::{Ganesha, Renewal};
 use memory::MemoryVolume;
 use mount::Mount;
 use passthrough::Passthrough;
+use run_dir::RunDir;
 pub use served::Protocol;
 use served::{Export, How, Names, spawn_at};
+use slow::SlowExt4;
 pub use volume::Parts;
 use volume::{Endpoint, Volume};
 
@@ -48,6 +51,12 @@ use crate::process;
 use crate::record::Link;
 use crate::rpc::Counter;
 use crate::target::{Target, mount_of};
+
+/// Where runs have their directories. On a real disk: /tmp may be memory, and may be closed to
+/// other users.
+const RUNS: &str = "/var/tmp";
+/// Size of a disk that is made for a file system of this machine, in bytes: a sparse file.
+const LOCAL_DISK_BYTES: u64 = 4 << 30;
 
 /// Where the server listens in a network namespace of its own.
 const PORT: u16 = 12049;
@@ -94,9 +103,10 @@ pub struct Stand {
     disk: Option<Disk>,
     disk_latency: Option<Duration>,
     passthrough: Option<Passthrough>,
-    beside: Vec<Beside>,
+    slow_ext4: Option<SlowExt4>,
+    tmpfs: Option<Tmpfs>,
     unconfined: Option<String>,
-    top: TempDir,
+    top: RunDir,
 }
 
 /// How far away the server is.
@@ -120,8 +130,7 @@ impl Stand {
     /// If the link cannot be made, or the server does not come up.
     pub fn new(larder: &Path, protocol: Protocol, shape: Shape, wants: Wants) -> Result<Stand> {
         let Wants { confinement, disk_latency, own_namespaces } = wants;
-        // On a real disk: /tmp may be memory, and may be closed to other users.
-        let top = tempfile::Builder::new().prefix("larder-bench-").tempdir_in("/var/tmp")?;
+        let top = RunDir::create(Path::new(RUNS))?;
         let confined = confinement.map(|confinement| {
             let disk = Disk::create(top.path(), confinement)?;
             Ok::<_, anyhow::Error>((disk.group()?, disk))
@@ -183,7 +192,8 @@ impl Stand {
             disk,
             disk_latency,
             passthrough: None,
-            beside: Vec::new(),
+            slow_ext4: None,
+            tmpfs: None,
             unconfined,
             top,
         })
@@ -482,10 +492,20 @@ impl Stand {
     pub fn beside(&mut self, local: Local, clients: u32) -> Result<Target> {
         match local {
             Local::Disk => Ok(Target { tests: local.tests(), ..self.local() }),
-            Local::Synchronous | Local::Memory => {
-                let beside = Beside::create(self.top.path(), local)?;
-                let target = beside.target(local);
-                self.beside.push(beside);
+            Local::Synchronous => {
+                let latency = self.disk_latency.unwrap_or_default();
+                let (larder, top) = (&self.larder, self.top.path());
+                let slow = SlowExt4::create(larder, top, LOCAL_DISK_BYTES, latency)?;
+                let mut target = beside::target(local, &slow.mountpoint());
+                target.disks = vec![slow.mountpoint()];
+                self.slow_ext4 = Some(slow);
+                Ok(target)
+            }
+            Local::Memory => {
+                // All of it is in memory, before a test and after it, so it has no disks.
+                let tmpfs = Tmpfs::create(self.top.path(), local.name())?;
+                let target = beside::target(local, tmpfs.mountpoint());
+                self.tmpfs = Some(tmpfs);
                 Ok(target)
             }
             Local::Passthrough => {

@@ -6,6 +6,10 @@
 //! can (passthrough), and trusts names and attributes for an hour. So nobody else may change the
 //! directory meanwhile. Files belong to the user who serves them. *Left out on purpose:* locks,
 //! extended attributes, device files, hard links.
+//!
+//! The same directory can be as slow as a disk: then the kernel reads and writes no file itself,
+//! and each sync of a file is an operation of the disk, as it is of a server's
+//! ([`larder_io::SlowDisk`]). A file system whose image lies there has a disk of that speed.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -19,6 +23,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use larder_io::Arm;
 use larder_vfs::{
     Access, Answer, Attr, Change, Cred, DataPath, Device, DirEntry, Entry, Error, FileSystem,
     Fresh, Handle, Ino, Kernel, Kind, LockOwner, Lookup, New, OpenFlags, OpenId, Opened, Removal,
@@ -44,6 +49,8 @@ pub struct Bare {
     opens: Mutex<HashMap<OpenId, Arc<File>>>,
     next_open: AtomicU64,
     passthrough: OnceLock<bool>,
+    /// What takes the time of a slow disk.
+    arm: Option<Arc<Arm>>,
 }
 
 /// A file that the kernel knows.
@@ -93,7 +100,16 @@ impl Bare {
             opens: Mutex::default(),
             next_open: AtomicU64::new(1),
             passthrough: OnceLock::new(),
+            arm: None,
         })
+    }
+
+    /// The directory `dir`, on a disk whose operations `arm` carries out.
+    ///
+    /// # Errors
+    /// Those of open(2).
+    pub fn slow(dir: &Path, arm: Arc<Arm>) -> std::io::Result<Bare> {
+        Ok(Bare { arm: Some(arm), ..Bare::new(dir)? })
     }
 
     fn nodes(&self) -> MutexGuard<'_, HashMap<Ino, Node>> {
@@ -128,9 +144,10 @@ impl Bare {
         let id = OpenId(self.next_open.fetch_add(1, Ordering::Relaxed));
         let file = Arc::new(file);
         self.opens().insert(id, Arc::clone(&file));
-        let path = match self.passthrough.get() {
-            Some(true) => DataPath::Passthrough(file),
-            _ => DataPath::Cached { keep: true },
+        let path = match (&self.arm, self.passthrough.get()) {
+            (Some(_), _) => DataPath::Direct,
+            (None, Some(true)) => DataPath::Passthrough(file),
+            (None, _) => DataPath::Cached { keep: true },
         };
         Opened { id, path }
     }
@@ -397,11 +414,21 @@ impl FileSystem for Bare {
     }
 
     fn fsync(&self, _: &Cred, _: Ino, open: Option<OpenId>) -> Answer<Verifier> {
-        let synced = match open {
-            Some(_) => self.file(open).and_then(|file| file.sync_all().map_err(io_error)),
-            None => Ok(()),
+        let file = match open {
+            Some(_) => self.file(open),
+            None => return Answer::ok(Verifier::default()),
         };
-        Answer::Now(synced.map(|()| Verifier::default()))
+        let sync = |file: Arc<File>| {
+            file.sync_all().map_err(io_error)?;
+            Ok(Verifier::default())
+        };
+        match (self.arm.clone(), file) {
+            (Some(arm), Ok(file)) => Answer::later(async move {
+                arm.operation().await;
+                sync(file)
+            }),
+            (_, file) => Answer::Now(file.and_then(sync)),
+        }
     }
 
     fn release(&self, _: Ino, open: OpenId) -> Answer<()> {

@@ -53,5 +53,5 @@ pub use mem::MemDisk;
 pub use program::program_of;
 pub use real::RealDisk;
 pub use sim::{CrashPoint, CrashPoints, Fault, Image, SimDisk};
-pub use slow::SlowDisk;
+pub use slow::{Arm, SlowDisk};
 pub use tail::Tail;

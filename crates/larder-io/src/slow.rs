@@ -1,17 +1,19 @@
 //! A [`Disk`] that is slower than the machine's, for measuring what a server with such a disk would
 //! do.
 //!
-//! Its operations take a stated time each, one after the other, as those of a disk with one arm do.
-//! An operation is a sync. The disk below does the work as well, after the time is over. Reads take
-//! the time of the disk below: who reads and writes through [`DiskFile::as_fd`] is not delayed.
+//! Its operations take a stated time each, one after the other, as those of a disk with one arm do;
+//! [`Arm`] is the one that takes the time, for whatever is as slow. An operation of [`SlowDisk`] is
+//! a sync. The disk below does the work as well, after the time is over. Reads take the time of the
+//! disk below: who reads and writes through [`DiskFile::as_fd`] is not delayed.
 
 use std::io;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::clock::Clock;
+use crate::clock::{Clock, Sleep};
 use crate::disk::{Disk, DiskFile, FsKind, OpenMode, Space, Stamp, Writers};
 
 /// A disk whose syncs take longer.
@@ -24,8 +26,7 @@ pub struct SlowDisk {
 impl SlowDisk {
     /// The files of `below`, where each sync takes this long.
     pub fn new(below: Arc<dyn Disk>, takes: Duration, clock: Arc<dyn Clock>) -> SlowDisk {
-        let free_at = Mutex::new(clock.instant());
-        SlowDisk { below, arm: Arc::new(Arm { takes, clock, free_at }) }
+        SlowDisk { below, arm: Arc::new(Arm::new(takes, clock)) }
     }
 
     /// The files of `below`, as another directory of the same disk.
@@ -35,24 +36,48 @@ impl SlowDisk {
     }
 }
 
-/// What carries out one operation at a time.
+/// What carries out one operation at a time, each in the same time.
 #[derive(Debug)]
-struct Arm {
+pub struct Arm {
     takes: Duration,
     clock: Arc<dyn Clock>,
     /// When the operations that were begun will have ended.
     free_at: Mutex<Instant>,
+    begun: AtomicU64,
 }
 
 impl Arm {
-    /// Blocks until an operation that begins after all earlier ones has ended.
-    fn operate(&self) {
-        let over = {
-            let mut free_at = self.free_at.lock().unwrap_or_else(PoisonError::into_inner);
-            *free_at = self.clock.instant().max(*free_at) + self.takes;
-            *free_at
-        };
-        self.clock.block_until(over);
+    /// One whose operations take this long; zero: no time, and nobody waits.
+    pub fn new(takes: Duration, clock: Arc<dyn Clock>) -> Arm {
+        let free_at = Mutex::new(clock.instant());
+        Arm { takes, clock, free_at, begun: AtomicU64::new(0) }
+    }
+
+    /// Blocks until an operation that begins after all earlier ones has ended. For threads that
+    /// drive no runtime.
+    pub fn operate(&self) {
+        let over = self.begin();
+        if !self.takes.is_zero() {
+            self.clock.block_until(over);
+        }
+    }
+
+    /// The same for a task.
+    pub fn operation(&self) -> Sleep {
+        self.clock.sleep_until(self.begin())
+    }
+
+    /// How many operations have been begun.
+    pub fn operations(&self) -> u64 {
+        self.begun.load(Ordering::Relaxed)
+    }
+
+    /// When an operation will have ended that begins now or after those that were begun.
+    fn begin(&self) -> Instant {
+        self.begun.fetch_add(1, Ordering::Relaxed);
+        let mut free_at = self.free_at.lock().unwrap_or_else(PoisonError::into_inner);
+        *free_at = self.clock.instant().max(*free_at) + self.takes;
+        *free_at
     }
 }
 
@@ -203,5 +228,12 @@ mod tests {
                 sync.join().unwrap().unwrap();
             }
         });
+    }
+    #[test]
+    fn operations_that_take_no_time_wait_for_no_clock_and_are_counted() {
+        let arm = Arm::new(Duration::ZERO, Arc::new(SimClock::new()));
+        arm.operate();
+        arm.operate();
+        assert_eq!(arm.operations(), 2);
     }
 }

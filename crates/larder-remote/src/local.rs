@@ -40,7 +40,6 @@ mod key;
 mod listing;
 mod names;
 mod options;
-mod slow_disk;
 mod stat;
 
 use std::ffi::{OsStr, OsString};
@@ -221,7 +220,7 @@ impl Remote for LocalDir {
                 ReadNow::Done(read) => Ok(read),
                 ReadNow::Cold(rest) => {
                     self.elsewhere(move |export| {
-                        export.disk().operate();
+                        export.arm().operate();
                         rest.finish()
                     })
                     .await

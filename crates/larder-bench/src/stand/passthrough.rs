@@ -9,16 +9,16 @@ use std::process::{Child, Command};
 use anyhow::Result;
 use larder_io::mountinfo::mounted_at;
 
-use super::beside::{Beside, Local};
+use super::beside::{self, Local, Tmpfs};
 use crate::process::{self, START_MAX, log_to, still_runs, wait_for};
-use crate::target::{Target, mount_of};
+use crate::target::Target;
 
 /// Mounts that are ended when dropped.
 #[derive(Debug)]
 pub(super) struct Passthrough {
     // Dropped in this order.
     mounts: Vec<Mount>,
-    _memory: Beside,
+    _memory: Tmpfs,
 }
 
 #[derive(Debug)]
@@ -33,7 +33,7 @@ impl Passthrough {
     /// # Errors
     /// If we are not root, or it cannot be mounted.
     pub(super) fn start(larder: &Path, top: &Path, clients: u32) -> Result<Passthrough> {
-        let memory = Beside::create(top, Local::Passthrough)?;
+        let memory = Tmpfs::create(top, Local::Passthrough.name())?;
         let mut passthrough = Passthrough { mounts: Vec::new(), _memory: memory };
         for number in 0..clients.max(1) {
             let dir = passthrough._memory.mountpoint().join(number.to_string());
@@ -57,10 +57,8 @@ impl Passthrough {
 
     pub(super) fn target(&self) -> Target {
         let dirs: Vec<PathBuf> = self.mounts.iter().map(|mount| mount.mountpoint.clone()).collect();
-        let mut target = Target::new(Local::Passthrough.name(), &dirs[0]);
+        let mut target = beside::target(Local::Passthrough, &dirs[0]);
         target.clients = dirs[1..].to_vec();
-        target.options = mount_of(&dirs[0]).unwrap_or_default();
-        target.tests = Local::Passthrough.tests();
         target
     }
 }

@@ -3,9 +3,13 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
+use std::time::Duration;
 
 use larder_fuse::{Bare, MountOptions, mount};
+use larder_io::{Arm, RealClock};
 
 use crate::{RUNTIME, transport};
 
@@ -59,4 +63,43 @@ fn what_is_done_through_a_bare_mount_is_in_the_directory() {
         assert!(fs::remove_dir(mnt.join("old")).is_err(), "it is not empty");
         mounted.unmount().unwrap();
     }
+}
+
+/// Of ext4 on such a disk, mounted with `sync,dirsync`, each change costs an operation of the disk.
+#[test]
+fn each_synchronous_change_of_a_file_system_on_a_slow_disk_is_an_operation_of_it() {
+    let top = tempfile::tempdir_in("/var/tmp").unwrap();
+    let [dir, mnt, ext4] = ["dir", "mnt", "ext4"].map(|name| top.path().join(name));
+    for path in [&dir, &mnt, &ext4] {
+        fs::create_dir(path).unwrap();
+    }
+    File::create(dir.join("image")).unwrap().set_len(64 << 20).unwrap();
+    succeed("mkfs.ext4", &["-q", "-F"], &[&dir.join("image")]);
+    let mut options = MountOptions::new("slow");
+    options.transport = transport();
+    options.probe_dir = Some(dir.clone());
+    let arm = Arc::new(Arm::new(Duration::from_micros(1), Arc::new(RealClock)));
+    let slow = Arc::new(Bare::slow(&dir, Arc::clone(&arm)).unwrap());
+    let mounted = mount(slow, &mnt, &options, RUNTIME.handle()).unwrap();
+    succeed("mount", &["-o", "loop,sync,dirsync,noinit_itable"], &[&mnt.join("image"), &ext4]);
+
+    let costs = |what: &str, change: &dyn Fn()| {
+        let before = arm.operations();
+        change();
+        assert!(arm.operations() > before, "{what} costs the disk nothing");
+    };
+    let file = ext4.join("file");
+    costs("a file", &|| drop(File::create_new(&file).unwrap()));
+    costs("a write", &|| fs::write(&file, "0123").unwrap());
+    costs("a rename", &|| fs::rename(&file, ext4.join("other")).unwrap());
+    costs("a removal", &|| fs::remove_file(ext4.join("other")).unwrap());
+    costs("a directory", &|| fs::create_dir(ext4.join("new")).unwrap());
+
+    succeed("umount", &[], &[&ext4]);
+    mounted.unmount().unwrap();
+}
+
+fn succeed(program: &str, arguments: &[&str], paths: &[&Path]) {
+    let done = Command::new(program).args(arguments).args(paths).output().unwrap();
+    assert!(done.status.success(), "{program}: {}", String::from_utf8_lossy(&done.stderr));
 }

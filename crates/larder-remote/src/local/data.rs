@@ -137,7 +137,7 @@ impl Export {
         file: &OpenFile,
         sync: impl FnOnce(&OpenFile) -> Result<(), Errno>,
     ) -> Result<()> {
-        self.disk().operate();
+        self.arm().operate();
         let _alone = file.alone.lock().unwrap_or_else(PoisonError::into_inner);
         sync(file).map_err(|cause| {
             tracing::error!(%cause, export = %self.path().display(), "data may be lost");

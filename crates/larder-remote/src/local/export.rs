@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use larder_io::handle::{KernelHandle, handle_of, open_by_handle};
 use larder_io::lease::{Company, alone};
-use larder_io::{Clock, RealClock};
+use larder_io::{Arm, Clock, RealClock};
 use larder_vfs::{Attr, Before, Change, Cred, Error, Found, Handle, Kind, Result, Verifier};
 use rustix::fs::{Mode, OFlags, fstatvfs, open, openat, readlinkat};
 use rustix::io::Errno;
@@ -21,7 +21,6 @@ use super::handle::Seals;
 use super::identity::{Acting, Identities, Identity};
 use super::key::HandleKey;
 use super::options::LocalOptions;
-use super::slow_disk::SlowDisk;
 use super::stat::{attributes, kind_of};
 
 /// Locks that order changes of objects. Two objects that share one wait for each other needlessly,
@@ -55,7 +54,7 @@ pub(super) struct Export {
     descriptors: Descriptors,
     locks: [Mutex<()>; LOCKS],
     verifier: AtomicU64,
-    disk: SlowDisk,
+    arm: Arm,
 }
 
 impl Export {
@@ -100,7 +99,7 @@ impl Export {
             descriptors: Descriptors::default(),
             locks: std::array::from_fn(|_| Mutex::new(())),
             verifier: AtomicU64::new(u64::from_ne_bytes(random)),
-            disk: SlowDisk::new(options.disk_latency, Arc::new(RealClock)),
+            arm: Arm::new(options.disk_latency, Arc::new(RealClock)),
         })
     }
 
@@ -112,9 +111,9 @@ impl Export {
         &self.options
     }
 
-    /// The time that the disk takes beside the work that it does.
-    pub(super) fn disk(&self) -> &SlowDisk {
-        &self.disk
+    /// What takes the disk's time, beside the work that the machine's own does.
+    pub(super) fn arm(&self) -> &Arm {
+        &self.arm
     }
 
     pub(super) fn descriptors(&self) -> &Descriptors {

@@ -239,6 +239,7 @@ fn contestants_of_mbfs_do_what_they_claim() {
         "larder generated exclusive far",
         "plain",
         "local",
+        "local sync",
         "passthrough",
     ];
     let work = ["run", "mbfs", "--single", "--size", "smoke", "--rounds", "1", "--out", "out"];
@@ -250,7 +251,7 @@ fn contestants_of_mbfs_do_what_they_claim() {
     assert_eq!(measured(&record), contestants);
     assert_eq!(records(dir.path()), 0, "something is still mounted");
     let mounts = fs::read_to_string("/proc/mounts").unwrap();
-    let source = record["targets"][5]["mounted"].as_str().unwrap().split(' ').nth(1).unwrap();
+    let source = record["targets"][6]["mounted"].as_str().unwrap().split(' ').nth(1).unwrap();
     assert!(source.starts_with("passthrough:") && !mounts.contains(source), "{source}");
 
     let of = |test: &str, target: &str| -> serde_json::Value {
@@ -283,6 +284,60 @@ fn contestants_of_mbfs_do_what_they_claim() {
     let unmeasured = "fsync: larder edited";
     let row = report.lines().find(|line| line.starts_with(&format!("| {unmeasured} |"))).unwrap();
     assert!(row.contains("not measured: larder edited is no target of this run"), "{row}");
+}
+
+/// A run that is killed leaves its mounts: here those of an ext4 on a slow disk. The next run removes
+/// them, their loop device and the directory.
+#[test]
+fn what_a_killed_run_leaves_the_next_one_removes() {
+    let _forgetting = MayForget::now();
+    let dir = scratch("larder-bench-test-");
+    // Behind a proxy, which ends with the run, as no namespace of the network does.
+    let work = ["run", "mbfs", "--single", "--size", "smoke", "--rounds", "1", "--out", "out"];
+    let only = ["--link", "rtt=1ms", "--only", "local sync"];
+    let start = || {
+        let mut command = bench(dir.path(), &work);
+        command.args(only).stderr(Stdio::piped()).stdout(Stdio::null());
+        let mut running = command.spawn().unwrap();
+        let mut lines = BufReader::new(running.stderr.take().unwrap()).lines();
+        assert!(lines.any(|line| line.unwrap().starts_with("round 1 large-write")));
+        (running, lines)
+    };
+    let (mut killed, _) = start();
+    let id = killed.id();
+    let open = fs::read_dir(format!("/proc/{id}/fd")).unwrap();
+    let mut open = open.filter_map(|entry| fs::read_link(entry.unwrap().path()).ok());
+    let lock = open.find(|path| path.ends_with("run.lock")).unwrap();
+    let run_dir = lock.parent().unwrap();
+    assert_eq!(mounted_below(run_dir), 2, "the slow disk and the file system on it");
+    let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+
+    let (mut next, mut lines) = start();
+    assert_eq!(mounted_below(run_dir), 0);
+    assert!(!run_dir.exists());
+    let devices = fs::read_dir("/sys/block").unwrap();
+    let files = devices.filter_map(|device| {
+        fs::read_to_string(device.unwrap().path().join("loop/backing_file")).ok()
+    });
+    assert!(files.into_iter().all(|file| !Path::new(&file).starts_with(run_dir)));
+    run("kill", &["-INT", &next.id().to_string()]);
+    assert!(lines.by_ref().all(|line| line.is_ok()));
+    next.wait().unwrap();
+    // Of its processes, the server is left: nothing unmounts that.
+    for child in children.split_whitespace() {
+        let command = fs::read_to_string(format!("/proc/{child}/cmdline")).unwrap_or_default();
+        if command.contains("\0export\0") {
+            run("kill", &[child]);
+        }
+    }
+}
+
+/// How many mounts are below a directory.
+fn mounted_below(dir: &Path) -> usize {
+    let mounts = larder_io::mountinfo::mounts().unwrap();
+    mounts.iter().filter(|mount| mount.mountpoint.starts_with(dir)).count()
 }
 
 #[test]

@@ -57,7 +57,7 @@ impl Further {
                 self.synced_mib[0], self.synced_mib[1], self.syncs
             ),
             format!(
-                "untar-far unpacks {}, which was read once before, on a mount whose round trip to the server is 1 ms longer (a proxy), and on the local disk, which syncs nothing.",
+                "untar-far unpacks {}, which was read once before, on a mount whose round trip to the server is 1 ms longer (a proxy), on the local disk, which syncs nothing, and on passthrough: the least that any file system behind FUSE takes.",
                 self.archive.shown()
             ),
             format!(

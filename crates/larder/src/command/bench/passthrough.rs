@@ -1,13 +1,18 @@
 //! `larder bench passthrough`: a directory behind FUSE and nothing else, which suite `mbfs`
-//! measures as the least that any mount can cost.
+//! measures as the least that any mount can cost. With `--disk-latency` it is as slow as a disk
+//! instead, for a file system of this machine that is to have one.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use larder_fuse::{Bare, MountOptions, mount};
+use larder_io::{Arm, RealClock};
 use tokio::signal::unix::{SignalKind, signal};
+
+use crate::options::parse_span;
 
 /// Arguments of `larder bench passthrough`.
 #[derive(Debug, clap::Args)]
@@ -19,6 +24,10 @@ pub(super) struct Args {
     /// Where to mount it
     #[arg(value_name = "MOUNTPOINT")]
     mountpoint: PathBuf,
+    /// Each sync of a file takes this long, one after the other, and the kernel reads and writes no
+    /// file itself
+    #[arg(long, value_name = "TIME", value_parser = parse_span)]
+    disk_latency: Option<Duration>,
 }
 
 /// Serves until a signal arrives or somebody unmounts.
@@ -29,7 +38,11 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
     let runtime = runtime.context("cannot start the runtime")?;
-    let bare = Bare::new(&args.dir).with_context(|| args.dir.display().to_string())?;
+    let bare = match args.disk_latency {
+        Some(takes) => Bare::slow(&args.dir, Arc::new(Arm::new(takes, Arc::new(RealClock)))),
+        None => Bare::new(&args.dir),
+    };
+    let bare = bare.with_context(|| args.dir.display().to_string())?;
     let options = MountOptions {
         probe_dir: Some(args.dir.clone()),
         ..MountOptions::new(format!("passthrough:{}", args.dir.display()))
