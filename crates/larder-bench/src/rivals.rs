@@ -126,7 +126,7 @@ impl Entrant {
         target.options = format!("{mounted}: {}", mount.command_line());
         target.version = version;
         let again = mount.clone();
-        target.restart = Some(Arc::new(move |empty| again.restart(empty)));
+        target.restart = Some(Arc::new(move |_, empty| again.restart(empty)));
         Entrant { target, _mount: Unmount(mount), _servers: servers }
     }
 }

@@ -150,7 +150,8 @@ impl Runner<'_> {
             // A list of names that the target remembers may hide files that were placed behind its
             // back, and files that were written through it may be in its cache: this ensures that
             // they are on the server alone.
-            restart(target.back.is_none()).context("cannot be mounted again")?;
+            let clients = target.clients.len() + 1;
+            restart(clients, target.back.is_none()).context("cannot be mounted again")?;
         }
         Ok(())
     }
@@ -281,6 +282,10 @@ fn measure(test: &Test, target: &Target, dirs: &[WorkDir]) -> Result<Measured> {
     let rpcs_by = counted.as_ref().and(target.counter.name()).map(str::to_owned);
     let (calls, time_us) = counted.map(|counted| (counted.calls, counted.time_us)).unzip();
     let mut extra = extra(&outcomes);
+    if outcomes.iter().any(|outcome| outcome.amount.is_some()) {
+        // Of a rate the time is not known otherwise, to which costs are compared.
+        extra.insert("elapsed_s".to_owned(), elapsed.as_secs_f64());
+    }
     extra.extend(costs_after.into_iter().map(|(name, after)| {
         let before = costs_before.get(&name).copied().unwrap_or(0.0);
         (name, (after - before).max(0.0))
@@ -336,7 +341,8 @@ fn prepare(test: &Test, target: &Target, dirs: &[WorkDir]) -> Result<Option<Stri
     let mut state = Vec::new();
     let empty = matches!(test.before, Before::RestartEmpty | Before::FreshClient);
     if let (true, Some(restart)) = (empty || test.before == Before::Restart, &target.restart) {
-        restart(empty).context("cannot be mounted again")?;
+        // The clients of a test have worked in directories of their own: others do not matter.
+        restart(dirs.len(), empty).context("cannot be mounted again")?;
         state.push(if empty { "fresh mount, empty disk cache" } else { "fresh mount" }.to_owned());
     }
     if !matches!(test.before, Before::Nothing | Before::FreshClient) {

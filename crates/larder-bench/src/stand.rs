@@ -67,7 +67,7 @@ const MEMORY_PORT: u16 = 12060;
 /// Where the first volume listens; each takes as many ports as it has servers.
 const VOLUME_PORT: u16 = 12100;
 
-/// Memory of each of our mounts: the same for all.
+/// Memory of each of our mounts, if its contestant has no other.
 const MEMORY: &str = "memory=256M";
 
 /// Optional parts of a stand.
@@ -391,9 +391,9 @@ impl Stand {
             costs.into_iter().map(|(name, cost)| (name.to_owned(), cost)).collect()
         }));
         let renewal = served.renewal;
-        target.restart = Some(Arc::new(move |empty| {
+        target.restart = Some(Arc::new(move |clients, empty| {
             renewal.as_ref().map_or(Ok(()), Renewal::renew)?;
-            mounts.iter().try_for_each(|mount| mount.restart(empty))
+            mounts.iter().take(clients).try_for_each(|mount| mount.restart(empty))
         }));
         Ok(target)
     }
@@ -416,7 +416,9 @@ impl Stand {
             process::make_runtime_dir(&home.join("mnt"))?;
         }
         let mut options = served.options.clone();
-        options.push(MEMORY.to_owned());
+        if !contestant.options.iter().any(|option| option.starts_with("memory=")) {
+            options.push(MEMORY.to_owned());
+        }
         options.extend(contestant.options.iter().map(ToString::to_string));
         if !contestant.cached {
             options.push("plain".to_owned());

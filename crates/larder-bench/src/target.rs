@@ -30,7 +30,7 @@ pub struct Target {
     /// Directories on local disks from which its bytes come: none of them may be in the page cache
     /// when a cold test begins.
     pub disks: Vec<PathBuf>,
-    /// Mounts it again, if that can be done; with `true` after emptying its disk cache.
+    /// Mounts it again, if that can be done.
     pub restart: Option<Restart>,
     /// Command or options that made it, for the report.
     pub options: String,
@@ -67,8 +67,9 @@ pub fn includes(chosen: &[Chosen], test: &Test) -> bool {
 /// The cost of processes so far, by name with unit: CPU time, changes of thread, calls, commits.
 pub type Costs = Arc<dyn Fn() -> BTreeMap<String, f64> + Send + Sync>;
 
-/// Unmounts and mounts again; with `true` after emptying the disk cache.
-pub type Restart = Arc<dyn Fn(bool) -> Result<()> + Send + Sync>;
+/// Unmounts and mounts again so many of its clients, the first ones; with `true` after emptying
+/// their disk caches.
+pub type Restart = Arc<dyn Fn(usize, bool) -> Result<()> + Send + Sync>;
 
 impl Target {
     /// A directory without further information.

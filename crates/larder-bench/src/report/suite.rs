@@ -11,6 +11,7 @@ mod bars;
 mod basic5;
 mod conditions;
 mod fscache;
+mod goals;
 mod latency;
 mod mbfs;
 mod ratios;
@@ -47,6 +48,7 @@ fn figures(run: &Run) -> Vec<Block> {
         "mbfs" => mbfs::figures(run),
         "basic5" => basic5::figures(run),
         "snapdragon" => snapdragon::figures(run),
+        "disks" => snapdragon::figures_of_disks(run),
         _ => bars::all(run),
     }
 }

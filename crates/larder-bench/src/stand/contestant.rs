@@ -96,9 +96,12 @@ pub fn contestants(suite: &str, protocol: Protocol) -> Vec<Contestant> {
         ],
         "snapdragon" => vec![
             volume("secure", "secure"),
-            volume("off", "off"),
-            volume("private", "private"),
+            Contestant { tests: WITHOUT_ENTRIES, ..volume("off", "off") },
+            Contestant { tests: WITHOUT_ENTRIES, ..volume("private", "private") },
             plain("nfs", &[], Server::Ganesha),
+            small(volume("secure 2 MB", "secure")),
+            small(volume("off 2 MB", "off")),
+            small(plain("nfs 2 MB", &[], Server::Ganesha)),
         ],
         "mbfs" => {
             let mut all = mbfs::contestants();
@@ -108,6 +111,21 @@ pub fn contestants(suite: &str, protocol: Protocol) -> Vec<Contestant> {
         "disks" => DISKS.map(|(name, disks, tests)| several(name, disks, tests)).to_vec(),
         _ => vec![LARDER, PLAIN],
     }
+}
+
+/// Tests of suite `snapdragon` but those of many entries, which are made one million times.
+const WITHOUT_ENTRIES: &[Chosen] = &[
+    Chosen { names: &["read", "write", "andrew", "andrew-large"], copies: &[] },
+    Chosen { names: &["latency-read", "latency-write", "latency-again"], copies: &[] },
+    Chosen { names: &["latency-revoked", "latency-chmod", "latency-revocation"], copies: &[] },
+    Chosen { names: &["latency-getcaps"], copies: &[] },
+    Chosen { names: &["create", "stat", "open-again", "unlink", "small-file"], copies: &[] },
+];
+
+/// A client with as little memory as the published ones, for the tests in which that counted.
+fn small(contestant: Contestant) -> Contestant {
+    const TESTS: &[Chosen] = &[Chosen { names: &["read", "write"], copies: &[] }];
+    Contestant { options: &["memory=2M"], tests: TESTS, ..contestant }
 }
 
 /// Volumes of suite `disks`: as many disks as clients.

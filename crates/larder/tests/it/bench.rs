@@ -281,13 +281,16 @@ fn contestants_of_mbfs_do_what_they_claim() {
     let goal = "| small-file, 1 client: larder scratch exclusive against passthrough |";
     let row = report.lines().find(|line| line.starts_with(goal)).unwrap();
     assert!(row.contains("at least 0.7 times as fast") && row.contains("(n"), "{row}");
+    let floor = "| untar-far, 1 client: passthrough against local |";
+    let row = report.lines().find(|line| line.starts_with(floor)).unwrap();
+    assert!(row.contains("for comparison") && row.contains("(n"), "{row}");
     let unmeasured = "fsync: larder edited";
     let row = report.lines().find(|line| line.starts_with(&format!("| {unmeasured} |"))).unwrap();
     assert!(row.contains("not measured: larder edited is no target of this run"), "{row}");
 }
 
-/// A run that is killed leaves its mounts: here those of an ext4 on a slow disk. The next run removes
-/// them, their loop device and the directory.
+/// A run that is killed leaves its mounts: here those of an ext4 on a slow disk. The next run
+/// removes them, their loop device and the directory.
 #[test]
 fn what_a_killed_run_leaves_the_next_one_removes() {
     let _forgetting = MayForget::now();

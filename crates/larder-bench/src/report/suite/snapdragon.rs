@@ -5,6 +5,8 @@
 //! anything else. What is left (Andrew) is shown as bars, and so is the scaling if numbers of disks
 //! are targets.
 
+mod goals;
+
 use crate::published::SNAPDRAGON_MARK;
 use crate::record::{Run, Target, Test};
 
@@ -24,10 +26,15 @@ enum Kind {
     Other,
 }
 
-/// Charts of each kind.
+/// What was to be reached, then all tests as bars: numbers of disks are targets.
+pub(super) fn figures_of_disks(run: &Run) -> Vec<Block> {
+    goals::blocks_of_disks(run).into_iter().chain(bars::all(run)).collect()
+}
+
+/// What was to be reached, then charts of each kind.
 pub(super) fn figures(run: &Run) -> Vec<Block> {
     let of = |kind: Kind| super::tests(run, |test| kind_of(run, test) == kind);
-    let mut blocks = Vec::new();
+    let mut blocks = goals::blocks(run);
     blocks.extend(curves(run, &of(Kind::Size), Kind::Size));
     let (swept, shares): (Vec<&Test>, Vec<&Test>) =
         of(Kind::Disks).into_iter().partition(|test| is_swept(run, test));

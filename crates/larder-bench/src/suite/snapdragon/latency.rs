@@ -4,12 +4,12 @@
 //! (`latency-revoked`) differ by what the client pays for another; a chmod of files for which no
 //! client has a capability (`latency-chmod`) and of files that were just read
 //! (`latency-revocation`) by what the metadata server pays for the revocation at the disk. On
-//! servers without capabilities each pair is alike.
+//! servers without capabilities each pair is alike. Reads of a large file, each where the client
+//! has no capability yet (`latency-getcaps`), differ from reads again by the call that gets one.
 
-use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{Read, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,11 +23,15 @@ const FILE_BYTES: usize = 4096;
 /// Where the files are that are read and written, and those whose capabilities end.
 const DIR: &str = "latency";
 const ENDING: &str = "ending";
+/// The large file, and how far apart its places are: farther than a client asks for capabilities at
+/// once. Holes are between them.
+const LARGE: &str = "large";
+const APART_BYTES: u64 = (64 << 20) + (1 << 20);
 /// Shares of the operations that are at most as slow as what is recorded.
 const PERCENTILES: [(&str, f64); 3] = [("p50_us", 0.5), ("p90_us", 0.9), ("p99_us", 0.99)];
 
 /// Reads, then writes over the same files, then what the end of capabilities costs.
-pub(super) fn tests(count: u32) -> [Test; 6] {
+pub(super) fn tests(count: u32) -> [Test; 7] {
     let test = |name, before, work| Test { unit: "us", ..Test::timed(name, 1, before, work) };
     let reads = Arc::new(move |place: &WorkDir| read(place, count));
     let writes = Arc::new(move |place: &WorkDir| write(place, count));
@@ -50,7 +54,37 @@ pub(super) fn tests(count: u32) -> [Test; 6] {
         test("latency-chmod", Before::Restart, alone(count, chmod)).furnished(ending),
         test("latency-revocation", Before::Restart, each(count, |_, _| Ok(()), chmod))
             .furnished(ending),
+        test("latency-getcaps", Before::Restart, Arc::new(move |place| read_apart(place, count)))
+            .furnished(move |place| {
+                let large = File::create(place.at(LARGE))?;
+                let write = |i| large.write_all_at(&old(i).bytes(FILE_BYTES), place_of(i));
+                Ok((0..count).try_for_each(write)?)
+            }),
     ]
+}
+
+/// Where in the large file one of its places is.
+fn place_of(i: u32) -> u64 {
+    u64::from(i) * APART_BYTES
+}
+
+fn read_apart(place: &WorkDir, count: u32) -> Result<Outcome> {
+    let path = place.at(LARGE);
+    let mut bytes = vec![0; FILE_BYTES];
+    let mut latencies = Vec::new();
+    for i in shuffled(count) {
+        let started = Instant::now();
+        let file = File::open(&path)?;
+        // Nothing is read ahead.
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random)?;
+        file.read_exact_at(&mut bytes, place_of(i))?;
+        drop(file);
+        latencies.push(started.elapsed());
+        old(i)
+            .check(0, &bytes)
+            .with_context(|| format!("at {} of {}", place_of(i), path.display()))?;
+    }
+    Ok(outcome(&latencies))
 }
 
 /// What is done with one file.
@@ -182,11 +216,11 @@ fn shuffled(count: u32) -> Vec<u32> {
 fn outcome(latencies: &[Duration]) -> Outcome {
     let mut sorted: Vec<f64> = latencies.iter().map(|one| one.as_secs_f64() * 1e6).collect();
     sorted.sort_by(f64::total_cmp);
-    let percentiles =
-        PERCENTILES.map(|(name, share)| (name.to_owned(), percentile(&sorted, share)));
+    let percentiles = PERCENTILES.map(|(name, share)| (name, percentile(&sorted, share)));
+    let extra = percentiles.into_iter().chain([("operations", sorted.len() as f64)]);
     Outcome {
         value: Some(sorted.iter().sum::<f64>() / sorted.len() as f64),
-        extra: BTreeMap::from(percentiles),
+        extra: extra.map(|(name, value)| (name.to_owned(), value)).collect(),
         ..Outcome::default()
     }
 }

@@ -22,11 +22,15 @@ pub(super) fn tests(count: u32) -> Vec<Test> {
 }
 
 /// Later ones use what earlier ones made.
-fn of(clients: u32, count: u32) -> [Test; 4] {
+fn of(clients: u32, count: u32) -> [Test; 5] {
     let test = |name, before, each: fn(&WorkDir, u32) -> Result<()>| {
         let work = Arc::new(move |place: &WorkDir| {
             (0..count).try_for_each(|i| each(place, i))?;
-            Ok(Outcome::of_amount(count.into()))
+            let mut outcome = Outcome::of_amount(count.into());
+            // Copies have as many each, and the calls of all are counted.
+            let all = f64::from(clients) * f64::from(count);
+            outcome.extra.insert("operations".to_owned(), all);
+            Ok(outcome)
         });
         Test::rate(name, clients, "files/s", before, work)
     };
@@ -34,6 +38,10 @@ fn of(clients: u32, count: u32) -> [Test; 4] {
         test("create", Before::Nothing, create)
             .furnished(|place| Ok(fs::create_dir(place.at(DIR))?)),
         test("stat", Before::Restart, stat),
+        test("open-again", Before::Nothing, open).prepared(move |place| {
+            (0..count).try_for_each(|i| open(place, i))?;
+            Ok("each opened once")
+        }),
         test("unlink", Before::Nothing, |place, i| Ok(fs::remove_file(path(place, i))?)),
         test("small-file", Before::Nothing, cycle),
     ]
@@ -51,6 +59,12 @@ fn create(place: &WorkDir, i: u32) -> Result<()> {
 fn stat(place: &WorkDir, i: u32) -> Result<()> {
     let path = path(place, i);
     ensure!(path.metadata()?.len() == 0, "{} is not empty", path.display());
+    Ok(())
+}
+
+fn open(place: &WorkDir, i: u32) -> Result<()> {
+    stat(place, i)?;
+    File::open(path(place, i))?;
     Ok(())
 }
 
