@@ -26,7 +26,7 @@ bench: setup build ## five rounds of badros, fscache and basic5, then badros at 
 	$(SUDO) $(LARDER) bench report "$$run"
 
 volumes: setup build ## own servers beside nfs-ganesha, and 1 to 7 disks; a report (root or sudo)
-	run=$$($(SUDO) $(LARDER) bench run snapdragon --size short --rounds 3 --minutes 10) && \
+	run=$$($(SUDO) $(LARDER) bench run snapdragon --size short --rounds 3 --minutes 40) && \
 	$(SUDO) $(LARDER) bench run disks --size short --rounds 3 --minutes 5 --out "$$run" && \
 	$(SUDO) $(LARDER) bench report "$$run"
 

@@ -145,3 +145,31 @@ fn several(name: &'static str, disks: u16, tests: &'static [Chosen]) -> Contesta
     let server = Server::Volume(Parts { setup: "secure", disks, rate: Some(DISKS_RATE) });
     Contestant { name, server, tests, ..PLAIN }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::suite::{SUITES, Size, by_name};
+    use crate::target::includes;
+
+    /// A name that no test has would leave one out silently.
+    #[test]
+    fn contestants_choose_tests_that_there_are() {
+        for (name, _) in SUITES {
+            let suite = by_name(name, Size::Full).unwrap();
+            for contestant in contestants(name, Protocol::Nfs) {
+                let chosen = contestant.tests.iter().flat_map(|chosen| chosen.names);
+                for of in chosen {
+                    let is_there = suite.tests.iter().any(|test| test.name == *of);
+                    assert!(is_there, "{name}: {} chooses {of}", contestant.name);
+                }
+                let runs = suite.tests.iter().any(|test| includes(contestant.tests, test));
+                assert!(runs, "{name}: {} runs nothing", contestant.name);
+            }
+        }
+        let suite = by_name("snapdragon", Size::Full).unwrap();
+        let left_out = suite.tests.iter().filter(|test| !includes(WITHOUT_ENTRIES, test));
+        let left_out: Vec<&str> = left_out.map(|test| test.name).collect();
+        assert_eq!(left_out, ["entries-create", "entries-list", "entries-remove"]);
+    }
+}

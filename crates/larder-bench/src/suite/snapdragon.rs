@@ -21,6 +21,7 @@ use super::{Before, Outcome, ROUNDS, Size, Suite, Test, WorkDir};
 use crate::data::{Pattern, Stamped, Stamps};
 
 const PIECE_BYTES: usize = 64 << 10;
+/// Clients that read and write files.
 const CLIENTS: u32 = 6;
 /// Clients that change names at once.
 const CLIENTS_MAX: u32 = 16;
@@ -49,21 +50,24 @@ pub(super) fn suite(size: Size) -> Suite {
         text_bytes_max: size.pick(8000, 24_100),
         ..Tree::original(size)
     };
+    // A mount takes a second on a busy machine, so the smallest size has few.
+    let clients = size.pick_of(2, CLIENTS, CLIENTS);
+    let many = size.pick_of(3, CLIENTS_MAX, CLIENTS_MAX);
     let mut tests = Vec::new();
     for kib in sizes {
         let least = if size != Size::Smoke && *kib <= MANY_KIB_MAX { FILES_MAX } else { 1 };
         let count = (bytes / (kib << 10)).clamp(least, FILES_MAX);
         let files = Files { what: "read", kib: *kib, count };
-        tests.extend(reading_and_writing(files, CLIENTS, ("file size KB", *kib as f64), &memory));
+        tests.extend(reading_and_writing(files, clients, ("file size KB", *kib as f64), &memory));
     }
     tests.extend(latency::tests(small_files));
-    tests.extend(names::tests(names));
+    tests.extend(names::tests(many, names));
     tests.extend(entries::tests(entries));
     tests.push(andrew("andrew", Tree::original(size)));
     tests.push(andrew("andrew-large", tree));
     Suite {
         name: "snapdragon",
-        method: method(bytes, small_files, (names, entries), tree),
+        method: method([clients, many], bytes, small_files, (names, entries), tree),
         tests,
         furnish: Arc::new(|_| Ok(())),
         link_bits_per_s: None,
@@ -98,12 +102,18 @@ pub(super) fn disks(size: Size) -> Suite {
     }
 }
 
-fn method(bytes: u64, small_files: u32, (names, entries): (u32, u64), tree: Tree) -> Vec<String> {
+fn method(
+    [clients, many]: [u32; 2],
+    bytes: u64,
+    small_files: u32,
+    (names, entries): (u32, u64),
+    tree: Tree,
+) -> Vec<String> {
     vec![
         "Setups (secure or not, with 256 MB of memory for each client or with 2 MB, one disk or several) are targets, not tests. Before each test, memory forgets all files on client and server. A KB is 2^10 bytes.".to_owned(),
-        format!("read, write: {CLIENTS} clients, each a mount of its own on this machine without a cache on disk, with connections and (as root) a network namespace of its own, in directories of their own, open one file at a time, read or write it whole in pieces of 64 KB and close it; every file is touched once. Each client moves {} KB, but touches {FILES_MAX} files at most, and (in sizes short and full) of files up to {MANY_KIB_MAX} KB so many in any case. The result is the bytes of all clients by the time until the last one is done. Writing makes new files and does not fsync them.", bytes >> 10),
+        format!("read, write: {clients} clients, each a mount of its own on this machine without a cache on disk, with connections and (as root) a network namespace of its own, in directories of their own, open one file at a time, read or write it whole in pieces of 64 KB and close it; every file is touched once. Each client moves {} KB, but touches {FILES_MAX} files at most, and (in sizes short and full) of files up to {MANY_KIB_MAX} KB so many in any case. The result is the bytes of all clients by the time until the last one is done. Writing makes new files and does not fsync them.", bytes >> 10),
         format!("latency: {small_files} files of 4 KB in random order by one client, one operation per file: open, read, close, after a fresh mount if the target can be mounted again; and open, write in place, fsync, close. latency-again: open, read past the kernel's memory, close, of a file that was just read so; latency-revoked: the same after a chmod, which ends the client's capability. latency-chmod: chmod of a file whose attributes alone were asked for; latency-revocation: of one that was just read, so that the disk has to be told. latency-getcaps: open, read of 4 KB and close at places of one large file that are so far apart that each needs a capability of its own, which the client has not. The result is the mean; percentiles are recorded beside it."),
-        format!("create, stat, unlink, small-file: one client, then {CLIENTS_MAX}, each {names} times in a directory of its own: make an empty file; ask for its attributes after a fresh mount; ask again, open and close it, which was done once before (open-again); remove it; make a file, write 4 KB, fsync, close and remove it. The result is files of all clients by the time until the last one is done. What a volume acknowledges is on disk; nfs-ganesha writes names to disk when its file system does."),
+        format!("create, stat, unlink, small-file: one client, then {many}, each {names} times in a directory of its own: make an empty file; ask for its attributes after a fresh mount; ask again, open and close it, which was done once before (open-again); remove it; make a file, write 4 KB, fsync, close and remove it. The result is files of all clients by the time until the last one is done. What a volume acknowledges is on disk; nfs-ganesha writes names to disk when its file system does."),
         format!("entries: {} threads of one client make {entries} empty files in one directory; one lists them after a fresh mount; they remove them. Beside the rate is recorded what the first and the last tenth took.", entries::THREADS),
         format!("andrew: the original tree, as in suite mbfs. andrew-large: make {} directories, copy {} files, scan once, read once, compile {} of the files. The compiler's CPU time (user and system, in steps of 10 ms) is subtracted. The compiler is in memory.", tree.dirs, tree.files, tree.sources),
         "Of what was read in the clock, the mark of each page is compared, which differs from page to page and from file to file; of what was written, every byte after the last test.".to_owned(),

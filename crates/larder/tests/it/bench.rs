@@ -225,6 +225,47 @@ fn the_disks_of_a_volume_are_measured() {
     assert_eq!(samples, 2, "it is read from and written to");
 }
 
+/// One round of the tests of one client of suite `snapdragon`: reads of a large file need a
+/// capability each, reads again need none, and what was opened before costs no call; the report has
+/// a row for each goal, and Andrew by phase.
+#[test]
+fn what_an_operation_on_a_volume_costs_is_reported_by_its_parts() {
+    let _forgetting = MayForget::now();
+    let dir = scratch("larder-bench-test-");
+    let work = ["run", "snapdragon", "--single", "--size", "smoke", "--rounds", "1"];
+    let only = ["--out", "out", "--only", "secure", "--only", "off"];
+    succeed(bench(dir.path(), &work).args(only));
+    let record = record_of(&dir.path().join("out/snapdragon.json"));
+    assert_eq!(measured(&record), ["secure", "off"]);
+    assert_eq!(records(dir.path()), 0, "something is still mounted");
+    let of = |test: &str| -> serde_json::Value {
+        let tests = record["tests"].as_array().unwrap();
+        let test = tests.iter().find(|one| one["name"] == test).unwrap();
+        test["samples"][0].clone()
+    };
+    // Of the first place the capability comes with the file.
+    let apart = of("latency-getcaps");
+    let operations = apart["extra"]["operations"].as_f64().unwrap() as u64;
+    assert!(apart["rpcs"]["GETCAPS"].as_u64().unwrap() + 1 >= operations, "{apart}");
+    let again = of("latency-again");
+    assert!(again["rpcs"]["READ"].as_u64().unwrap() >= 2 * operations, "{again}");
+    assert!(again["rpcs"]["GETCAPS"].as_u64().unwrap_or(0) < operations, "{again}");
+
+    succeed(&mut bench(dir.path(), &["report", "out"]));
+    let report = fs::read_to_string(dir.path().join("out/report.md")).unwrap();
+    let row = |begin: &str| {
+        let found = report.lines().find(|line| line.starts_with(&format!("| {begin}")));
+        found.unwrap_or_else(|| panic!("{begin}: {report}"))
+    };
+    assert!(row("latency-again, 1 client: secure against off").contains("(n"));
+    assert!(row("latency-getcaps, calls: secure").contains("calls for each operation"));
+    assert!(row("entries-remove, last tenth against the first: secure").contains("(n"));
+    assert!(row("create: secure against nfs").contains("nfs is no target of this run"));
+    for part in ["of it, MAC or encryption", "an extra GETCAPS", "andrew-large | compile"] {
+        assert!(row(part).contains('s'), "{part}");
+    }
+}
+
 /// One round of suite `mbfs` on a contestant of each kind, with servers whose disk is slow: what
 /// `scratch` makes, writes and removes costs no call that changes anything, elsewhere each file
 /// costs one of each; the report says of

@@ -97,7 +97,11 @@ fn kind_of(run: &Run, test: &Test) -> Kind {
 
 fn figure(run: &Run, sweep: &Sweep<'_>, kind: Kind, published: Facts) -> Block {
     let targets: Vec<&Target> = run.targets.iter().collect();
-    let measure = if sweep.unit == "s" { "run time" } else { "bandwidth" };
+    let measure = match sweep.unit {
+        "s" => "run time",
+        "B/s" => "bandwidth",
+        _ => "rate",
+    };
     let mut lines = sweep.lines(run, &targets, measure);
     let at = convert(SNAPDRAGON_MARK.at.0, SNAPDRAGON_MARK.unit, &sweep.dimension);
     if let (Kind::Size, Some(at)) = (kind, at) {

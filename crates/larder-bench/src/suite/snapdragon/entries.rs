@@ -22,8 +22,7 @@ const PARTS: u64 = 10;
 
 /// Each uses what the one before has left.
 pub(super) fn tests(count: u64) -> [Test; 3] {
-    let at = |test: Test| test.at("entries", count as f64);
-    let test = |name, before, work| at(Test::rate(name, 1, "files/s", before, work));
+    let test = |name, before, work| Test::rate(name, 1, "files/s", before, work);
     let create = move |place: &WorkDir| {
         in_parts(count, |i| {
             File::create_new(path(place, i))?;

@@ -13,12 +13,10 @@ use crate::suite::{Before, Outcome, Test, WorkDir};
 const DIR: &str = "names";
 /// What a file of the cycle holds.
 const FILE_BYTES: usize = 4096;
-/// Clients at once.
-const CLIENTS: [u32; 2] = [1, super::CLIENTS_MAX];
 
 /// Each with one client, then with many, who have directories of their own.
-pub(super) fn tests(count: u32) -> Vec<Test> {
-    CLIENTS.into_iter().flat_map(|clients| of(clients, count)).collect()
+pub(super) fn tests(many: u32, count: u32) -> Vec<Test> {
+    [1, many].into_iter().flat_map(|clients| of(clients, count)).collect()
 }
 
 /// Later ones use what earlier ones made.
