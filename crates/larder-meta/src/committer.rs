@@ -27,8 +27,8 @@ mod leaving;
 mod resilvering;
 mod waiting;
 
-pub(crate) use archiving::ToArchive;
 use archiving::WorkWaiter;
+pub(crate) use archiving::{ArchiveAsked, ToArchive};
 use ended::Ended;
 pub(crate) use leaving::Destaged;
 use leaving::Leaving;
@@ -104,6 +104,8 @@ pub(crate) enum Event {
     Due(oneshot::Sender<()>),
     /// The worker of the archive asks or reports.
     Archive(ToArchive),
+    /// A client asks what the archive has of a file.
+    AskArchive(ArchiveAsked),
     /// A client asks for what a file has on memory disks to be on others.
     Destage(Destaged),
     /// A file's bytes were copied to other disks, except to these.
@@ -403,6 +405,7 @@ impl Committer {
             }
             Event::Destage(asked) => self.destage(view, group, asked),
             Event::Archive(asked) => self.archive(view, group, asked),
+            Event::AskArchive(asked) => self.tell_archived(view, group, asked),
             Event::Moved(file, failed) => {
                 self.end_move(view, group, file, &failed);
                 self.make_room(view, group);

@@ -21,7 +21,8 @@ use crate::archiver;
 use crate::change::{Change, Reply};
 use crate::channels::{Channels, Recaller};
 use crate::committer::{
-    Await, AwaitMoved, AwaitSynced, AwaitWritten, Called, Committer, Destaged, Event, Parts, Waiter,
+    ArchiveAsked, Await, AwaitMoved, AwaitSynced, AwaitWritten, Called, Committer, Destaged, Event,
+    Parts, Waiter,
 };
 use crate::destaging;
 use crate::disks::{Acknowledged, Disks, Moved, Witnessed};
@@ -328,6 +329,21 @@ impl Metadata {
         }
     }
 
+    /// Tells what the archive has of a file.
+    async fn archive(&self, (_, channel): From<'_>, call: &calls::Archive) -> Reply {
+        if let Err(status) = self.sessions.renew(call.session, self.clock.instant()) {
+            return self.while_ours(Reply::refused(status));
+        }
+        self.note(call.session, channel);
+        let (waiter, reply) = oneshot::channel();
+        let asked = ArchiveAsked { file: call.file, within_ms: call.within_ms, waiter };
+        let sent = self.queue.send(Event::AskArchive(asked)).await;
+        match (sent, reply.await) {
+            (Ok(()), Ok(reply)) => self.while_ours(reply),
+            _ => Reply::refused(Status::Io),
+        }
+    }
+
     fn renew(&self, channel: Option<&Backchannel>, call: &calls::Renew) -> Reply {
         let of = |_| {
             self.note(call.session, channel);
@@ -525,6 +541,7 @@ impl Service for Metadata {
             MetaProc::ForgoLock => run!(call, |a: ForgoLock| self.change(from, a).await),
             MetaProc::LocksClaimed => run!(call, |a: LocksClaimed| self.change(from, a).await),
             MetaProc::Destage => run!(call, |a: Destage| self.destage(from, &a).await),
+            MetaProc::Archive => run!(call, |a: Archive| self.archive(from, &a).await),
         }
     }
 }

@@ -10,9 +10,10 @@ use larder_cache::Cache;
 use larder_io::Clock;
 use larder_vfs::{
     Access, Attr, Change, Changed, Committed, Cookie, CopyEnd, Cred, Deferring, Error, Found,
-    Future, Handle, Intent, Judged, Listing, LockChange, LockMode, LookedUp, Made, New, Remote,
-    RemoteCopied, RemoteLimits, RemoteOpened, RemoteRead, RemoteWritten, Removal, ReservedLock,
-    Seek, SetAttr, SetXattr, SpaceChange, Stability, StatFs, StoredPart, Time, Token, Watcher,
+    Future, Handle, InArchive, Intent, Judged, Listing, LockChange, LockMode, LookedUp, Made, New,
+    Remote, RemoteCopied, RemoteLimits, RemoteOpened, RemoteRead, RemoteWritten, Removal,
+    ReservedLock, Seek, SetAttr, SetXattr, SpaceChange, Stability, StatFs, StoredPart, Time, Token,
+    Watcher,
 };
 
 use crate::doubt::Sizes;
@@ -446,6 +447,21 @@ impl Remote for Names {
         Box::pin(async move {
             let server = self.shared.at_server(cred, file).await?;
             self.remote().archive_within(cred, &server, within).await
+        })
+    }
+
+    fn in_archive<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        within: Option<Duration>,
+    ) -> Future<'a, Option<InArchive>> {
+        Box::pin(async move {
+            match self.shared.target(file)? {
+                Target::Server(server) => self.remote().in_archive(cred, &server, within).await,
+                // The server has no byte of it.
+                Target::Waiting(_) => Ok(None),
+            }
         })
     }
 

@@ -10,10 +10,10 @@ use larder_io::{Clock, RealClock};
 use larder_rpc::patience::{gives_up, retry_pauses};
 use larder_vfs::{
     Access, Attr, Change, Changed, Committed, Cookie, CopyEnd, Cred, Deadline, Error, Found,
-    Future, Handle, Intent, Judged, Listing, LockChange, LockMode, LookedUp, Made, New, Remote,
-    RemoteCopied, RemoteLimits, RemoteOpened, RemoteRead, RemoteWritten, Removal, ReservedLock,
-    Result, Seek, SetAttr, SetXattr, SpaceChange, Stability, StatFs, StoredPart, Time, Token,
-    Watcher,
+    Future, Handle, InArchive, Intent, Judged, Listing, LockChange, LockMode, LookedUp, Made, New,
+    Remote, RemoteCopied, RemoteLimits, RemoteOpened, RemoteRead, RemoteWritten, Removal,
+    ReservedLock, Result, Seek, SetAttr, SetXattr, SpaceChange, Stability, StatFs, StoredPart,
+    Time, Token, Watcher,
 };
 use std::ffi::{OsStr, OsString};
 use std::fmt::{self, Display};
@@ -319,6 +319,11 @@ impl<R: Remote> Remote for Later<R> {
         fn is_lost(cred: &'a Cred, file: &'a Handle, open: Option<&'a Token>) -> bool;
         fn leave_memory(cred: &'a Cred, file: &'a Handle, within: Duration) -> ();
         fn archive_within(cred: &'a Cred, file: &'a Handle, within: Duration) -> ();
+        fn in_archive(
+            cred: &'a Cred,
+            file: &'a Handle,
+            within: Option<Duration>
+        ) -> Option<InArchive>;
         fn stored(cred: &'a Cred, file: &'a Handle) -> Vec<StoredPart>;
         fn copy_range(
             cred: &'a Cred,

@@ -44,10 +44,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use larder_rpc::{Recovery, RpcClient, Snapshot};
 use larder_vfs::{
-    Access, Attr, Change, Changed, Committed, Cookie, Cred, Found, Future, Handle, Intent, Judged,
-    Listing, LockChange, LockMode, LookedUp, Made, New, Remote, RemoteLimits, RemoteOpened,
-    RemoteRead, RemoteWritten, Removal, ReservedLock, Result, Seek, SetAttr, SetXattr, SpaceChange,
-    Stability, StatFs, StoredPart, Time, Token, Watcher,
+    Access, Attr, Change, Changed, Committed, Cookie, Cred, Found, Future, Handle, InArchive,
+    Intent, Judged, Listing, LockChange, LockMode, LookedUp, Made, New, Remote, RemoteLimits,
+    RemoteOpened, RemoteRead, RemoteWritten, Removal, ReservedLock, Result, Seek, SetAttr,
+    SetXattr, SpaceChange, Stability, StatFs, StoredPart, Time, Token, Watcher,
 };
 use larder_wire::meta::calls;
 use larder_wire::meta::words::{self, Attributes, FileId, Mode, OpenId, VolumeId};
@@ -428,6 +428,15 @@ impl Remote for Native {
             self.archived.set(self.file(file)?, within);
             Ok(())
         })
+    }
+
+    fn in_archive<'a>(
+        &'a self,
+        cred: &'a Cred,
+        file: &'a Handle,
+        within: Option<Duration>,
+    ) -> Future<'a, Option<InArchive>> {
+        Box::pin(async move { self.archive_told(cred, self.file(file)?, within).await })
     }
 
     fn stored<'a>(&'a self, cred: &'a Cred, file: &'a Handle) -> Future<'a, Vec<StoredPart>> {

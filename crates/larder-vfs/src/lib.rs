@@ -66,5 +66,5 @@ pub use remote::{
     RemoteRead, RemoteWritten, Removal, Stability, Verifier,
 };
 pub use space::{Seek, SpaceChange, SpaceKind};
-pub use stored::{Medium, StoredPart};
+pub use stored::{InArchive, Medium, StoredPart};
 pub use xattr::{SetXattr, XATTR_NAME_BYTES_MAX, XATTR_PREFIX, XATTR_VALUE_BYTES_MAX, XattrOnly};

@@ -21,9 +21,9 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::{
-    Access, Attr, Change, Cookie, CopyEnd, Cred, Deferring, Error, Handle, Intent, Kind, Lease,
-    Listing, LockChange, LockMode, RemoteCopied, RemoteOpened, ReservedLock, Result, Seek, SetAttr,
-    SetXattr, SpaceChange, StatFs, StoredPart, Time, Token, Watcher,
+    Access, Attr, Change, Cookie, CopyEnd, Cred, Deferring, Error, Handle, InArchive, Intent, Kind,
+    Lease, Listing, LockChange, LockMode, RemoteCopied, RemoteOpened, ReservedLock, Result, Seek,
+    SetAttr, SetXattr, SpaceChange, StatFs, StoredPart, Time, Token, Watcher,
 };
 
 /// A future answer. Boxing costs nothing compared with an RPC.
@@ -329,11 +329,8 @@ pub trait Remote: Send + Sync + 'static {
     }
 
     /// What is written to a file from now on is to be in the archive within this time of the write.
-    /// To be called before each such write; makes no request of its own. A server without an
-    /// archive has nothing to do.
-    ///
-    /// # Errors
-    /// Those of a write to the file.
+    /// To be called before each such write; makes no request of its own, and fails as a write does.
+    /// A server without an archive has nothing to do.
     fn archive_within<'a>(
         &'a self,
         _cred: &'a Cred,
@@ -341,6 +338,17 @@ pub trait Remote: Send + Sync + 'static {
         _within: Duration,
     ) -> Future<'a, ()> {
         Box::pin(std::future::ready(Ok(())))
+    }
+
+    /// Whether the archive has a file's present version, or when that is due there: within this
+    /// time, if one is given. `None`: it need not be there. Fails as the server answers.
+    fn in_archive<'a>(
+        &'a self,
+        _cred: &'a Cred,
+        _file: &'a Handle,
+        _within: Option<Duration>,
+    ) -> Future<'a, Option<InArchive>> {
+        Box::pin(std::future::ready(Ok(None)))
     }
 
     /// Where the bytes of a file are now, for a caller who may read it: one part for each way in

@@ -1,5 +1,7 @@
 //! Where the bytes of a file are at the server.
 
+use std::time::Duration;
+
 /// What a part of a file is kept on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Medium {
@@ -20,4 +22,15 @@ pub struct StoredPart {
     pub disks: Vec<u32>,
     /// No disk has them any more.
     pub is_lost: bool,
+}
+
+/// The present version of a file and the archive, if it is there or is to be there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InArchive {
+    /// Whether it is there.
+    pub is_there: bool,
+    /// In which time it is due there; zero if it has been due.
+    pub due: Option<Duration>,
+    /// For how long it has been due.
+    pub late: Duration,
 }

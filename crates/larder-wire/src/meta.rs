@@ -111,6 +111,7 @@ pub const PROCEDURE_NAMES: &[&str] = &[
     "LOCKS_CLAIMED",
     "PREALLOCATE",
     "DESTAGE",
+    "ARCHIVE",
 ];
 
 xdr_enum! {
@@ -133,6 +134,7 @@ xdr_enum! {
         ReadDir = 21, Access = 22, FsStat = 23, GetXattr = 24, SetXattr = 25, ListXattr = 26,
         RemoveXattr = 27, ReturnLease = 28, Look = 29, Lock = 30, TestLock = 31,
         AwaitLock = 32, ForgoLock = 33, LocksClaimed = 34, Preallocate = 35, Destage = 36,
+        Archive = 37,
     }
 }
 

@@ -11,7 +11,9 @@ use larder_client::{Durability, last_path};
 use larder_vfs::{Cred, Error, Ino};
 
 use crate::classes::shown;
-use crate::report::{ClassShown, Conflict, Durable, Explained, StoredAt, Unsaved, promised_levels};
+use crate::report::{
+    ArchiveKnown, ClassShown, Conflict, Durable, Explained, StoredAt, Unsaved, promised_levels,
+};
 use crate::stack::Engine;
 
 /// How long a server is waited for that is asked where it has the bytes of a file: it may be away.
@@ -41,7 +43,18 @@ impl Engine {
         };
         let unsent_bytes = explained.unsent.bytes;
         match self.stored(ino, durability.reached, unsent_bytes).await {
-            Ok(places) => Ok(explained.with_stored(places)),
+            Ok(places) => {
+                let archived = self.client.in_archive(&Cred::root(), ino, PATIENCE).await;
+                let archive = archived.unwrap_or_else(|error| {
+                    tracing::debug!("whether the archive has it is not known: {error}");
+                    None
+                });
+                Ok(explained.with_stored(
+                    places,
+                    archive.map(ArchiveKnown::of),
+                    self.client.classes().lifetimes(),
+                ))
+            }
             Err(error) => Ok(Explained { places_unknown: Some(error.to_string()), ..explained }),
         }
     }

@@ -27,7 +27,7 @@ use larder_client::UnsentTotal;
 pub(crate) use archive::ArchiveStatus;
 pub(crate) use cache::CacheState;
 pub(crate) use class::{ClassShown, Durable, Unsaved, conflict};
-pub(crate) use explained::{Explained, StoredAt, promised_levels};
+pub(crate) use explained::{ArchiveKnown, Explained, StoredAt, promised_levels};
 pub(crate) use export::{Behind, ExportStat, Served};
 pub(crate) use hoard::HoardedTree;
 pub(crate) use remade::{Remade, StaysLost};

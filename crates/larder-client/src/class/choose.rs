@@ -8,7 +8,7 @@ use std::time::Duration;
 use larder_cache::FileNo;
 use larder_class::{Choice, Class, Classes, Level, Subject};
 use larder_io::program_of;
-use larder_vfs::{Cred, Error, Ino, Kind, Medium, Result, StoredPart};
+use larder_vfs::{Cred, Error, InArchive, Ino, Kind, Medium, Result, StoredPart};
 
 use crate::client::Client;
 use crate::core::Core;
@@ -96,6 +96,28 @@ impl Client {
         let node = core.node(ino)?;
         let asked =
             async { on_handle!(core, cred, node, handle => core.remote.stored(cred, &handle)) };
+        core.clock.timeout(patience, asked).await.unwrap_or(Err(Error::TimedOut))
+    }
+
+    /// Whether the archive has the present version of a file, or when that is due there; `None` if
+    /// it need not be there. Waits at most this long.
+    ///
+    /// # Errors
+    /// As [`Client::stored`]
+    pub async fn in_archive(
+        &self,
+        cred: &Cred,
+        ino: Ino,
+        patience: Duration,
+    ) -> Result<Option<InArchive>> {
+        let (core, cred) = (&self.core, &self.core.caller(cred));
+        let node = core.node(ino)?;
+        if node.state().known().attr.kind != Kind::File {
+            return Ok(None);
+        }
+        let asked = async {
+            on_handle!(core, cred, node, handle => core.remote.in_archive(cred, &handle, None))
+        };
         core.clock.timeout(patience, asked).await.unwrap_or(Err(Error::TimedOut))
     }
 }

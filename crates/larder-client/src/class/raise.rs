@@ -85,6 +85,21 @@ impl Core {
         self.change_open_files(cred, (node, &weaker), &after, Some(within)).await
     }
 
+    /// Has the server put a file into the archive within this time, as it is.
+    pub(super) async fn archive_file(
+        &self,
+        cred: &Cred,
+        node: &Arc<Node>,
+        within: Duration,
+    ) -> Result<()> {
+        if node.state().known().attr.kind != Kind::File {
+            return Ok(());
+        }
+        let within = Some(within);
+        on_handle!(self, cred, node, handle => self.remote.in_archive(cred, &handle, within))
+            .map(drop)
+    }
+
     /// Has the server move a file's bytes from memory to its disk.
     pub(super) async fn leave_memory(
         &self,

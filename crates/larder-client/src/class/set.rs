@@ -110,7 +110,8 @@ impl Core {
     }
 
     /// Gives the class to these open files of a file. Bytes that were written before, and are to be
-    /// more durable, are sent first, and leave the memory of other machines within this time.
+    /// more durable, are sent first, and leave the memory of other machines within this time. If
+    /// the class has a level `archive`, what the file has is due there from now on.
     pub(super) async fn change_open_files(
         &self,
         cred: &Cred,
@@ -131,8 +132,11 @@ impl Core {
             if is_stronger || is_kept || leaves_memory || within.is_some() {
                 self.upload(node, self.deadline()).await?;
             }
-            match within {
-                Some(within) => self.leave_memory(cred, node, within).await,
+            if let Some(within) = within {
+                self.leave_memory(cred, node, within).await?;
+            }
+            match class.archive_within() {
+                Some(within) => self.archive_file(cred, node, within).await,
                 None => Ok(()),
             }
         };

@@ -38,6 +38,9 @@ struct Wanted {
 pub(crate) enum Event {
     /// Its data has changed, and is to be there within this time.
     Changed { now_ms: u64, within_ms: u64 },
+    /// A client wants this version, which is the present one, and later ones to be there within
+    /// this time.
+    Wanted { now_ms: u64, within_ms: u64, version: u64 },
     /// It is no more.
     Gone,
     /// A put of this version is to begin.
@@ -57,6 +60,12 @@ impl OnRecord {
                 let wanted = self.wanted.get_or_insert(Wanted { due_ms, within_ms, held: None });
                 wanted.within_ms = within_ms;
                 wanted.due_ms = wanted.due_ms.min(due_ms);
+            }
+            Event::Wanted { within_ms, version, .. } if self.has(version) => {
+                self.wanted.iter_mut().for_each(|wanted| wanted.within_ms = within_ms);
+            }
+            Event::Wanted { now_ms, within_ms, .. } => {
+                self.apply(Event::Changed { now_ms, within_ms });
             }
             Event::Gone => {
                 let held = self.wanted.take().and_then(|wanted| wanted.held);
@@ -183,6 +192,8 @@ mod tests {
     enum Step {
         /// A client writes the file.
         Write,
+        /// A client says within which time it is to be there.
+        Want,
         /// Its last name goes.
         Remove,
         /// The worker begins a put that is due.
@@ -197,8 +208,16 @@ mod tests {
         Fail,
     }
 
-    const STEPS: [Step; 7] =
-        [Step::Write, Step::Remove, Step::Begin, Step::Clean, Step::Part, Step::End, Step::Fail];
+    const STEPS: [Step; 8] = [
+        Step::Write,
+        Step::Want,
+        Step::Remove,
+        Step::Begin,
+        Step::Clean,
+        Step::Part,
+        Step::End,
+        Step::Fail,
+    ];
 
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     enum Task {
@@ -220,6 +239,8 @@ mod tests {
         present: Option<u64>,
         last: u64,
         doing: Option<Task>,
+        /// Whether a client has said that it is to be there.
+        is_wanted: bool,
         store: std::collections::BTreeMap<u64, Has>,
     }
 
@@ -231,7 +252,7 @@ mod tests {
         fn new() -> Scene {
             let record = OnRecord { wanted: None, unneeded: BTreeSet::new() };
             let store = std::collections::BTreeMap::new();
-            Scene { record, present: Some(1), last: 1, doing: None, store }
+            Scene { record, present: Some(1), last: 1, doing: None, is_wanted: false, store }
         }
 
         /// The put that is due.
@@ -254,6 +275,16 @@ mod tests {
                         self.last += 1;
                         self.present = Some(self.last);
                         self.record.apply(Event::Changed { now_ms: 5, within_ms: 10 });
+                        self.is_wanted = true;
+                    }
+                }
+                Step::Want => {
+                    if let Some(version) = self.present {
+                        let was_there = self.record.has(version);
+                        let (now_ms, within_ms) = (5, 10);
+                        self.record.apply(Event::Wanted { now_ms, within_ms, version });
+                        self.is_wanted = true;
+                        assert_eq!(self.due().is_none(), was_there, "{self:?}");
                     }
                 }
                 Step::Remove => {
@@ -309,7 +340,7 @@ mod tests {
 
         /// Once nothing else happens, the store has the present version and nothing more.
         fn come_to_rest(mut self) {
-            let was_written = self.last > 1;
+            let is_wanted = self.is_wanted;
             self.go(Step::Fail);
             for _ in 0..20 {
                 for step in [Step::Begin, Step::End, Step::Clean, Step::End] {
@@ -317,7 +348,7 @@ mod tests {
                 }
             }
             assert_eq!((self.due(), self.useless()), (None, None));
-            let present = self.present.filter(|_| was_written);
+            let present = self.present.filter(|_| is_wanted);
             let expected: Vec<u64> = present.into_iter().collect();
             assert_eq!(self.store.into_keys().collect::<Vec<_>>(), expected);
         }
@@ -339,7 +370,7 @@ mod tests {
     fn every_history_ends_with_the_present_version_alone() {
         let mut seen = 0;
         all_from(&Scene::new(), 6, &mut seen);
-        assert_eq!(seen, (0..=6).map(|length| 7_u64.pow(length)).sum::<u64>());
+        assert_eq!(seen, (0..=6).map(|length| 8_u64.pow(length)).sum::<u64>());
     }
 
     #[test]
@@ -357,5 +388,19 @@ mod tests {
         record.apply(Event::Changed { now_ms: 2000, within_ms: 10 });
         assert_eq!(record.due_ms(), 2010);
         assert!(record.has(9), "until a later one is there");
+    }
+
+    #[test]
+    fn a_version_that_is_there_is_not_due_again_when_it_is_wanted() {
+        let mut record = Scene::new().record;
+        let wanted = |version| Event::Wanted { now_ms: 1000, within_ms: 100, version };
+        record.apply(wanted(3));
+        assert_eq!(record.due_ms(), 1100);
+        record.apply(Event::Begins(3));
+        record.apply(Event::Put(3, receipt(3)));
+        record.apply(Event::Wanted { now_ms: 2000, within_ms: 7, version: 3 });
+        assert_eq!((record.due_ms(), record.within_ms()), (NEVER_MS, Some(7)));
+        record.apply(wanted(4));
+        assert_eq!(record.due_ms(), 1100);
     }
 }

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use larder_wire::meta::Status;
+use larder_wire::meta::calls::ArchiveTold;
 use larder_wire::meta::words::FileId;
 
 use super::Error;
@@ -203,6 +204,31 @@ impl Queue {
         if let Some(at_ms) = at_ms {
             self.useless.insert((at_ms, file, version));
         }
+    }
+
+    /// What the archive has of the present version of a file, and when that is due; with a time,
+    /// it is to be there within so many ms.
+    ///
+    /// # Errors
+    /// [`Status::Io`]
+    pub(crate) fn told(
+        &mut self,
+        txn: &mut Txn<'_>,
+        (file, version): (FileId, u64),
+        within_ms: Option<u64>,
+        now: Instant,
+    ) -> Result<ArchiveTold, Status> {
+        let now_ms = self.moments.ms(now);
+        if let Some(within_ms) = within_ms {
+            self.put(txn, file, Event::Wanted { now_ms, within_ms, version })?;
+        }
+        let record = OnRecord::load(txn, file)?;
+        let due_ms = Some(record.due_ms()).filter(|due_ms| *due_ms != NEVER_MS);
+        Ok(ArchiveTold {
+            is_there: record.has(version) && due_ms.is_none(),
+            due_ms: due_ms.map(|due_ms| due_ms.saturating_sub(now_ms)),
+            late_ms: due_ms.map_or(0, |due_ms| now_ms.saturating_sub(due_ms)),
+        })
     }
 
     /// What is to be looked at next.

@@ -17,7 +17,9 @@ use larder_wire::meta::words::{DiskId, FileId, LeaseKind, SessionId};
 use larder_wire::meta::{BLOCK_BYTES, FILE_BYTES_MAX, Status};
 use larder_wire::xdr::Opaque;
 
-use super::{Aside, Committer, Destaged, Ended, Event, Finished, Group, Pending, Waiter, wall};
+use super::{
+    ArchiveAsked, Aside, Committer, Destaged, Ended, Event, Finished, Group, Pending, Waiter, wall,
+};
 use crate::alone::Alone;
 use crate::change::{Change, Reply};
 use crate::data::memory::Standing;
@@ -230,6 +232,9 @@ impl Committer {
             }
             Event::End(done) => group.end = Some(done),
             Event::Destage(asked) => {
+                answer(asked.waiter, Reply::refused(self.failed.unwrap_or(Status::Io)));
+            }
+            Event::AskArchive(asked) => {
                 answer(asked.waiter, Reply::refused(self.failed.unwrap_or(Status::Io)));
             }
             // No further work is done.
@@ -465,6 +470,26 @@ impl Committer {
             }
             due => reply(group, asked.waiter, &due.map(drop)),
         }
+    }
+
+    /// Answers what the archive has of a file.
+    pub(super) fn tell_archived(
+        &mut self,
+        view: &dyn View,
+        group: &mut Group,
+        asked: ArchiveAsked,
+    ) {
+        let ArchiveAsked { file, within_ms, waiter } = asked;
+        if let Some(status) = self.failed {
+            return answer(waiter, Reply::refused(status));
+        }
+        let (now, mut told) = (self.clock.instant(), Err(Status::Io));
+        self.internal(view, group, |live, txn| {
+            told = live.archive_told(txn, file, within_ms, now);
+            told.map(drop)
+        });
+        let reply = Some((waiter, Reply::of(&told)));
+        group.finished.push(Finished { reply, ..Finished::nobody_asked(Ended::default()) });
     }
 
     /// Answers the calls that wait for a file's bytes which have left the memory disks, or are

@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use larder_wire::capability::EXTENTS_MAX;
 use larder_wire::meta::Status;
+use larder_wire::meta::calls::ArchiveTold;
 use larder_wire::meta::words::{DiskId, FileId, Mode, SessionId};
 
 use super::Live;
@@ -90,6 +91,22 @@ impl Live {
             }
         }
         Ok(())
+    }
+
+    /// What the archive has of a file; with a time, its present version is to be there within so
+    /// many ms.
+    ///
+    /// # Errors
+    /// [`Status::Stale`] and the like if it is not a file with data; [`Status::Io`]
+    pub(crate) fn archive_told(
+        &mut self,
+        txn: &mut Txn<'_>,
+        file: FileId,
+        within_ms: Option<u32>,
+        now: Instant,
+    ) -> Result<ArchiveTold, Status> {
+        let version = inode::regular(txn, file)?.attributes.data_change.0;
+        self.archive.told(txn, (file, version), within_ms.map(u64::from), now)
     }
 
     /// When the worker has something to do.

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use larder_wire::meta::calls::ArchiveTold;
 use larder_wire::meta::words::{ExtentState, FileId, Layout, Medium, Mode};
 use larder_wire::meta::{BLOCK_BYTES, Status};
 
-use super::destaging::wait;
+use super::destaging::{wait, write};
 use super::memory::{MEMORY, with_memory};
 use super::mirrors::granted;
 use super::rig::{Rig, size};
@@ -287,4 +288,39 @@ fn an_archived_version_is_the_one_that_the_file_had() {
             of.iter().fold(Scene::new(), |scene, step| scene.go(*step)).check(&of);
         }
     }
+}
+
+/// A file that was written before anybody said that it is to be in the archive is due there from
+/// then on, within the time that was said; one whose present version is there is not put again. And
+/// whoever asks is told when it is due, and for how long it has been.
+#[test]
+fn a_file_that_is_there_is_due_when_somebody_wants_it_in_the_archive() {
+    let (mut rig, file) = with_memory(8);
+    write(&mut rig, file, 1, 7, None);
+    let told = |is_there, due_s: Option<u64>, late_s: u64| ArchiveTold {
+        is_there,
+        due_ms: due_s.map(|seconds| seconds * 1000),
+        late_ms: late_s * 1000,
+    };
+    assert_eq!(rig.archive_told(file, None), Ok(told(false, None, 0)));
+    assert_eq!(rig.archive_told(FileId::ROOT, Some(WITHIN)), Err(Status::IsDirectory));
+    assert_eq!(rig.archive_told(FileId(99), None), Err(Status::Stale));
+    assert_eq!(rig.archive_told(file, Some(WITHIN)), Ok(told(false, Some(20), 0)));
+    wait(&mut rig, Duration::from_secs(5));
+    assert_eq!(rig.archive_told(file, Some(WITHIN)), Ok(told(false, Some(15), 0)));
+    assert_eq!(rig.next_to_archive(), None, "there is time");
+    rig = rig.crash();
+    wait(&mut rig, Duration::from_secs(18));
+    assert_eq!(rig.archive_told(file, None), Ok(told(false, Some(0), 3)));
+    let Some(Work::Put(version, _)) = rig.next_to_archive() else { panic!("it is due") };
+    let receipt = Receipt { bytes: B, root: [7; 32] };
+    rig.was_put(version, Ok(receipt));
+    for within in [None, Some(WITHIN)] {
+        assert_eq!(rig.archive_told(file, within), Ok(told(true, None, 0)));
+    }
+    wait(&mut rig, WITHIN);
+    assert_eq!(rig.next_to_archive(), None, "it is there");
+    write(&mut rig, file, 1, 8, None);
+    assert_eq!(rig.archive_told(file, None), Ok(told(false, Some(20), 0)));
+    rig.check();
 }

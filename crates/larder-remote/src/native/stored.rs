@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use larder_vfs::{Cred, Medium, Result, StoredPart};
+use larder_vfs::{Cred, InArchive, Medium, Result, StoredPart};
 use larder_wire::meta::FILE_BYTES_MAX;
-use larder_wire::meta::calls::{Destage, GetCaps, LayoutGiven};
+use larder_wire::meta::calls::{Archive, ArchiveTold, Destage, GetCaps, LayoutGiven};
 use larder_wire::meta::words::{
     ByteRange, DiskId, Extent, ExtentState, FileId, Layout, Mode, OpenId,
 };
@@ -43,6 +43,22 @@ impl Native {
         let due_ms = u32::try_from(within.as_millis()).unwrap_or(u32::MAX);
         let moved = self.session.ask(cred, |session| Destage { session, file, due_ms });
         Ok(moved.await?)
+    }
+
+    /// See [`larder_vfs::Remote::in_archive`].
+    pub(super) async fn archive_told(
+        &self,
+        cred: &Cred,
+        file: FileId,
+        within: Option<Duration>,
+    ) -> Result<Option<InArchive>> {
+        self.commit_pending(file).await?;
+        let ms = |within: Duration| u32::try_from(within.as_millis()).unwrap_or(u32::MAX);
+        let within_ms = within.map(ms);
+        let told = self.session.ask(cred, |session| Archive { session, file, within_ms });
+        let ArchiveTold { is_there, due_ms, late_ms } = told.await?;
+        let (due, late) = (due_ms.map(Duration::from_millis), Duration::from_millis(late_ms));
+        Ok((is_there || due.is_some()).then_some(InArchive { is_there, due, late }))
     }
 }
 

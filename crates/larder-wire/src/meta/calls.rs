@@ -249,6 +249,15 @@ xdr_struct! {
     /// time; with 0, before the answer. The call can be made again.
     #[derive(Copy)]
     Destage { session: SessionId, file: FileId, due_ms: u32 }
+
+    /// Arguments of ARCHIVE: asks whether the archive has the file's present version; with a time,
+    /// that version is to be there within it. The call can be made again.
+    #[derive(Copy)]
+    Archive { session: SessionId, file: FileId, within_ms: Option<u32> }
+    /// Results of ARCHIVE: whether the present version is there. If it is not, and is to be there:
+    /// when it is due, in ms from now; 0 if it has been due, and for how long.
+    #[derive(Copy)]
+    ArchiveTold { is_there: bool, due_ms: Option<u64>, late_ms: u64 }
 }
 
 xdr_union! {
@@ -280,6 +289,7 @@ procedures! { PROGRAM, VERSION;
     29 Look => Res<LookedAt>, 30 Lock => Res<Attributes>, 31 TestLock => Res<LockTested>,
     32 AwaitLock => Res<LockAwaited>, 33 ForgoLock => Res<()>,
     34 LocksClaimed => Res<()>, 35 Preallocate => Res<FileChanged>, 36 Destage => Res<()>,
+    37 Archive => Res<ArchiveTold>,
 }
 
 impl Entry {

@@ -15,6 +15,7 @@ check_types!(arguments_survive:
     CommitExtents, Punch, MkDir, Symlink, ReadLink, MkNod, Link, Remove, RmDir, Rename, ReadDir,
     calls::Access, FsStat, GetXattr, SetXattr, ListXattr, RemoveXattr, ReturnLease, Look,
     Lock, TestLock, AwaitLock, ForgoLock, LocksClaimed, Preallocate, Destage,
+    Archive, ArchiveTold,
     RecallNull, Recall, LockFree,
 );
 check_types!(results_survive:
@@ -307,6 +308,19 @@ fn destaging_is_what_the_document_says() {
 }
 
 #[test]
+fn archiving_is_what_the_document_says() {
+    let (session, file) = (sequence().session, FileId(0x1122));
+    golden(
+        &Archive { session, file, within_ms: Some(30_000) },
+        "a5a5a5a5 a5a5a5a5 a5a5a5a5 a5a5a5a5 00000000 00001122 00000001 00007530",
+    );
+    golden(
+        &ArchiveTold { is_there: false, due_ms: Some(30_000), late_ms: 0 },
+        "00000000 00000001 00000000 00007530 00000000 00000000",
+    );
+}
+
+#[test]
 fn attributes_have_the_stated_length() {
     assert_eq!(to_segments(&attributes()).len(), ATTRIBUTES_BYTES);
     let entry = |attributes| Entry { name: name("abcde"), file: FileId(1), cookie: 2, attributes };
@@ -359,13 +373,14 @@ fn the_longest_reply_fits_into_a_record() {
 
 #[test]
 fn procedures_have_their_names() {
-    assert_eq!(PROCEDURE_NAMES.len(), Destage::NUMBER as usize + 1);
+    assert_eq!(PROCEDURE_NAMES.len(), Archive::NUMBER as usize + 1);
     assert_eq!(PROCEDURE_NAMES[Open::NUMBER as usize], "OPEN");
     assert_eq!(PROCEDURE_NAMES[CommitExtents::NUMBER as usize], "COMMIT_EXTENTS");
     assert_eq!(PROCEDURE_NAMES[ReadDir::NUMBER as usize], "READDIR");
     assert_eq!(PROCEDURE_NAMES[Preallocate::NUMBER as usize], "PREALLOCATE");
     assert_eq!(PROCEDURE_NAMES[Destage::NUMBER as usize], "DESTAGE");
-    assert!(MetaProc::try_from(Destage::NUMBER).is_ok());
+    assert_eq!(PROCEDURE_NAMES[Archive::NUMBER as usize], "ARCHIVE");
+    assert!(MetaProc::try_from(Archive::NUMBER).is_ok());
     let call = rpc::encode_call(
         rpc::Xid(1),
         &rpc::Credential::None,

@@ -7,10 +7,10 @@ use std::fmt;
 use std::time::Duration;
 
 use larder_class::{Class, Deadline, LIFETIME_MAX, Level, Lifetimes, Step, first_loss};
-use larder_vfs::{Medium, StoredPart};
+use larder_vfs::{InArchive, Medium, StoredPart};
 use serde::{Deserialize, Serialize};
 
-use super::{Dirty, Durable};
+use super::{Dirty, Durable, Span};
 use crate::options::Bytes;
 
 /// Answer to [`crate::control::Request::Explain`].
@@ -37,7 +37,10 @@ pub(crate) struct Explained {
     /// Why the places are not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) places_unknown: Option<String>,
-    /// The least copies of any byte.
+    /// What the archive has of it, if it has the file's present version or is to have it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) archive: Option<ArchiveKnown>,
+    /// The least copies of any byte, without the archive's.
     #[serde(default)]
     pub(crate) copies: Option<u32>,
     /// After how many seconds, on average, some bytes are lost, if everything stays as it is.
@@ -75,6 +78,17 @@ pub(crate) struct StoredAt {
     pub(crate) lost_by: Option<String>,
     /// After how many seconds that happens, on average.
     pub(crate) mean_time_to_loss_s: Option<u64>,
+}
+
+/// The present version of a file and the archive.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ArchiveKnown {
+    /// Whether it is there.
+    pub(crate) has_present: bool,
+    /// In how many milliseconds it is due there; 0 if it has been due.
+    pub(crate) due_ms: Option<u64>,
+    /// For how long it has been due.
+    pub(crate) late_ms: u64,
 }
 
 /// The levels that a class promises, the weakest first.
@@ -134,17 +148,75 @@ impl StoredAt {
     }
 }
 
+impl StoredAt {
+    /// The same if the archive has these bytes, too: what memory disks lose of them is read from
+    /// there. What disks lose is not.
+    fn archived(self, lifetimes: &Lifetimes) -> StoredAt {
+        let archived = StoredAt::new(Level::Archive, self.bytes, 1, lifetimes);
+        if self.level == LOST {
+            return archived;
+        }
+        if self.level != Level::Shared.name() {
+            return self;
+        }
+        let lost_by = self.lost_by.zip(archived.lost_by);
+        let times = self.mean_time_to_loss_s.zip(archived.mean_time_to_loss_s);
+        StoredAt {
+            lost_by: lost_by.map(|(own, other)| format!("{own} and {other}")),
+            mean_time_to_loss_s: times.map(|(own, other)| own.max(other)),
+            ..self
+        }
+    }
+}
+
+impl ArchiveKnown {
+    /// What a server told.
+    pub(crate) fn of(told: InArchive) -> ArchiveKnown {
+        let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let InArchive { is_there, due, late } = told;
+        ArchiveKnown { has_present: is_there, due_ms: due.map(ms), late_ms: ms(late) }
+    }
+}
+
+impl fmt::Display for ArchiveKnown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ArchiveKnown { has_present, due_ms, late_ms } = *self;
+        let time = |ms: u64| Span(Duration::from_secs(ms.div_ceil(1000)));
+        match due_ms {
+            _ if has_present => f.write_str("has it as it is now"),
+            Some(0) => {
+                write!(f, "does not have it, and it has been due for {}", time(late_ms))
+            }
+            Some(due_ms) => write!(f, "does not have it yet: due in {}", time(due_ms)),
+            None => f.write_str("does not have it"),
+        }
+    }
+}
+
 /// The level of bytes that are nowhere.
 const LOST: &str = "lost";
 
 impl Explained {
-    /// The same with these places, and what follows from them: the level reached, as far as the
-    /// server has everything, the copies, and what to expect.
-    pub(crate) fn with_stored(mut self, places: Vec<StoredAt>) -> Explained {
+    /// The same with these places and the archive, and what follows from them: the level reached,
+    /// as far as the server has everything, the copies, and what to expect. What memory disks lose
+    /// is read from the archive if that has the present version.
+    pub(crate) fn with_stored(
+        mut self,
+        mut places: Vec<StoredAt>,
+        archive: Option<ArchiveKnown>,
+        lifetimes: &Lifetimes,
+    ) -> Explained {
+        let is_all = self.unsent.bytes == 0;
+        let is_archived = is_all && archive.is_some_and(|archive| archive.has_present);
+        if is_archived {
+            places = places.into_iter().map(|place| place.archived(lifetimes)).collect();
+        }
         let rank = |level: &str| Level::ALL.iter().position(|one| one.name() == level);
-        let weakest = places.iter().map(|place| &place.level).min_by_key(|level| rank(level));
-        if let Some(level) = weakest.filter(|_| self.unsent.bytes == 0) {
-            self.durable.level.clone_from(level);
+        let weakest = places.iter().map(|place| place.level.as_str());
+        let weakest = weakest.min_by_key(|level| rank(level));
+        let reached = if is_archived { Some(Level::Archive.name()) } else { weakest };
+        if let Some(level) = reached.filter(|_| is_all) {
+            level.clone_into(&mut self.durable.level);
         }
         self.copies = places.iter().map(|place| place.copies).min();
         let is_lost = places.iter().any(|place| place.level == LOST);
@@ -152,7 +224,7 @@ impl Explained {
         let times: Vec<Duration> = times.map(Duration::from_secs).collect();
         let first = first_loss(&times).filter(|_| !is_lost);
         self.mean_time_to_loss_s = first.map(|time| time.as_secs());
-        Explained { places, ..self }
+        Explained { places, archive, ..self }
     }
 
     /// The part that is about the class.
@@ -220,6 +292,9 @@ impl fmt::Display for Explained {
         }
         for place in &self.places {
             writeln!(f, "  where    {place}")?;
+        }
+        if let Some(archive) = &self.archive {
+            writeln!(f, "  archive  {archive}")?;
         }
         if let Some(why) = &self.places_unknown {
             writeln!(f, "  where    not known: {why}")?;
@@ -293,7 +368,7 @@ mod tests {
             let unsent = Dirty { bytes: unsent, ..Dirty::default() };
             let explained = Explained { durable: durable(), unsent, ..Explained::default() };
             let place = |part: &StoredPart| StoredAt::of_part(part.clone(), &lifetimes);
-            explained.with_stored(parts.iter().map(place).collect())
+            explained.with_stored(parts.iter().map(place).collect(), None, &lifetimes)
         };
         let lost = StoredPart { is_lost: true, ..part(Medium::Memory, 1, &[]) };
         let (disks, disk) = (part(Medium::Disk, 4096, &[1, 2]), part(Medium::Disk, 9, &[1]));
@@ -328,5 +403,46 @@ mod tests {
         );
         assert_eq!(shown(away), "7 B durable, but no disk that has them can be read now");
         assert_eq!(shown(lost), "1 B lost");
+    }
+
+    /// The archive has each byte of the version that it has; it stands in for memory disks, not for
+    /// disks, and for nothing before it has the present version, or while bytes are unsent.
+    #[test]
+    fn what_the_archive_has_outlives_memory_disks() {
+        let lifetimes = Lifetimes::default();
+        let there = ArchiveKnown { has_present: true, due_ms: None, late_ms: 0 };
+        let due = ArchiveKnown { has_present: false, due_ms: Some(59_001), late_ms: 0 };
+        let late = ArchiveKnown { has_present: false, due_ms: Some(0), late_ms: 180_000 };
+        let memory = part(Medium::Memory, 5, &[3]);
+        let disk = part(Medium::Disk, 9, &[1]);
+        let lost = StoredPart { is_lost: true, ..part(Medium::Memory, 1, &[]) };
+        let of = |parts: &[&StoredPart], archive, unsent: u64| {
+            let unsent = Dirty { bytes: unsent, ..Dirty::default() };
+            let place = |part: &&StoredPart| StoredAt::of_part((*part).clone(), &lifetimes);
+            let explained = Explained { unsent, ..Explained::default() };
+            explained.with_stored(parts.iter().map(place).collect(), archive, &lifetimes)
+        };
+        let million = Some(1_000_000);
+        for (parts, archive, unsent, level, years) in [
+            (vec![&memory], Some(there), 0, "archive", million),
+            (vec![&memory], Some(due), 0, "shared", Some(0)),
+            (vec![&memory], None, 0, "shared", Some(0)),
+            (vec![&memory], Some(there), 1, "", Some(0)),
+            (vec![&lost], Some(there), 0, "archive", million),
+            (vec![&lost], Some(late), 0, "lost", None),
+            (vec![&disk], Some(there), 0, "archive", Some(25)),
+            (vec![], Some(there), 0, "archive", None),
+        ] {
+            let told = of(&parts, archive, unsent);
+            let is_as = |seconds: u64| seconds / (365 * 86_400);
+            let lasts = told.mean_time_to_loss_s.map(is_as);
+            assert_eq!((told.durable.level.as_str(), lasts), (level, years), "{parts:?}");
+        }
+        let shown = of(&[&memory], Some(there), 0).to_string();
+        let lost_by = "lost by a restart of memory disk 3 and the loss of the archive";
+        assert!(shown.contains(lost_by), "{shown}");
+        assert!(shown.contains("\n  archive  has it as it is now\n"), "{shown}");
+        assert_eq!(due.to_string(), "does not have it yet: due in 1 min");
+        assert_eq!(late.to_string(), "does not have it, and it has been due for 3 min");
     }
 }

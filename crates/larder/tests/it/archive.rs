@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use larder_testkit::Versitygw;
 
-use crate::harness::{Mount, eventually, larder, pattern};
+use crate::harness::{Mount, eventually, larder, pattern, said};
+use crate::memory::explained;
 use crate::server::Server;
 use crate::several_disks::{Disk, Volume, refusal, status};
 
@@ -218,4 +219,52 @@ fn a_class_with_an_archive_needs_one() {
     wrong.args(["meta", "--engine", &volume.engine(), "--archive", "backup"]);
     let refused = refusal(&mut wrong);
     assert!(refused.contains("write s3://BUCKET"), "{refused}");
+}
+
+/// A class that is set for a file which exists has that archived within its time, and no other
+/// file; `larder explain` tells whether the archive has it, when it is due there, and for how long
+/// it has been, and counts on the archive only if it has the present version. So does the loss of
+/// the memory disk.
+#[test]
+fn a_class_that_is_set_archives_what_is_there_and_explain_tells() {
+    let mut world = World::new();
+    let server = world.serve(Versitygw::SECRET);
+    let mount = Mount::new(&server, &[&world.rules(), "class=volatile"]);
+    let (bytes, other) = (pattern(1, 5000), pattern(2, 5000));
+    fs::write(mount.path("file"), &bytes).unwrap();
+    fs::write(mount.path("other"), &other).unwrap();
+    let before = explained(&mount, "file");
+    assert!(before["archive"].is_null() && before["durable"]["level"] == "shared", "{before}");
+
+    world.store.kill().unwrap();
+    let path = mount.path("file");
+    assert_eq!(said(&mount, &["class", "set", "kept", path.to_str().unwrap()]).0, Some(0));
+    let due = explained(&mount, "file")["archive"].clone();
+    assert!(due["has_present"] == false && due["due_ms"].as_u64().unwrap() <= 1000, "{due}");
+    eventually("it has been due", || explained(&mount, "file")["archive"]["late_ms"] != 0);
+    let (_, text) = said(&mount, &["explain", path.to_str().unwrap()]);
+    let late = "  archive  does not have it, and it has been due for ";
+    assert!(text.contains(late) && text.contains("  level    shared"), "{text}");
+
+    world.store.begin().unwrap();
+    eventually("it is archived", || explained(&mount, "file")["archive"]["has_present"] == true);
+    let after = explained(&mount, "file");
+    assert_eq!(after["durable"]["level"], "archive", "{after}");
+    let years = after["mean_time_to_loss_s"].as_u64().unwrap() / (365 * 24 * 3600);
+    assert_eq!(years, 1_000_000, "{after}");
+    let (_, text) = said(&mount, &["explain", path.to_str().unwrap()]);
+    let lost_by = "lost by a restart of memory disk 2 and the loss of the archive";
+    assert!(text.contains("  archive  has it as it is now\n") && text.contains(lost_by), "{text}");
+    assert!(is_archived(&server, 1), "the other one is not to be there");
+
+    // It is due again when it is changed.
+    fs::write(&path, &other).unwrap();
+    eventually("the next version is", || is_archived(&server, 1));
+    drop(mount);
+    world.volume.disks[1].kill();
+    world.volume.disks[1].start();
+    let third = Mount::plain(&server, &["hard"]);
+    assert!(fs::read(third.path("file")).unwrap() == other);
+    let lost = fs::read(third.path("other")).unwrap_err().raw_os_error();
+    assert_eq!(lost, Some(rustix::io::Errno::NOTRECOVERABLE.raw_os_error()));
 }

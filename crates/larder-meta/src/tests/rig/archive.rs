@@ -3,15 +3,18 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Mutex;
+use std::time::Duration;
 
 use bytes::Bytes;
 use larder_archive::Source;
-use larder_wire::meta::BLOCK_BYTES;
+use larder_wire::meta::calls::ArchiveTold;
+use larder_wire::meta::words::FileId;
+use larder_wire::meta::{BLOCK_BYTES, Res};
 use tokio::sync::oneshot;
 
-use super::Rig;
+use super::{Rig, decode};
 use crate::archive::{Doing, Error, Receipt, Store, Version};
-use crate::committer::{Event, ToArchive};
+use crate::committer::{ArchiveAsked, Event, ToArchive};
 use crate::live::archiving::{Part, Unread, Work};
 
 /// Versions of one block, by what that has.
@@ -53,6 +56,18 @@ impl Store for FakeStore {
 impl Rig {
     fn ask_archive(&mut self, asked: ToArchive) {
         self.event(Event::Archive(asked));
+    }
+
+    /// A client asks what the archive has of a file, which is to be there within this time.
+    pub(crate) fn archive_told(
+        &mut self,
+        file: FileId,
+        within: Option<Duration>,
+    ) -> Res<ArchiveTold> {
+        let (waiter, mut reply) = oneshot::channel();
+        let within_ms = within.map(|within| u32::try_from(within.as_millis()).unwrap());
+        self.event(Event::AskArchive(ArchiveAsked { file, within_ms, waiter }));
+        decode(&reply.try_recv().expect("an answer at once"))
     }
 
     /// The worker asks what to do.
