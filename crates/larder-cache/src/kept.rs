@@ -13,6 +13,7 @@
 //! keeps them. Concurrent callers share it.
 
 use std::io;
+use std::sync::Arc;
 
 use larder_io::FsKind;
 
@@ -28,6 +29,26 @@ use crate::store::Store;
 /// Most dirty ranges of a kept file: the record is one value of the index.
 const RANGES_MAX: usize = 1 << 16;
 
+/// Local changes that are on record, and survive a crash of the machine once somebody has waited.
+#[must_use = "they are not durable before the wait"]
+pub struct BegunKeeping {
+    store: Arc<Store>,
+    /// `None`: there is nothing to wait for.
+    mark: Option<Mark>,
+}
+
+impl BegunKeeping {
+    /// Waits for the disk. Of several, the first wait syncs for all that were begun before it.
+    ///
+    /// # Errors
+    /// The disk's. Then nothing is promised.
+    pub fn wait(self) -> io::Result<()> {
+        let Some(mark) = self.mark else { return Ok(()) };
+        let durable = self.store.index.make_durable(mark);
+        durable.map_err(|error| io::Error::other(error.to_string()))
+    }
+}
+
 impl CachedFile {
     /// Makes all local changes so far survive a crash of the machine: they are durable on return,
     /// until they are at the server or are given up. What the kernel itself wrote counts as far as
@@ -37,26 +58,32 @@ impl CachedFile {
     /// The disk's; `Unsupported` for a cache that does not outlive the process, or without
     /// [`crate::Config::boot`]; `FileTooLarge` for too many ranges. Then nothing is promised.
     pub fn keep(&self) -> io::Result<()> {
+        self.begin_keeping()?.wait()
+    }
+
+    /// The same but for the last sync, which many files share: what is returned waits for that.
+    ///
+    /// # Errors
+    /// As [`CachedFile::keep`].
+    pub fn begin_keeping(&self) -> io::Result<BegunKeeping> {
+        let begun = |mark| Ok(BegunKeeping { store: self.store.clone(), mark });
         let store = &self.store;
         store.keeps()?;
         self.leave_memory()?;
         let (file, kept, changes, unsynced) = {
             let mut state = self.state();
             if state.dirty().is_empty() {
-                return Ok(());
+                return begun(None);
             }
             // Of what is being sent a part may be clean by now.
             let is_kept = state.keeping() == Keeping::Kept && state.is_all_kept();
             if let Some(mark) = store.mark_of_kept(self.number()).filter(|_| is_kept) {
-                drop(state);
-                return self.make_durable(mark);
+                return begun(Some(mark));
             }
             let kept = record_of(&state)?;
             let (file, changes) = (self.local(&state)?, state.changes().count());
             if let Some(kept) = self.with_bytes(&kept, &*file) {
-                let mark = self.put_kept(&mut state, &kept, changes);
-                drop(state);
-                return self.make_durable(mark);
+                return begun(Some(self.put_kept(&mut state, &kept, changes)));
             }
             (file, kept, changes, state.begin_sync())
         };
@@ -65,14 +92,11 @@ impl CachedFile {
             return Err(error);
         }
         store.sync_name_in(data_dir(self.number()))?;
-        let mark = {
-            let mut state = self.state();
-            if state.serial() != kept.local.serial || state.dirty().is_empty() {
-                return Ok(());
-            }
-            self.put_kept(&mut state, &kept, changes)
-        };
-        self.make_durable(mark)
+        let mut state = self.state();
+        if state.serial() != kept.local.serial || state.dirty().is_empty() {
+            return begun(None);
+        }
+        begun(Some(self.put_kept(&mut state, &kept, changes)))
     }
 
     /// Puts a record, as of this number of changes.
@@ -87,8 +111,7 @@ impl CachedFile {
     }
 
     fn make_durable(&self, mark: Mark) -> io::Result<()> {
-        let durable = self.store.index.make_durable(mark);
-        durable.map_err(|error| io::Error::other(error.to_string()))
+        BegunKeeping { store: self.store.clone(), mark: Some(mark) }.wait()
     }
 
     /// Whether local changes are kept. Later changes count as well.

@@ -91,6 +91,7 @@ pub use config::{
 pub use descriptors::Descriptors;
 pub use file::{CachedFile, Filled, Miss, NoSpace};
 pub use hold::InUse;
+pub use kept::BegunKeeping;
 pub use kept_record::Keeping;
 pub use memory::MemoryDir;
 

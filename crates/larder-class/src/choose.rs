@@ -42,9 +42,20 @@ impl Class {
         self.promised.promised() < Some(Level::Shared)
     }
 
-    /// Whether acknowledged bytes may be lost with the machine.
+    /// Whether bytes need not be on any disk before they are at the server, if they ever are.
     pub fn is_in_memory(&self) -> bool {
         self.promised.close.max(self.promised.write()) < Some(Level::Local)
+            && self.local_within().is_none()
+    }
+
+    /// How long after its close a file may take to be on this machine's disk, if no close waits for
+    /// that; `None`: the class does not name that level.
+    pub fn local_within(&self) -> Option<Duration> {
+        let step = self.promised.steps.get(&Level::Local)?;
+        match step.within {
+            Deadline::Within(time) if self.promised.close < Some(Level::Local) => Some(time),
+            Deadline::Within(_) | Deadline::Never => None,
+        }
     }
 
     /// Whether no caller waits for bytes to be on the server's disk: the memory of other machines

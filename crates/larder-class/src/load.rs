@@ -205,7 +205,7 @@ mod tests {
             [
                 "critical: durable at every write, close waits for durable, fsync for durable",
                 "edited: close waits for durable, fsync for durable",
-                "generated: durable within 10 min, close waits for local, fsync for local",
+                "generated: local within 1 s, durable within 10 min, close waits for nothing, fsync for local",
                 "scratch: close waits for nothing, fsync for nothing",
                 "volatile: shared within 30 s, close waits for nothing, fsync for shared",
             ]
@@ -221,8 +221,8 @@ mod tests {
                     class(strong).promised.keeps(&class(weak).promised)
                 };
                 assert!(!keeps(weaker, name), "{weaker} {name}");
-                // A close of an edited file brings to the server what is due there in ten minutes,
-                // but a file that stays open is no concern of its class.
+                // A close of an edited file brings to the server what is due here in a second and
+                // there in ten minutes, but a file that stays open is no concern of its class.
                 let is_exception = (*name, *weaker) == ("edited", "generated");
                 assert_eq!(keeps(name, weaker), !is_exception, "{name} {weaker}");
             }
@@ -234,12 +234,16 @@ mod tests {
         let classes = Classes::shipped(&plain()).unwrap();
         assert_eq!(classes.mount().durable_within(), None);
         let within = |name| classes.get(name).unwrap().durable_within();
-        assert_eq!(within("generated"), Some(Duration::from_secs(600)));
+        assert_eq!(within("generated"), Some(Duration::from_secs(1)));
         assert_eq!(within("critical"), Some(Duration::ZERO));
         for (name, raised) in [
             ("critical", ""),
             ("edited", ""),
-            ("generated", "close waits for durable; fsync waits for durable"),
+            (
+                "generated",
+                "what is to be local within 1 s is durable by then; close waits for durable; \
+                 fsync waits for durable",
+            ),
             ("scratch", "close waits for durable; fsync waits for durable"),
             (
                 "volatile",

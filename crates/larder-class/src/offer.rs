@@ -14,7 +14,7 @@ pub struct Offer {
     pub copies: BTreeMap<Level, u8>,
     /// close and fsync wait for this level at least, whatever the class asks for.
     pub waits_for: Option<Level>,
-    /// Where a class asks for this machine's disk, though, close and fsync wait for that.
+    /// Where a class asks for this machine's disk, though, close and fsync wait for that at least.
     pub local_if_asked: bool,
     /// Bytes of a class that does not promise the server's disk reach it within this time all the
     /// same; `None`: never.
@@ -79,9 +79,15 @@ impl Offer {
             let (within, copies) = (both.within.min(step.within), both.copies.max(step.copies));
             *both = Step { within, copies };
         }
+        // A time that it gives this machine's disk says that this is enough for both calls.
+        let asks_for_local = self.local_if_asked
+            && ([fitted.close, fitted.fsync].contains(&Some(Level::Local))
+                || fitted.steps.contains_key(&Level::Local));
         for (call, waits) in [("close", &mut fitted.close), ("fsync", &mut fitted.fsync)] {
-            let is_as_asked = self.local_if_asked && *waits == Some(Level::Local);
-            let at_least = (*waits).max(self.waits_for.filter(|_| !is_as_asked));
+            let at_least = match self.waits_for {
+                Some(_) if asks_for_local => (*waits).max(Some(Level::Local)),
+                least => (*waits).max(least),
+            };
             let held = at_least.map(|level| self.level_for(level, 1)).transpose()?;
             if let Some(held) = held.filter(|_| held != *waits) {
                 raised.push(format!("{call} waits for {held}"));

@@ -299,7 +299,7 @@ mod tests {
             ),
             (
                 "[class.generated]\nlike = \"generated\"\ndurable = \"never\"",
-                "close waits for local, fsync for local",
+                "local within 1 s, close waits for nothing, fsync for local",
             ),
         ] {
             check(text, expected);

@@ -13,7 +13,7 @@ use crate::node::Table;
 use crate::open::Remaker;
 use crate::options::{Options, Start};
 use crate::read::{Fill, start_filling};
-use crate::write::{UnsentTotal, start_engine};
+use crate::write::{UnsentTotal, start_engine, start_keeping};
 
 /// A file system over a server and a cache. Clones share everything.
 #[derive(Clone)]
@@ -99,6 +99,7 @@ impl Client {
         blocking(move || taking.take_up(start, &carried)).await?;
         start_filling(&core);
         start_engine(&core);
+        start_keeping(&core);
         Ok(Client { core })
     }
 

@@ -18,7 +18,7 @@ use crate::open::{OpenFiles, Remaker, Replaced};
 use crate::options::{Options, TtlRange};
 use crate::patience::Patience;
 use crate::read::{FillQueue, StoringBudget};
-use crate::write::Queue;
+use crate::write::{KeepSoon, Queue};
 
 /// Everything that the operations share.
 pub(crate) struct Core {
@@ -67,6 +67,8 @@ pub(crate) struct Core {
     pub(crate) set_classes: SetClasses,
     /// Sends the data for which no caller waits.
     pub(crate) engine: Arc<Queue>,
+    /// Closed files that this machine's disk is to have soon.
+    pub(crate) keep_soon: Arc<KeepSoon>,
 }
 
 /// How a run begins.
@@ -148,6 +150,7 @@ impl Core {
             locks: Locks::default(),
             set_classes,
             engine: Arc::default(),
+            keep_soon: Arc::default(),
             options,
         }
     }

@@ -76,6 +76,7 @@ struct Sim {
     tree: Tree,
     log: Vec<Op>,
     operations: u64,
+    syncs: u64,
     next_ino: u64,
     open_files: usize,
     locked: BTreeMap<u64, ()>,
@@ -136,6 +137,7 @@ impl Shared {
             }
             Op::File(..) | Op::Name(_) => {}
             Op::SyncFile(_) | Op::SyncRange(..) | Op::SyncDir(_) | Op::SyncAll => {
+                sim.syncs += 1;
                 if sim.faults.eio_syncs {
                     return Err(Errno::IO.into());
                 }
@@ -186,6 +188,12 @@ impl SimDisk {
     /// Number of operations so far, including reads and failed ones.
     pub fn operations(&self) -> u64 {
         self.shared.lock().operations
+    }
+
+    /// Number of syncs so far, of files, ranges, directories or the whole disk, including failed
+    /// ones.
+    pub fn syncs(&self) -> u64 {
+        self.shared.lock().syncs
     }
 
     /// All states of the disk between two changes, from the first to now.

@@ -24,7 +24,7 @@ use crate::shared::{Shared, Target};
 use crate::which::Which;
 
 /// Most directories in which objects are made at the same time.
-pub(crate) const DIRECTORIES_MAX: usize = 16;
+pub(crate) const DIRECTORIES_MAX: usize = 64;
 /// Most objects that are requested before the fact that they exist is recorded on the disk.
 const BATCH_MAX: usize = 1024;
 /// Most names that are tried for an object whose name another client has made.

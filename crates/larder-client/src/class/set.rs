@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use larder_cache::Keeping;
 use larder_class::Class;
 use larder_vfs::{Access, Cred, Error, Ino, OpenId, Result, SetXattr};
 
@@ -127,7 +126,7 @@ impl Core {
         let is_stronger = before.iter().any(|held| !held.promised.keeps(&class.promised));
         let file = self.file(node);
         let leaves_memory = file.is_in_memory() && !class.is_in_memory();
-        let is_kept = file.keeping() != Keeping::Nothing;
+        let is_kept = self.is_left_here(node);
         let done = async {
             if is_stronger || is_kept || leaves_memory || within.is_some() {
                 self.upload(node, self.deadline()).await?;

@@ -84,6 +84,7 @@ impl Core {
         let (before, after) = (self.class_for(node, cred), self.class_at(to.0, to.1, cred));
         if self.file(node).is_in_memory() && !after.is_in_memory() {
             self.bring_to(node, after.promised.close, self.deadline()).await?;
+            self.keep_closed(node, &after);
         }
         let goes = before.stays_here() && !after.stays_here();
         if goes {
@@ -109,9 +110,13 @@ impl Core {
     /// Ensures that what was made here is at the server within the time of its class.
     pub(crate) fn promise_name(&self, node: &Node, cred: &Cred) {
         let Some(here) = self.remote.deferring() else { return };
-        let within = self.age_in(&self.class_for(node, cred));
+        let class = self.class_for(node, cred);
+        let within = self.age_in(&class);
         if let Ok(handle) = node.handle() {
             here.promise(&handle, within.unwrap_or(self.options.unsent_age_max));
+        }
+        if let Some(within) = class.local_within() {
+            self.keep_names_within(within);
         }
     }
 

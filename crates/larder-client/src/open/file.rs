@@ -223,7 +223,9 @@ impl Core {
         if !open.flags.write {
             return Ok(());
         }
-        let result = self.bring_to(&open.node, open.class().promised.close, deadline).await;
+        let class = open.class();
+        let result = self.bring_to(&open.node, class.promised.close, deadline).await;
+        self.keep_closed(&open.node, &class);
         let earlier = self.take_write_error(&open.node, Some(open));
         let told = result.and(earlier.map_or(Ok(()), Err));
         let is_late = matches!(told, Err(Error::TimedOut | Error::Shutdown | Error::Locked));

@@ -14,8 +14,8 @@ use super::unsent::Event;
 use crate::core::Core;
 use crate::node::Node;
 
-/// How often an engine whose client is gone notices.
-const LOOK_EVERY: Duration = Duration::from_secs(60);
+/// How often a task whose client is gone notices.
+pub(super) const LOOK_EVERY: Duration = Duration::from_secs(60);
 
 /// Starts the engine of a client; it ends with the client.
 pub(crate) fn start(core: &Arc<Core>) {
@@ -63,7 +63,7 @@ impl Core {
     fn send_later(self: &Arc<Self>, node: &Arc<Node>) {
         let (core, node) = (self.clone(), node.clone());
         self.runtime.spawn(async move {
-            let permit = core.engine.permit().await;
+            let permit = core.engine.permit(core.file(&node).unsent().bytes).await;
             let sent = core.upload_later(&node).await;
             drop(permit);
             core.sent_later(&node, sent).await;

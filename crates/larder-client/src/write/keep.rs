@@ -16,7 +16,7 @@
 
 use std::sync::Arc;
 
-use larder_cache::{CachedFile, Keeping};
+use larder_cache::{BegunKeeping, CachedFile, Keeping};
 use larder_class::Level;
 use larder_vfs::{Cred, Deadline, Deferring, Error, Remote, Result, SetAttr, SetTime, Time};
 
@@ -74,13 +74,49 @@ impl Core {
         }
         // No task may send what is being recorded as unsent.
         let _transfer = node.transfer.begin(deadline).await?;
-        if node.state().is_gone() {
-            return Ok(false);
-        }
         let file = self.file(node);
         self.collect(node, &file).await?;
+        self.keep_collected(node, file, deadline).await
+    }
+
+    /// The same in the file's turn, after what the kernel wrote was found.
+    pub(super) async fn keep_collected(
+        &self,
+        node: &Arc<Node>,
+        file: Arc<CachedFile>,
+        deadline: Option<Deadline>,
+    ) -> Result<bool> {
+        let entry = self.keep_soon.entry(node.ino);
+        let Some(begun) = self.begin_keeping(node, file, deadline).await? else { return Ok(false) };
+        let kept = blocking(|| begun.wait()).await?;
+        if self.options.keeps == Keeps::Alone
+            && !node.handle().is_ok_and(|it| self.remote.is_excluding(&it))
+        {
+            // Another client waits, or has gone on.
+            return Ok(false);
+        }
+        match &kept {
+            Ok(()) => self.keep_soon.kept(node.ino, entry),
+            Err(error) => {
+                tracing::debug!(ino = node.ino.0, %error, "not kept on this disk: sent at once");
+            }
+        }
+        Ok(kept.is_ok())
+    }
+
+    /// The same but for the wait for the disk; `None` if it is not possible.
+    pub(super) async fn begin_keeping(
+        &self,
+        node: &Arc<Node>,
+        file: Arc<CachedFile>,
+        deadline: Option<Deadline>,
+    ) -> Result<Option<BegunKeeping>> {
+        debug_assert!(node.transfer.is_taken(), "no task sends what is being recorded as unsent");
         let (mode, server_end) = {
             let state = node.state();
+            if state.is_gone() {
+                return Ok(None);
+            }
             (state.known().attr.mode, state.server_end())
         };
         // A share lets nobody write to a read-only file, and what is sent later is sent without the
@@ -92,20 +128,14 @@ impl Core {
             Keeps::Empty => may_write && server_end == 0,
         };
         if !may_keep {
-            return Ok(false);
+            return Ok(None);
         }
         self.note_unfinished(node.ino, &mut node.state());
-        let kept = blocking(move || file.keep()).await?;
-        if self.options.keeps == Keeps::Alone
-            && !node.handle().is_ok_and(|it| self.remote.is_excluding(&it))
-        {
-            // Another client waits, or has gone on.
-            return Ok(false);
-        }
-        if let Err(error) = &kept {
+        let begun = blocking(move || file.begin_keeping()).await?;
+        if let Err(error) = &begun {
             tracing::debug!(ino = node.ino.0, %error, "not kept on this disk: sent at once");
         }
-        Ok(kept.is_ok())
+        Ok(begun.ok())
     }
 
     /// Whether a file may be kept whose other clients are to be excluded. They are, then.
@@ -147,11 +177,15 @@ impl Core {
     /// # Errors
     /// The server's error.
     pub(crate) async fn send_kept(&self, node: &Arc<Node>) -> Result<()> {
-        let file = self.file(node);
-        match file.keeping() {
-            Keeping::Nothing if !file.is_in_memory() => Ok(()),
-            _ => self.upload(node, self.deadline()).await,
+        if self.is_left_here(node) || self.file(node).is_in_memory() {
+            self.upload(node, self.deadline()).await?;
         }
+        Ok(())
+    }
+
+    /// Whether a close has left bytes of the file on this machine.
+    pub(crate) fn is_left_here(&self, node: &Node) -> bool {
+        self.file(node).keeping() != Keeping::Nothing || self.keep_soon.entry(node.ino).is_some()
     }
 
     /// Decides whether what was kept may be sent, before it is sent for the first time.

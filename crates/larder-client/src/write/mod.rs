@@ -7,12 +7,15 @@
 //! - [`unsent`]: the state of a file's unsent data, as a state machine; [`local_end`]: end and time
 //!   of a file that has some; [`schedule`]: when it is sent; [`engine`] carries both out, by its
 //!   [`queue`]; [`events`] reports events to them.
+//! - [`keep`]: unsent data on this machine's disk; [`keep_soon`]: closed files that it is to have in
+//!   a moment.
 //! - [`sync`]: what is unsent, for status and `sync`.
 
 mod copy;
 mod engine;
 mod events;
 mod keep;
+mod keep_soon;
 mod local_end;
 mod queue;
 mod schedule;
@@ -25,6 +28,7 @@ mod unsent;
 mod upload;
 
 pub(crate) use engine::start as start_engine;
+pub(crate) use keep_soon::{KeepSoon, start as start_keeping};
 pub(crate) use local_end::{LocalEnd, time_of};
 pub(crate) use queue::Queue;
 pub use schedule::Due;

@@ -9,8 +9,12 @@ use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
 use super::schedule::Schedule;
 
-/// Files that are sent at the same time in the background.
-const FILES_AT_ONCE: usize = 8;
+/// Short files that are sent at the same time in the background: each takes a few round trips.
+const FILES_AT_ONCE: usize = 64;
+/// A file takes one of these places for each of so many bytes that are unsent.
+const PLACE_BYTES: u64 = 128 << 10;
+/// Most places that a file takes: so long files are sent eight at a time.
+const PLACES_MAX: u64 = 8;
 
 /// The queue, and how the engine is notified of it.
 pub(crate) struct Queue {
@@ -37,9 +41,10 @@ impl Queue {
         self.earlier.notified().await;
     }
 
-    /// Waits until a file more may be sent: so many are at the same time.
-    pub(super) async fn permit(&self) -> Option<SemaphorePermit<'_>> {
-        self.permits.acquire().await.ok()
+    /// Waits until another file with so many unsent bytes may be sent.
+    pub(super) async fn permit(&self, bytes: u64) -> Option<SemaphorePermit<'_>> {
+        let places = bytes.div_ceil(PLACE_BYTES).clamp(1, PLACES_MAX);
+        self.permits.acquire_many(u32::try_from(places).expect("few places")).await.ok()
     }
 
     /// Follows a file's schedule. To be called with the lock of its node.

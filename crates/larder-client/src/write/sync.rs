@@ -119,7 +119,7 @@ impl Client {
         for node in self.core.with_unsent(wanted) {
             let core = self.core.clone();
             sending.spawn(async move {
-                let _permit = core.engine.permit().await;
+                let _permit = core.engine.permit(core.file(&node).unsent().bytes).await;
                 core.upload(&node, core.deadline()).await
             });
         }
@@ -132,6 +132,12 @@ impl Client {
             result = result.and(sent.unwrap_or(Err(Error::Io)));
         }
         result
+    }
+
+    /// Brings what close has left to this machine's disk, before a process ends that leaves it to
+    /// the next one. Waits for the disk.
+    pub async fn keep_unsent(&self) {
+        self.core.keep_entered().await;
     }
 
     /// [`Client::sync`] of all files, at the end of a mount: lets what was just read reach the

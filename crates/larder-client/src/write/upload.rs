@@ -85,6 +85,13 @@ impl Core {
         }
         let compared = self.collect(node, &file).await?;
         let deadline = deadline.map(|deadline| deadline.extended(compared));
+        let entry = self.keep_soon.entry(node.ino);
+        if entry.is_some() {
+            // What was closed is sent as what is kept: over nobody else's changes, and with the
+            // time at which it was written.
+            self.keep_collected(node, file.clone(), deadline).await?;
+            self.keep_soon.kept(node.ino, entry);
+        }
         let dirty = file.begin_sending();
         if dirty.is_empty() {
             self.make_clean(node, &file);

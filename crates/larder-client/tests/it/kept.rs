@@ -13,22 +13,28 @@ use crate::rig::{Rig, WRITE, pass, pattern, root};
 /// Ten minutes, and a little.
 const LATER: Duration = Duration::from_secs(610);
 
+/// Class generated on a mount that has this machine's disk and no memory: close waits for the disk.
 pub(crate) fn generated() -> Options {
+    let options = generated_on(Here::DISK);
+    assert_eq!(options.classes.mount().raised, "close waits for local");
+    options
+}
+
+/// Class generated.
+pub(crate) fn generated_on(here: Here) -> Options {
     let sources = Sources { class: Some("generated".into()), ..Sources::default() };
-    let classes =
-        Arc::new(load(&sources, &offer("a mount", Here::DISK, Duration::from_secs(30))).unwrap());
-    assert!(classes.mount().raised.is_empty());
-    Options { classes, ..Options::default() }
+    let offer = offer("a mount", here, Duration::from_secs(30));
+    Options { classes: Arc::new(load(&sources, &offer).unwrap()), ..Options::default() }
 }
 
 /// What the server has of a file in the root directory.
-async fn at_server(rig: &Rig, name: &str) -> Vec<u8> {
+pub(crate) async fn at_server(rig: &Rig, name: &str) -> Vec<u8> {
     let top = rig.server.root().await.unwrap().handle;
     let found = rig.server.lookup(&root(), &top, name.as_ref()).await.unwrap().found.unwrap();
     rig.server.read(&root(), &found.handle, None, 0, 4 << 20).await.unwrap().data.to_vec()
 }
 
-async fn level(rig: &Rig, name: &str) -> Level {
+pub(crate) async fn level(rig: &Rig, name: &str) -> Level {
     rig.client.durability(rig.find(name).await.unwrap()).unwrap().reached
 }
 

@@ -19,6 +19,7 @@ mod fill;
 mod foreign;
 mod identity;
 mod journal_disk;
+mod keep_soon;
 mod kept;
 mod killed;
 mod leases;

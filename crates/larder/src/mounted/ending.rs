@@ -94,6 +94,9 @@ pub(super) async fn end_of(
         }
         // A file may still be open, and the kernel have written it meanwhile.
         let lost = lost.or_else(|| not_written_back(stack));
+        if lost.is_some() {
+            stack.engine.client.keep_unsent().await;
+        }
         let closed = tokio::task::block_in_place(|| stack.close());
         hold.tell_end();
         tell(answer, lost, serving);
@@ -111,6 +114,7 @@ async fn leave(stack: &Stack, hold: &Hold) -> Result<()> {
     }
     if let Some(text) = write_back(stack).await {
         tracing::info!("{text}; the next worker brings it there");
+        stack.engine.client.keep_unsent().await;
     }
     // The next worker keeps what was read recently.
     if let Err(error) = tokio::task::block_in_place(|| stack.engine.cache.checkpoint()) {

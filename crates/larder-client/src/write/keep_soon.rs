@@ -1,0 +1,200 @@
+//! Closed files that this machine's disk is to have soon.
+//!
+//! A class may give this machine's disk a time instead of having close wait for it
+//! ([`larder_class::Class::local_within`]). Then a close only enters the file here. One task keeps
+//! all files that are entered when the first time is over, many at once, so that they share syncs
+//! of the disk: a program that closes file after file waits for none. What is sent or removed
+//! before that costs no sync.
+//!
+//! Times are counted from the first close. Names that were made meanwhile are kept with the files.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use larder_cache::BegunKeeping;
+use larder_class::Class;
+use larder_vfs::{Deferring, Ino};
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+
+use super::engine::LOOK_EVERY;
+use crate::core::{Core, blocking};
+use crate::node::Node;
+
+/// Most files whose records are made at the same time.
+const BEGUN_AT_ONCE: usize = 16;
+
+/// The files that are entered, and how the task is notified of them.
+#[derive(Default)]
+pub(crate) struct KeepSoon {
+    entered: Mutex<Entered>,
+    /// The first time is earlier than it was.
+    earlier: Notify,
+}
+
+/// The files that are entered.
+#[derive(Debug, Default)]
+struct Entered {
+    /// Each with the number of its last entry. A file stays until what was entered is kept.
+    files: HashMap<Ino, u64>,
+    entries: u64,
+    /// When all of them are kept; `None`: nothing was entered since they were kept last.
+    due: Option<Instant>,
+}
+
+impl Entered {
+    /// Something is to be kept at `due` at the latest. Returns whether that is earlier than all
+    /// before.
+    fn enter(&mut self, ino: Option<Ino>, due: Instant) -> bool {
+        self.entries += 1;
+        self.files.extend(ino.map(|ino| (ino, self.entries)));
+        let is_earlier = self.due.is_none_or(|first| due < first);
+        if is_earlier {
+            self.due = Some(due);
+        }
+        is_earlier
+    }
+
+    /// All files, if the time has come.
+    fn take_due(&mut self, now: Instant) -> Option<Vec<Ino>> {
+        self.due.take_if(|due| *due <= now).map(|_| self.files.keys().copied().collect())
+    }
+
+    /// A file is kept as it was at this entry.
+    fn kept(&mut self, ino: Ino, entry: Option<u64>) {
+        if entry.is_some() && self.files.get(&ino).copied() == entry {
+            self.files.remove(&ino);
+        }
+    }
+}
+
+impl KeepSoon {
+    fn entered(&self) -> MutexGuard<'_, Entered> {
+        self.entered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn enter(&self, ino: Option<Ino>, due: Instant) {
+        if self.entered().enter(ino, due) {
+            self.earlier.notify_one();
+        }
+    }
+
+    /// The last entry of a file; `None`: it is kept, or has nothing to keep.
+    pub(crate) fn entry(&self, ino: Ino) -> Option<u64> {
+        self.entered().files.get(&ino).copied()
+    }
+
+    /// A file is kept, sent or given up as it was at this entry.
+    pub(super) fn kept(&self, ino: Ino, entry: Option<u64>) {
+        self.entered().kept(ino, entry);
+    }
+}
+
+/// What was begun for a file as it was at an entry.
+enum Begun {
+    /// It has nothing to keep.
+    Nothing(Option<u64>),
+    /// It is not kept.
+    Refused(Option<u64>),
+    /// It is on record, which is not durable yet.
+    Record(Option<u64>, BegunKeeping),
+}
+
+/// Starts the task of a client; it ends with the client.
+pub(crate) fn start(core: &Arc<Core>) {
+    let (soon, clock, core) = (core.keep_soon.clone(), core.clock.clone(), Arc::downgrade(core));
+    tokio::spawn(async move {
+        loop {
+            let now = clock.instant();
+            let (due, next) = {
+                let mut entered = soon.entered();
+                (entered.take_due(now), entered.due)
+            };
+            let Some(core) = core.upgrade() else { return };
+            if let Some(files) = due {
+                core.keep_all(files).await;
+                continue;
+            }
+            drop(core);
+            let latest = now + LOOK_EVERY;
+            let until = next.map_or(latest, |next| next.min(latest));
+            tokio::select! {
+                () = clock.sleep_until(until) => {}
+                () = soon.earlier.notified() => {}
+            }
+        }
+    });
+}
+
+impl Core {
+    /// A file of this class was closed: this machine's disk is to have it within the time that the
+    /// class gives it, if close does not wait for that.
+    pub(crate) fn keep_closed(&self, node: &Node, class: &Class) {
+        if let Some(within) = class.local_within().filter(|_| self.has_unsent(node)) {
+            self.keep_soon.enter(Some(node.ino), self.clock.instant() + within);
+        }
+    }
+
+    /// The same for the names that were made here.
+    pub(crate) fn keep_names_within(&self, within: Duration) {
+        self.keep_soon.enter(None, self.clock.instant() + within);
+    }
+
+    /// Keeps everything that is entered, at the end of a mount that leaves something unsent.
+    pub(crate) async fn keep_entered(self: &Arc<Self>) {
+        let files = self.keep_soon.entered().files.keys().copied().collect();
+        self.keep_all(files).await;
+    }
+
+    /// Keeps files and all names. Files that this machine's disk does not take are sent.
+    async fn keep_all(self: &Arc<Self>, files: Vec<Ino>) {
+        let (mut beginning, mut begun) = (JoinSet::new(), Vec::new());
+        for node in files.into_iter().filter_map(|ino| self.table.get(ino)) {
+            if beginning.len() == BEGUN_AT_ONCE {
+                begun.extend(beginning.join_next().await);
+            }
+            let core = self.clone();
+            let one = async move { (node.clone(), core.begin_one(&node).await) };
+            beginning.spawn_on(one, &self.runtime);
+        }
+        while let Some(one) = beginning.join_next().await {
+            begun.push(one);
+        }
+        // One sync of the disk has all of them.
+        for (node, one) in begun.into_iter().flatten() {
+            let (entry, kept) = match one {
+                Begun::Nothing(entry) => (entry, true),
+                Begun::Refused(entry) => (entry, false),
+                Begun::Record(entry, record) => {
+                    (entry, matches!(blocking(|| record.wait()).await, Ok(Ok(()))))
+                }
+            };
+            self.keep_soon.kept(node.ino, entry);
+            if !kept && self.has_unsent(&node) {
+                self.leave_unsent(&node, Duration::ZERO);
+            }
+        }
+        let Some(here) = self.remote.deferring() else { return };
+        if let Err(error) = Deferring::keep(here).await {
+            tracing::warn!(%error, "names that were made here are not on this machine's disk");
+        }
+    }
+
+    async fn begin_one(&self, node: &Arc<Node>) -> Begun {
+        let entry = self.keep_soon.entry(node.ino);
+        if !self.has_unsent(node) {
+            return Begun::Nothing(entry);
+        }
+        let record = async {
+            let _transfer = node.transfer.begin(None).await?;
+            let file = self.file(node);
+            self.collect(node, &file).await?;
+            self.begin_keeping(node, file, None).await
+        };
+        match record.await {
+            Ok(Some(record)) => Begun::Record(entry, record),
+            Ok(None) | Err(_) => Begun::Refused(entry),
+        }
+    }
+}
