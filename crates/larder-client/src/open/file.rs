@@ -254,6 +254,11 @@ impl Core {
             }
         }
         self.end_open(node.ino, id).await;
+        if open.flags.write {
+            // No close may have looked: the size and time that the kernel gave the file are shown
+            // from now on.
+            self.refresh_local_end(node);
+        }
         let token = open.replace_token(None);
         let (last, last_writer) = {
             let mut state = node.state();

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::Command;
 use std::time::UNIX_EPOCH;
@@ -71,7 +71,7 @@ fn a_class_is_explained_with_its_reason() {
     };
     let explained = told(&["class", "explain", &at("main.o")]);
     assert!(explained.contains("generated: rule 1 of rules=build glob=*.{o,"), "{explained}");
-    assert!(explained.contains("close waits for local, fsync for local"), "{explained}");
+    assert!(explained.contains("close waits for nothing, fsync for local"), "{explained}");
     let explained = told(&["explain", &at("main.c")]);
     assert!(explained.contains("edited: the default: no rule applies"), "{explained}");
     assert!(explained.contains("level    durable\n"), "{explained}");
@@ -227,6 +227,10 @@ fn a_generated_file_is_kept_here_and_sent_later() {
             (b"source".to_vec(), on_volumes("object"))
         );
         fs::remove_file(mount.path("gone.o")).unwrap();
+        // This machine's disk has them within a second.
+        eventually("they are kept", || {
+            !said(&mount, &["status", "--unsaved"]).1.contains("generated, memory")
+        });
         let (code, listed) = said(&mount, &["status", "--unsaved"]);
         let told = "main.o: 6 B unsent, class generated, local, promised durable, sent in ";
         let wait = listed.split_once(told).and_then(|(_, wait)| wait.split_once("s\n"));
@@ -267,6 +271,35 @@ fn a_generated_file_is_kept_here_and_sent_later() {
         assert_eq!(said(&mount, &["status", "--unsaved"]).1.lines().count(), 1, "{kind:?}");
         mount.unmount();
         assert_eq!(there("more.o"), b"object");
+    }
+}
+
+/// Where no close waits for a disk, a file has the size and the time of what was written last as soon
+/// as it is closed.
+#[test]
+fn what_a_close_does_not_wait_for_is_shown_after_it() {
+    for kind in [Kind::Larder, Kind::Volume] {
+        let server = Server::start(kind);
+        for class in ["class=scratch", "class=volatile", "class=generated"] {
+            let mount = Mount::new(&server, &["exclusive", class, "actimeo=86400"]);
+            let path = mount.path(class);
+            let shown = || {
+                let about = fs::metadata(&path).unwrap();
+                (about.len(), about.modified().unwrap())
+            };
+            fs::write(&path, "first").unwrap();
+            for size in 6..20 {
+                let mut open = fs::OpenOptions::new();
+                open.append(true).open(&path).unwrap().write_all(b"x").unwrap();
+                assert_eq!(shown().0, size, "{kind:?} {class}");
+                let (_, before) = shown();
+                let over = open.append(false).write(true).open(&path).unwrap();
+                over.write_all_at(b"y", 0).unwrap();
+                drop(over);
+                assert_eq!(shown().0, size, "{kind:?} {class}");
+                assert!(shown().1 > before, "{kind:?} {class}");
+            }
+        }
     }
 }
 
@@ -339,6 +372,9 @@ fn what_a_dead_machine_kept_is_not_sent_over_what_another_client_wrote() {
         fs::write(mount.path("file"), "ours").unwrap();
         fs::write(mount.path("alone"), "ours").unwrap();
         assert_eq!(said(&mount, &["status", "--unsaved"]).1.lines().count(), 2, "{kind:?}");
+        eventually("they are kept", || {
+            !said(&mount, &["status", "--unsaved"]).1.contains("generated, memory")
+        });
         mount.kill();
         let kept = mount.cache().with_extension("kept");
         run("cp", &["-a", mount.cache().to_str().unwrap(), kept.to_str().unwrap()]);
