@@ -81,6 +81,7 @@ impl Core {
             self.send_kept(node).await?;
             return Ok(false);
         }
+        self.keep_before_name(node).await;
         let (before, after) = (self.class_for(node, cred), self.class_at(to.0, to.1, cred));
         if self.file(node).is_in_memory() && !after.is_in_memory() {
             self.bring_to(node, after.promised.close, self.deadline()).await?;

@@ -141,6 +141,17 @@ impl Core {
         self.keep_soon.enter(None, self.clock.instant() + within);
     }
 
+    /// The record of an entered file comes before what is recorded next: a crash of the machine
+    /// never leaves the file under its next name without its bytes. Waits for a sync of a long file
+    /// only.
+    pub(crate) async fn keep_before_name(&self, node: &Arc<Node>) {
+        if self.keep_soon.entry(node.ino).is_some()
+            && let Begun::Refused(_) = self.begin_one(node).await
+        {
+            tracing::debug!(ino = node.ino.0, "a file gets a name before this disk has it");
+        }
+    }
+
     /// Keeps everything that is entered, at the end of a mount that leaves something unsent.
     pub(crate) async fn keep_entered(self: &Arc<Self>) {
         let files = self.keep_soon.entered().files.keys().copied().collect();

@@ -154,3 +154,25 @@ async fn a_disk_that_does_not_take_it_and_a_process_that_ends() {
     rig.sent().await;
     assert_eq!(at_server(&rig, "left").await, b"bytes");
 }
+
+/// A file that is written beside another one and takes its name: after a crash of the machine that
+/// name has the former bytes or the new ones.
+#[tokio::test]
+async fn a_file_that_replaces_another_one_brings_its_bytes() {
+    for bytes in [pattern(2, 5_000), pattern(3, 3 << 20)] {
+        for kind in [Image::Synced, Image::Written, Image::Torn(7), Image::Torn(8)] {
+            let rig = Rig::exclusive(generated()).await;
+            rig.put("first", b"").await;
+            rig.put("file", b"former").await;
+            rig.client.keep_unsent().await;
+            rig.put("beside", &bytes).await;
+            rig.rename("beside", "file").await.unwrap();
+            rig.checkpoint();
+            let next = rig.boot(rig.disk.crash(kind), rig.server.another_client()).await;
+            next.client.sync(&|_| true).await.unwrap();
+            let there = at_server(&next, "file").await;
+            assert!(there == b"former" || there == bytes, "{kind:?}: {} bytes", there.len());
+            assert_eq!(next.set_aside().len(), 0, "{kind:?}");
+        }
+    }
+}
