@@ -240,13 +240,12 @@ impl Core {
     /// The last descriptor is closed.
     pub(crate) async fn release(self: &Arc<Self>, id: OpenId) -> Result<()> {
         let Some(open) = self.open_files.remove(id) else { return Ok(()) };
-        let (node, deadline) = (&open.node, self.deadline());
-        let mut refused = None;
+        let (node, mut refused) = (&open.node, None);
         let is_sent_later = open.class().promised.close <= Some(Level::Local);
         if open.flags.write && is_sent_later && self.has_unsent(node) {
             self.leave_kept(node);
         } else if open.flags.write {
-            match self.upload(node, deadline).await {
+            match self.upload(node, self.deadline()).await {
                 Err(Error::TimedOut | Error::Locked) => self.leave_unsent(node, RETRY_AFTER),
                 // Unsent data is left to the next mount.
                 Ok(()) | Err(Error::Shutdown) => {}
@@ -254,11 +253,7 @@ impl Core {
             }
         }
         self.end_open(node.ino, id).await;
-        if open.flags.write {
-            // No close may have looked: the size and time that the kernel gave the file are shown
-            // from now on.
-            self.refresh_local_end(node);
-        }
+        self.refresh_local_end(node);
         let token = open.replace_token(None);
         let (last, last_writer) = {
             let mut state = node.state();

@@ -8,14 +8,12 @@
 //!
 //! Times are counted from the first close. Names that were made meanwhile are kept with the files.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use larder_cache::BegunKeeping;
 use larder_class::Class;
 use larder_vfs::{Deferring, Ino};
-use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use super::engine::LOOK_EVERY;
@@ -24,72 +22,6 @@ use crate::node::Node;
 
 /// Most files whose records are made at the same time.
 const BEGUN_AT_ONCE: usize = 16;
-
-/// The files that are entered, and how the task is notified of them.
-#[derive(Default)]
-pub(crate) struct KeepSoon {
-    entered: Mutex<Entered>,
-    /// The first time is earlier than it was.
-    earlier: Notify,
-}
-
-/// The files that are entered.
-#[derive(Debug, Default)]
-struct Entered {
-    /// Each with the number of its last entry. A file stays until what was entered is kept.
-    files: HashMap<Ino, u64>,
-    entries: u64,
-    /// When all of them are kept; `None`: nothing was entered since they were kept last.
-    due: Option<Instant>,
-}
-
-impl Entered {
-    /// Something is to be kept at `due` at the latest. Returns whether that is earlier than all
-    /// before.
-    fn enter(&mut self, ino: Option<Ino>, due: Instant) -> bool {
-        self.entries += 1;
-        self.files.extend(ino.map(|ino| (ino, self.entries)));
-        let is_earlier = self.due.is_none_or(|first| due < first);
-        if is_earlier {
-            self.due = Some(due);
-        }
-        is_earlier
-    }
-
-    /// All files, if the time has come.
-    fn take_due(&mut self, now: Instant) -> Option<Vec<Ino>> {
-        self.due.take_if(|due| *due <= now).map(|_| self.files.keys().copied().collect())
-    }
-
-    /// A file is kept as it was at this entry.
-    fn kept(&mut self, ino: Ino, entry: Option<u64>) {
-        if entry.is_some() && self.files.get(&ino).copied() == entry {
-            self.files.remove(&ino);
-        }
-    }
-}
-
-impl KeepSoon {
-    fn entered(&self) -> MutexGuard<'_, Entered> {
-        self.entered.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn enter(&self, ino: Option<Ino>, due: Instant) {
-        if self.entered().enter(ino, due) {
-            self.earlier.notify_one();
-        }
-    }
-
-    /// The last entry of a file; `None`: it is kept, or has nothing to keep.
-    pub(crate) fn entry(&self, ino: Ino) -> Option<u64> {
-        self.entered().files.get(&ino).copied()
-    }
-
-    /// A file is kept, sent or given up as it was at this entry.
-    pub(super) fn kept(&self, ino: Ino, entry: Option<u64>) {
-        self.entered().kept(ino, entry);
-    }
-}
 
 /// What was begun for a file as it was at an entry.
 enum Begun {
@@ -107,10 +39,7 @@ pub(crate) fn start(core: &Arc<Core>) {
     tokio::spawn(async move {
         loop {
             let now = clock.instant();
-            let (due, next) = {
-                let mut entered = soon.entered();
-                (entered.take_due(now), entered.due)
-            };
+            let (due, next) = soon.take_due(now);
             let Some(core) = core.upgrade() else { return };
             if let Some(files) = due {
                 core.keep_all(files).await;
@@ -121,7 +50,7 @@ pub(crate) fn start(core: &Arc<Core>) {
             let until = next.map_or(latest, |next| next.min(latest));
             tokio::select! {
                 () = clock.sleep_until(until) => {}
-                () = soon.earlier.notified() => {}
+                () = soon.earlier() => {}
             }
         }
     });
@@ -154,8 +83,7 @@ impl Core {
 
     /// Keeps everything that is entered, at the end of a mount that leaves something unsent.
     pub(crate) async fn keep_entered(self: &Arc<Self>) {
-        let files = self.keep_soon.entered().files.keys().copied().collect();
-        self.keep_all(files).await;
+        self.keep_all(self.keep_soon.all()).await;
     }
 
     /// Keeps files and all names. Files that this machine's disk does not take are sent.

@@ -7,12 +7,13 @@
 //! - [`unsent`]: the state of a file's unsent data, as a state machine; [`local_end`]: end and time
 //!   of a file that has some; [`schedule`]: when it is sent; [`engine`] carries both out, by its
 //!   [`queue`]; [`events`] reports events to them.
-//! - [`keep`]: unsent data on this machine's disk; [`keep_soon`]: closed files that it is to have in
-//!   a moment.
+//! - [`keep`]: unsent data on this machine's disk; [`keep_soon`] keeps closed files a moment later,
+//!   by the list [`entered`].
 //! - [`sync`]: what is unsent, for status and `sync`.
 
 mod copy;
 mod engine;
+mod entered;
 mod events;
 mod keep;
 mod keep_soon;
@@ -28,7 +29,8 @@ mod unsent;
 mod upload;
 
 pub(crate) use engine::start as start_engine;
-pub(crate) use keep_soon::{KeepSoon, start as start_keeping};
+pub(crate) use entered::KeepSoon;
+pub(crate) use keep_soon::start as start_keeping;
 pub(crate) use local_end::{LocalEnd, time_of};
 pub(crate) use queue::Queue;
 pub use schedule::Due;

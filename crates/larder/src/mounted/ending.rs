@@ -46,7 +46,7 @@ pub(super) async fn end_of(
             Event::Gone | Event::Broken(_) => {
                 tracing::info!("the mount is gone");
                 let lost = write_back(stack).await;
-                let closed = tokio::task::block_in_place(|| stack.close());
+                let closed = close(stack, &lost).await;
                 serving.drain(DRAIN_MAX);
                 hold.tell_end();
                 closed?;
@@ -94,15 +94,20 @@ pub(super) async fn end_of(
         }
         // A file may still be open, and the kernel have written it meanwhile.
         let lost = lost.or_else(|| not_written_back(stack));
-        if lost.is_some() {
-            stack.engine.client.keep_unsent().await;
-        }
-        let closed = tokio::task::block_in_place(|| stack.close());
+        let closed = close(stack, &lost).await;
         hold.tell_end();
         tell(answer, lost, serving);
         return closed.map(|()| End::Gone);
     }
     Ok(End::Gone)
+}
+
+/// Ends what serves the mount. What is left to the next one is on this machine's disk then.
+async fn close(stack: &Stack, left: &Option<String>) -> Result<()> {
+    if left.is_some() {
+        stack.engine.client.keep_unsent().await;
+    }
+    tokio::task::block_in_place(|| stack.close())
 }
 
 /// Answers the requests in flight, sends what can be sent to the server, and accepts nothing more.

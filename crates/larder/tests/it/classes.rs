@@ -274,8 +274,8 @@ fn a_generated_file_is_kept_here_and_sent_later() {
     }
 }
 
-/// Where no close waits for a disk, a file has the size and the time of what was written last as soon
-/// as it is closed.
+/// Where no close waits for a disk, a file has the size and the time of what was written last as
+/// soon as it is closed.
 #[test]
 fn what_a_close_does_not_wait_for_is_shown_after_it() {
     for kind in [Kind::Larder, Kind::Volume] {

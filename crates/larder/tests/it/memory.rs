@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::harness::{Kind, Mount, Server, kill, pattern, said, succeed};
+use crate::harness::{Kind, Mount, Server, eventually, kill, pattern, said, succeed};
 
 const OPTIONS: &[&str] = &["exclusive", "class=scratch", "actimeo=86400"];
 
