@@ -98,6 +98,12 @@ impl Native {
         self.session.lapses()
     }
 
+    /// How often a lease was returned before all that depended on it was done, since that took too
+    /// long: other clients may have looked before it was at the server.
+    pub fn late_returns(&self) -> u64 {
+        self.session.leases().late()
+    }
+
     fn file(&self, handle: &Handle) -> Result<FileId> {
         convert::file(self.volume, handle)
     }

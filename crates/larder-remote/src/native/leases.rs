@@ -19,6 +19,7 @@
 //!   whose replies have not arrived.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use larder_vfs::{Cred, Lease, Watcher};
@@ -40,6 +41,8 @@ const CALLERS_MAX: usize = 4;
 pub(super) struct Leases {
     state: Mutex<State>,
     watcher: OnceLock<Weak<dyn Watcher>>,
+    /// How often a lease was returned before all that depended on it was done.
+    late: AtomicU64,
 }
 
 impl std::fmt::Debug for Leases {
@@ -127,6 +130,16 @@ impl Drop for Asking<'_> {
 }
 
 impl Leases {
+    /// A lease is returned before all that depends on it is done: the time for that is over.
+    pub(super) fn note_late(&self) {
+        self.late.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often that was so.
+    pub(super) fn late(&self) -> u64 {
+        self.late.load(Ordering::Relaxed)
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

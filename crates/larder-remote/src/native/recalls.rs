@@ -108,12 +108,14 @@ async fn give_back(session: Arc<Session>, clock: Arc<dyn Clock>, recall: Recall)
     if let Some(watcher) = &watcher
         && clock.timeout(DISTRUST_MAX, watcher.distrust(&handle)).await.is_err()
     {
+        session.leases().note_late();
         tracing::warn!(file = file.0, "what depended on a lease was not given up in time");
     }
     if had == LeaseKind::Write {
         if let Some(watcher) = &watcher
             && clock.timeout(WRITE_BACK_MAX, watcher.write_back(&handle)).await.is_err()
         {
+            session.leases().note_late();
             tracing::warn!(file = file.0, "unsent data was not sent before another client goes on");
         }
         session.leases().returned(file);

@@ -2,6 +2,10 @@
 //!
 //! The server's number identifies a file. If a file's maker got no answer, the number is unknown:
 //! the file has a number of its own here until a call reports it.
+//!
+//! A client that makes names on its machine first shows its objects under numbers of its own, then
+//! and later. Other clients show the server's. So an object may have two numbers; that they are of
+//! one object is learned when a call meets the other one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,6 +17,26 @@ pub type Node = u64;
 
 /// Numbers from here on stand for objects whose maker did not learn their number.
 const UNHEARD: Node = 1 << 63;
+
+/// Numbers from here on, below [`UNHEARD`], are given by clients.
+const MADE_HERE: Node = 1 << 62;
+
+/// Bits of the numbers that one client gives.
+const NUMBER_BITS: u32 = 40;
+
+/// The number under which a client shows an object that was made on its machine first.
+///
+/// # Panics
+/// If it has made too many.
+pub fn made_here(client: usize, number: u64) -> Node {
+    assert!(number < 1 << NUMBER_BITS, "{number} objects");
+    MADE_HERE + ((client as u64) << NUMBER_BITS) + number
+}
+
+/// Whether a client shows an object of its own under this number.
+pub fn is_made_here(node: Node) -> bool {
+    (MADE_HERE..UNHEARD).contains(&node)
+}
 
 /// Stands for an object whose maker did not learn its number; `number` must be unique.
 pub fn unheard(number: u64) -> Node {
@@ -99,6 +123,8 @@ pub struct Tree {
     directories: BTreeSet<Node>,
     /// All objects that ever existed: no number is used twice.
     ever: BTreeSet<Node>,
+    /// The server's number of each object that was met under it and under its maker's.
+    at_server: BTreeMap<Node, Node>,
 }
 
 /// A directory that is never removed, empty at first.
@@ -147,18 +173,63 @@ impl Tree {
         self.entries.keys().any(|(in_dir, _)| *in_dir == dir)
     }
 
-    /// Assigns this number to the object whose maker did not learn it, unless the number is in use.
-    fn met(&self, unheard: Node, node: Node) -> Option<Tree> {
-        if unheard < UNHEARD || self.ever.contains(&node) {
+    /// Assigns this number to an object that is there under another one: its maker did not learn
+    /// it, or gave it a number of its own. `None` if the number is in use, or if both are of one
+    /// giver.
+    fn met(&self, there: Node, seen: Node) -> Option<Tree> {
+        if self.ever.contains(&seen) || is_made_here(there) && is_made_here(seen) {
             return None;
         }
-        let is = |one: Node| if one == unheard { node } else { one };
+        if is_made_here(seen) && there < UNHEARD {
+            let mut next = self.clone();
+            next.ever.insert(seen);
+            next.at_server.insert(seen, there);
+            return Some(next);
+        }
+        if there < MADE_HERE {
+            return None;
+        }
+        let is = |one: Node| if one == there { seen } else { one };
         let entries = self.entries.iter().map(|((dir, name), node)| ((is(*dir), *name), is(*node)));
-        Some(Tree {
+        let mut next = Tree {
             entries: entries.collect(),
             directories: self.directories.iter().map(|one| is(*one)).collect(),
             ever: self.ever.iter().map(|one| is(*one)).collect(),
-        })
+            at_server: self.at_server.clone(),
+        };
+        if is_made_here(there) {
+            next.ever.insert(there);
+            next.at_server.insert(there, seen);
+        }
+        Some(next)
+    }
+
+    /// The number under which an object is in the tree.
+    fn known(&self, node: Node) -> Node {
+        self.at_server.get(&node).copied().unwrap_or(node)
+    }
+
+    /// The same call with the numbers of the tree.
+    fn translated(&self, call: &Call) -> Call {
+        let known = |at: &Dentry| (self.known(at.0), at.1);
+        match call {
+            Call::Make { at, kind, answer } => {
+                Call::Make { at: known(at), kind: *kind, answer: *answer }
+            }
+            Call::Look { at, answer } => {
+                let answer = answer.map(|seen| seen.map(|seen| self.known(seen)));
+                Call::Look { at: known(at), answer }
+            }
+            Call::Remove { at, kind, answer } => {
+                Call::Remove { at: known(at), kind: *kind, answer: *answer }
+            }
+            Call::Rename { from, to, answer } => {
+                Call::Rename { from: known(from), to: known(to), answer: *answer }
+            }
+            Call::Link { file, to, answer } => {
+                Call::Link { file: self.known(*file), to: known(to), answer: *answer }
+            }
+        }
     }
 }
 
@@ -168,10 +239,16 @@ impl Model for Names {
 
     fn first(&self) -> Tree {
         let root = BTreeSet::from([self.root]);
-        Tree { entries: BTreeMap::new(), directories: root.clone(), ever: root }
+        Tree {
+            entries: BTreeMap::new(),
+            directories: root.clone(),
+            ever: root,
+            at_server: BTreeMap::new(),
+        }
     }
 
     fn after(&self, tree: &Tree, call: &Call) -> Option<Tree> {
+        let call = &tree.translated(call);
         let refusal = match call {
             Call::Make { answer, .. } => answer.err(),
             Call::Look { answer, .. } => answer.err(),
@@ -381,6 +458,48 @@ mod tests {
         assert!(!is_explained(&[lost.clone(), (2, 3, look(A, Some(7))), other]));
         let once = [lost.clone(), (2, 3, remove(A, Ok(()))), (4, 5, look(A, Some(7)))];
         assert!(!is_explained(&once), "it is not made twice");
+    }
+
+    /// Client 0 makes a directory and a file in it on its machine.
+    #[test]
+    fn an_object_has_the_number_of_its_maker_and_the_servers() {
+        let (own_dir, own, others) = (made_here(0, 1), made_here(0, 2), made_here(1, 2));
+        let dir = Call::Make { at: DIR, kind: Kind::Directory, answer: Ok(own_dir) };
+        let begun = [dir, make((own_dir, "a"), Ok(own))];
+        let then = |calls: &[Call]| in_turn(&[&begun, calls].concat());
+        assert!(then(&[
+            look(DIR, Some(own_dir)),
+            look(DIR, Some(8)),
+            look((8, "a"), Some(9)),
+            look((own_dir, "a"), Some(own)),
+            rename((8, "a"), B),
+            look(B, Some(own)),
+            look(B, Some(9)),
+            Call::Link { file: own, to: A, answer: Ok(()) },
+            look(A, Some(9)),
+            remove(A, Ok(())),
+            remove(B, Ok(())),
+            make(B, Ok(others)),
+            look(B, Some(10)),
+        ]));
+        for wrong in [
+            &[look(DIR, Some(8)), look(DIR, Some(9))][..],
+            &[look(DIR, Some(8)), look((8, "a"), Some(8))],
+            &[look((own_dir, "a"), Some(others))],
+            &[look((own_dir, "a"), Some(own_dir))],
+            &[look(DIR, Some(8)), make(B, Ok(8))],
+            &[make(B, Ok(own))],
+            &[look(DIR, Some(8)), look((8, "a"), Some(9)), look((own_dir, "a"), None)],
+        ] {
+            assert!(!then(wrong), "{wrong:?}");
+        }
+        // Its maker did not hear of it, and made it on its machine.
+        let lost = (1, 0, make(A, Ok(unheard(1))));
+        let looks = |first, second| {
+            is_explained(&[lost.clone(), (2, 3, look(A, first)), (4, 5, look(A, second))])
+        };
+        assert!(looks(Some(own), Some(9)) && looks(Some(9), Some(own)));
+        assert!(!looks(Some(own), Some(others)) && !looks(Some(9), Some(10)));
     }
 
     #[test]

@@ -33,33 +33,33 @@ const MEMORY_HISTORIES: u64 = 200;
 /// This many of them run at once.
 const MEMORY_AT_ONCE: u64 = 40;
 
-const CLIENTS: usize = 3;
-const PLAYERS: usize = 3;
+pub(crate) const CLIENTS: usize = 3;
+pub(crate) const PLAYERS: usize = 3;
 const STEPS: u64 = 10;
 const KILLS: u64 = 6;
 
 /// The most states that the search for an order may visit.
 const STATES_MAX: usize = 1_000_000;
 
-fn number(name: &str) -> Option<u64> {
+pub(crate) fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap())
 }
 
 /// Counts of what was done, to be printed.
 #[derive(Clone, Copy, Debug, Default)]
-struct Counts {
-    histories: u64,
-    names: usize,
+pub(crate) struct Counts {
+    pub(crate) histories: u64,
+    pub(crate) names: usize,
     locks: usize,
     writes: usize,
     reads: usize,
-    unknown: u64,
+    pub(crate) unknown: u64,
     /// Calls that were told that bytes are lost.
     lost: u64,
     /// How often a client that lived lost its session.
-    lapses: u64,
+    pub(crate) lapses: u64,
     /// Of clients, metadata servers, disks and memory disks.
-    kills: [u64; 4],
+    pub(crate) kills: [u64; 4],
 }
 
 /// The volume of a game.
@@ -103,7 +103,7 @@ impl On {
 }
 
 impl Counts {
-    fn add_record(&mut self, record: &Record) {
+    pub(crate) fn add_record(&mut self, record: &Record) {
         self.names += record.names.len();
         self.locks += record.locks.len();
         self.writes += record.writes.len();
@@ -112,7 +112,7 @@ impl Counts {
         self.lost += record.lost;
     }
 
-    fn add(&mut self, more: Counts) {
+    pub(crate) fn add(&mut self, more: Counts) {
         self.histories += more.histories;
         self.names += more.names;
         self.locks += more.locks;
@@ -150,7 +150,7 @@ fn tell_data(record: &Record) -> String {
 }
 
 /// The faults of a history.
-fn faults(history: &History, last: &[data::Read]) -> Vec<String> {
+pub(crate) fn faults(history: &History, last: &[data::Read]) -> Vec<String> {
     let record = history.record.lock().unwrap();
     let mut faults = record.odd.clone();
     let model = names::Names { root: history.root };
@@ -278,10 +278,10 @@ fn note_lapses(world: &World, histories: &[Arc<History>]) -> u64 {
 }
 
 /// The client and the seed of each process of a history.
-type Drawn = [(usize, u64); PLAYERS];
+pub(crate) type Drawn = [(usize, u64); PLAYERS];
 
 /// Those of this many histories; all like the one with the number `alike`, if that is set.
-fn drawn(random: &mut Random, count: u64, alike: Option<u64>) -> Vec<Drawn> {
+pub(crate) fn drawn(random: &mut Random, count: u64, alike: Option<u64>) -> Vec<Drawn> {
     let mut draw = || {
         let client = usize::try_from(random.below(CLIENTS as u64)).unwrap();
         (client, random.below(u64::MAX))

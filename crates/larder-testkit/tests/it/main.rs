@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_methods, reason = "tests wait for real sockets and threads")]
 #![allow(clippy::unwrap_used, reason = "clippy knows tests by their attribute, not their helpers")]
 
+mod exclusive;
 mod histories;
 mod kept;
 mod left;

@@ -16,6 +16,8 @@ use larder_vfs::{
     Answer, Cred, Error, FileSystem, Ino, Lookup, New, OpenFlags, OpenId, SetAttr, Stability,
 };
 
+use tokio::sync::RwLock;
+
 use crate::world::{Life, Lives, Outcome, Ticks};
 
 /// Names of the files and of the directories.
@@ -85,6 +87,10 @@ pub(crate) struct Player {
     history: Arc<History>,
     number: u64,
     lives: Lives,
+    /// Held during each step.
+    floor: Arc<RwLock<()>>,
+    /// In every five steps so many are about names.
+    steps_of_names: u64,
     random: Random,
     /// The life of its client that the following fields belong to.
     life: Option<Life>,
@@ -207,17 +213,24 @@ impl History {
 
 impl Player {
     pub(crate) fn new(history: Arc<History>, number: u64, lives: Lives, seed: u64) -> Player {
-        let random = Random(seed);
-        Player { history, number, lives, random, life: None, root: None, open: None }
+        let (floor, steps_of_names, random) = (Arc::default(), 2, Random(seed));
+        let (life, root, open) = (None, None, None);
+        Player { history, number, lives, floor, steps_of_names, random, life, root, open }
+    }
+
+    /// The same, which asks about names alone, and pauses while somebody else holds the floor.
+    pub(crate) fn of_names(self, floor: Arc<RwLock<()>>) -> Player {
+        Player { floor, steps_of_names: 5, ..self }
     }
 
     /// Makes this many steps, and closes the open file.
     pub(crate) async fn play(mut self, steps: u64) -> Player {
         for _ in 0..steps {
+            let _turn = self.floor.clone().read_owned().await;
             let Some(life) = self.living().await else { continue };
-            match self.random.below(5) {
-                0..2 => self.step_of_names(&life).await,
-                _ => self.step_of_data(&life).await,
+            match self.random.below(5) < self.steps_of_names {
+                true => self.step_of_names(&life).await,
+                false => self.step_of_data(&life).await,
             }
         }
         if let Some(life) = self.living().await {
@@ -270,7 +283,7 @@ impl Player {
         let found = now.call(move |client| client.lookup(&root(), Ino::ROOT, name.as_ref()));
         match found.await {
             Outcome::Done(Lookup::Found(entry)) => {
-                let seen = entry.fresh.attr.fileid;
+                let seen = now.node(entry.fresh.attr.fileid);
                 assert_eq!(seen, self.history.root, "{}", self.history.dir);
                 self.root = Some((entry.ino, seen));
                 self.life = Some(now.clone());

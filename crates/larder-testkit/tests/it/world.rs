@@ -17,16 +17,22 @@ use larder_cache::{Cache, Config};
 use larder_class::{Classes, RuleFile, Sources};
 use larder_client::{Client, Here, Keeps, Options, Start, shared_offer};
 use larder_io::{BootId, Clock, Fault, Image, RealClock, SimClock, SimDisk};
+use larder_names::{Licence, Names};
 use larder_remote::native::{MountOptions, Native};
 use larder_rpc::{Recovery, ServerState};
 use larder_testkit::Volume;
+use larder_testkit::history::names::{Node, made_here};
 use larder_vfs::{Answer, Cred, Error, Ino, Remote, Stability};
 use larder_wire::seal::Setup;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::{RwLock, watch};
 
-/// How many seconds of simulated time pass in one real second.
+/// How many seconds of simulated time usually pass in one real second.
 const SPEED: u32 = 20;
+
+/// The same where clients make names on their machines first: they return a lease after 8 s in any
+/// case, and a busy machine needs that time.
+const SPEED_OF_NAMES: u32 = 4;
 
 /// The longest to wait, in real time, for a session to end and for a disk to be trusted.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -39,11 +45,15 @@ pub(crate) struct World {
     pub(crate) volume: Volume,
     seats: Vec<Seat>,
     clock: Arc<SimClock>,
+    /// How many seconds of simulated time pass in one real second.
+    speed: u32,
     ends: Arc<AtomicBool>,
     classes: Arc<Classes>,
     lives: u64,
     /// How often each life that has ended had lost its session.
     lapses: BTreeMap<u64, u64>,
+    /// How often lives that have ended had returned a lease too early.
+    late_returns: u64,
     pub(crate) ticks: Ticks,
 }
 
@@ -71,6 +81,10 @@ impl Ticks {
 /// A client with all its lives.
 struct Seat {
     name: [u8; 16],
+    /// It makes names on its machine first, under leases of their directories.
+    is_exclusive: bool,
+    /// Held by each of its processes during a step, and by whoever wants them to pause.
+    floor: Arc<RwLock<()>>,
     boot: u64,
     disk: SimDisk,
     running: Option<(Runtime, Arc<Native>)>,
@@ -82,6 +96,7 @@ struct Seat {
 pub(crate) struct Life {
     /// Unique among the lives of all clients.
     pub(crate) number: u64,
+    seat: usize,
     pub(crate) client: Client,
     pub(crate) cache: Cache,
     native: Arc<Native>,
@@ -103,7 +118,15 @@ pub(crate) enum Outcome<T> {
     Unknown,
 }
 
+/// Inode numbers of objects that an exclusive client made on its machine have this bit.
+const HERE_BIT: u64 = 1 << 63;
+
 impl Life {
+    /// The object that this client shows under an inode number.
+    pub(crate) fn node(&self, fileid: u64) -> Node {
+        if fileid & HERE_BIT == 0 { fileid } else { made_here(self.seat, fileid & !HERE_BIT) }
+    }
+
     /// The lock that a kernel holds on a directory: it makes one change there at a time, and no
     /// lookups meanwhile.
     pub(crate) fn dir(&self, dir: Ino) -> Arc<RwLock<()>> {
@@ -178,7 +201,11 @@ impl World {
 
     /// All files are of class `generated`.
     pub(crate) fn generated(clients: usize) -> World {
-        let mut world = World::with_copies(0, 1);
+        World::generated_at(clients, SPEED)
+    }
+
+    fn generated_at(clients: usize, speed: u32) -> World {
+        let mut world = World::empty(1, speed);
         let sources = Sources { class: Some("generated".into()), ..Sources::default() };
         let classes = larder_class::load(&sources, &shared_offer("a volume", Here::DISK));
         world.classes = Arc::new(classes.unwrap());
@@ -189,8 +216,26 @@ impl World {
         world
     }
 
+    /// The same, of clients that make names on their machines first.
+    pub(crate) fn exclusive(clients: usize) -> World {
+        let mut world = World::generated_at(0, SPEED_OF_NAMES);
+        for _ in 0..clients {
+            world.sit(true);
+        }
+        world
+    }
+
     /// Like [`new`](Self::new), on a volume with this many copies of each block.
     pub(crate) fn with_copies(clients: usize, copies: u32) -> World {
+        let mut world = World::empty(copies, SPEED);
+        for _ in 0..clients {
+            world.add();
+        }
+        world
+    }
+
+    /// Without clients.
+    fn empty(copies: u32, speed: u32) -> World {
         let clock = Arc::new(SimClock::ticking());
         clock.advance(Duration::from_secs(1000));
         let ends = Arc::new(AtomicBool::new(false));
@@ -200,26 +245,27 @@ impl World {
             let real: &dyn Clock = &RealClock;
             while !stop.load(SeqCst) {
                 time.block_on(async { real.sleep(STEP).await });
-                moved.advance(STEP * SPEED);
+                moved.advance(STEP * speed);
             }
         });
         let volume = Volume::simulated(Setup::Secure, (copies, 256 << 20), Arc::clone(&clock) as _);
         let ticks = Ticks(Arc::new(watch::Sender::new(0)));
         let classes = Options::default().classes;
-        let (seats, lives, lapses) = (Vec::new(), 0, BTreeMap::new());
-        let mut world = World { volume, seats, clock, ends, classes, lives, lapses, ticks };
-        for _ in 0..clients {
-            world.add();
-        }
-        world
+        let (seats, lives, lapses, late_returns) = (Vec::new(), 0, BTreeMap::new(), 0);
+        World { volume, seats, clock, speed, ends, classes, lives, lapses, late_returns, ticks }
     }
 
     /// Adds a client and returns its number.
     pub(crate) fn add(&mut self) -> usize {
+        self.sit(false)
+    }
+
+    fn sit(&mut self, is_exclusive: bool) -> usize {
         let number = self.seats.len();
         let name = [u8::try_from(number).unwrap(); 16];
         let (disk, now) = (SimDisk::new(), watch::Sender::new(None));
-        self.seats.push(Seat { name, boot: 1, disk, running: None, now });
+        let floor = Arc::default();
+        self.seats.push(Seat { name, is_exclusive, floor, boot: 1, disk, running: None, now });
         self.begin(number);
         number
     }
@@ -231,7 +277,7 @@ impl World {
         let late = clock.instant() + PATIENCE;
         while !is_so().await {
             assert!(clock.instant() < late, "it is never so");
-            clock.sleep_until(clock.instant() + STEP * SPEED).await;
+            clock.sleep_until(clock.instant() + STEP * self.speed).await;
         }
     }
 
@@ -239,9 +285,19 @@ impl World {
     /// earlier lives.
     pub(crate) async fn all_is_sent(&self) {
         for client in 0..self.seats.len() {
-            let life = self.lives(client).borrow().clone().unwrap();
-            self.until(async || life.client.sync(&|_| true).await.is_ok()).await;
+            self.is_sent(client).await;
         }
+    }
+
+    /// The same of one client; names too.
+    pub(crate) async fn is_sent(&self, client: usize) {
+        let life = self.lives(client).borrow().clone().unwrap();
+        self.until(async || life.client.sync(&|_| true).await.is_ok()).await;
+    }
+
+    /// What a process of this client holds during a step.
+    pub(crate) fn floor(&self, client: usize) -> Arc<RwLock<()>> {
+        Arc::clone(&self.seats[client].floor)
     }
 
     pub(crate) fn lives(&self, client: usize) -> Lives {
@@ -256,6 +312,13 @@ impl World {
         self.lapses.iter().map(|(life, lapses)| (*life, *lapses)).chain(now).collect()
     }
 
+    /// How often a client returned a lease before all that depended on it was done, as on a busy
+    /// machine: others may have looked before what it had made was at the server.
+    pub(crate) fn late_returns(&self) -> u64 {
+        let now = self.seats.iter().filter_map(|seat| seat.now.borrow().clone());
+        self.late_returns + now.map(|life| life.native.late_returns()).sum::<u64>()
+    }
+
     /// Kills a client in the middle of its work: its process, or the whole machine unless `image`
     /// keeps all that was written. Returns which life ended.
     pub(crate) fn kill_client(&mut self, client: usize, image: Image) -> u64 {
@@ -264,6 +327,7 @@ impl World {
         seat.disk.inject(Fault::EioFrom(0));
         let (runtime, native) = seat.running.take().unwrap();
         self.lapses.insert(life.number, native.lapses());
+        self.late_returns += native.late_returns();
         native.shutdown();
         runtime.shutdown_background();
         seat.disk = seat.disk.crash(image);
@@ -272,10 +336,10 @@ impl World {
     }
 
     /// Starts the next life of a client.
-    pub(crate) fn begin(&mut self, client: usize) {
+    pub(crate) fn begin(&mut self, at: usize) {
         let (clock, port) = (Arc::clone(&self.clock), self.volume.address().port());
         self.lives += 1;
-        let (number, seat) = (self.lives, &mut self.seats[client]);
+        let (number, seat) = (self.lives, &mut self.seats[at]);
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let config = Config {
             checkpoint_interval: None,
@@ -295,9 +359,18 @@ impl World {
         let keeps = Keeps::Alone;
         let options = Options { pass_locks: true, classes, keeps, ..Options::default() };
         let held = cache.clone();
+        let is_exclusive = seat.is_exclusive;
         let begun = runtime.spawn(async move {
             let native = Arc::new(Native::mount(&mount).await.unwrap());
-            let (remote, clock) = (Arc::clone(&native) as Arc<dyn Remote>, clock as Arc<dyn Clock>);
+            let (server, clock) = (Arc::clone(&native) as Arc<dyn Remote>, clock as Arc<dyn Clock>);
+            let remote: Arc<dyn Remote> = match is_exclusive {
+                false => server,
+                true => {
+                    let licence = Licence { leased: true, ..Licence::default() };
+                    let host = format!("host{at}");
+                    Arc::new(Names::new(server, cache.clone(), clock.clone(), &host, licence))
+                }
+            };
             let new = Client::new(remote, cache, clock, options, number, Start::NewMount);
             (native, new.await.unwrap())
         });
@@ -305,10 +378,9 @@ impl World {
         runtime.spawn(async move { tell.send(begun.await.unwrap()) });
         let (native, client) = told.recv().unwrap();
         let handle = runtime.handle().clone();
-        let (native_of_life, dirs) = (native.clone(), Arc::default());
-        let life =
-            Life { number, client, cache: held, native: native_of_life, runtime: handle, dirs };
-        seat.running = Some((runtime, native));
+        seat.running = Some((runtime, native.clone()));
+        let dirs = Arc::default();
+        let life = Life { number, seat: at, client, cache: held, native, runtime: handle, dirs };
         seat.now.send_replace(Some(life));
     }
 }

@@ -96,7 +96,7 @@ impl Player {
         let ((span, found), is_attended) = life.attended(look).await;
         drop(alone);
         let found = self.judged("lookup", found)?.map(|found| match found {
-            Lookup::Found(entry) => Some((entry.ino, entry.fresh.attr.fileid)),
+            Lookup::Found(entry) => Some((entry.ino, life.node(entry.fresh.attr.fileid))),
             Lookup::Absent { .. } => None,
         });
         if !is_attended {
@@ -113,6 +113,10 @@ impl Player {
         let made = self.history.tick();
         let (Some(seen), true) = life.attended(self.listed(life, dir.0)).await else { return };
         let span = Span { made, answered: Some(self.history.tick()) };
+        let is_aside = |name: &&OsString| name.to_string_lossy().contains(".conflict-");
+        for name in seen.iter().map(|entry| &entry.0).filter(is_aside) {
+            self.history.note(|record| record.odd.push(format!("{} is listed", name.display())));
+        }
         for name in all {
             let found = seen.iter().find(|(seen, _)| seen == OsStr::new(name));
             let answer = Ok(found.map(|found| found.1));
@@ -129,7 +133,7 @@ impl Player {
             let Outcome::Done(page) = page.await else { return None };
             let Some(last) = page.last() else { return Some(seen) };
             offset = last.offset;
-            seen.extend(page.into_iter().map(|entry| (entry.name, entry.fileid)));
+            seen.extend(page.into_iter().map(|entry| (entry.name, life.node(entry.fileid))));
         }
     }
 
@@ -141,7 +145,11 @@ impl Player {
                 client.make(&root(), dir.0, name.as_ref(), New::Directory, mode(0o755))
             };
             let (span, made) = self.timed(life, make).await;
-            (span, self.judged("mkdir", made).map(|made| made.map(|entry| entry.fresh.attr.fileid)))
+            (
+                span,
+                self.judged("mkdir", made)
+                    .map(|made| made.map(|entry| life.node(entry.fresh.attr.fileid))),
+            )
         } else {
             let make = move |client: &larder_client::Client| {
                 let flags = OpenFlags { exclusive: true, ..OpenFlags::READ_WRITE };
@@ -153,7 +161,7 @@ impl Player {
                 let (ino, id) = (entry.ino, opened.id);
                 life.call(move |client| client.release(ino, id)).await;
             }
-            (span, made.map(|made| made.map(|(entry, _)| entry.fresh.attr.fileid)))
+            (span, made.map(|made| made.map(|(entry, _)| life.node(entry.fresh.attr.fileid))))
         };
         let unheard = || Ok(names::unheard(span.made));
         let answer = made.unwrap_or_else(unheard);
