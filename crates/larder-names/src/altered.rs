@@ -140,6 +140,8 @@ impl Shared {
                 self.give_up_altered(no).await;
                 return Ok(());
             }
+            // That this is refused tells nothing of an earlier attempt.
+            Err(_) if altered.is_attempted => return Err(Error::Io),
             Err(error) => return Err(error),
         };
         let there = self.show_unaltered(&altered.handle, attr);

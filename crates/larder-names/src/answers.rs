@@ -11,6 +11,7 @@ use larder_vfs::{
 };
 
 use crate::names::Names;
+use crate::object::Dir;
 use crate::overlay::There;
 use crate::shared::Target;
 use crate::which::Which;
@@ -53,6 +54,15 @@ impl Deferring for Names {
             state.set_due(no, self.shared.clock.instant(), Some(within));
             self.shared.more.notify_one();
         }
+    }
+
+    fn promise_link(&self, dir: &Handle, name: &OsStr, within: Duration) -> bool {
+        let mut state = self.shared.state();
+        let dentry = state.dentry(dir, name);
+        let Some(no) = state.journal().links().at(&dentry.dir, name) else { return false };
+        state.set_due(no, self.shared.clock.instant(), Some(within));
+        self.shared.more.notify_one();
+        true
     }
 
     fn set_here(
@@ -118,7 +128,7 @@ impl Deferring for Names {
         let state = self.shared.state();
         let journal = state.journal();
         let Some(here) = here else {
-            // What waits has its only name on record, and what is gone has none.
+            // What waits has all its names on record, and what is gone has none.
             let no = journal.number_in(held?)?;
             let is_elsewhere = match journal.waiting(no) {
                 Some((dentry, _)) => *dentry != state.dentry(dir, name),
@@ -134,6 +144,7 @@ impl Deferring for Names {
                 let made = journal.of_server(server);
                 Some(made.map_or_else(|| server.clone(), |no| journal.handle(no)))
             }
+            There::Linked(no) => Some(journal.client_handle(&journal.links().get(no)?.file)),
             There::Server(found) => Some(found.handle),
         })
     }
@@ -142,8 +153,15 @@ impl Deferring for Names {
         let state = self.shared.state();
         match state.journal().number_in(file) {
             Some(no) => state.is_gone(no),
-            None => state.journal().taken().is_gone(file),
+            None => state.journal().is_gone(file),
         }
+    }
+
+    fn has_name(&self, file: &Handle) -> bool {
+        let state = self.shared.state();
+        let file = state.journal().identity(file);
+        let waits = matches!(file, Dir::Made(no) if state.journal().waiting(no).is_some());
+        waits || state.journal().links().count_of(&file) > 0
     }
 
     fn awaited(&self, file: &Handle) -> Option<Deferred> {

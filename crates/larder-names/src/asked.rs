@@ -4,7 +4,7 @@
 
 use larder_vfs::{Change, Cred, Deadline, Error, Found, Handle, Result};
 
-use crate::object::{Altered, Dentry, Dir, ObjectNo, Taken, is_unanswered};
+use crate::object::{Altered, Dentry, Dir, ObjectNo, Taken};
 use crate::shared::Shared;
 use crate::state::State;
 
@@ -31,9 +31,9 @@ impl Shared {
                         moved = is_moved.then_some(found);
                         break;
                     }
-                    Err(error) if is_unanswered(error) => return Err(Error::TimedOut),
                     // What is wrong there is found when the change is made.
-                    Ok(_) | Err(_) => {}
+                    Ok(_) | Err(Error::AccessDenied | Error::NotPermitted) => {}
+                    Err(_) => return Err(Error::TimedOut),
                 }
             }
             let below = moved
@@ -105,7 +105,12 @@ impl State {
         if let Some(made) = self.journal().of_server(&taken.handle) {
             self.journal_mut().follow_version(made, now);
         }
-        let altered = self.journal().altered(&taken.handle);
+        self.follow_altered(&taken.handle, now);
+    }
+
+    /// The server has another version of an object, with the same bytes.
+    pub(crate) fn follow_altered(&mut self, handle: &Handle, now: larder_vfs::Validator) {
+        let altered = self.journal().altered(handle);
         let altered = altered.filter(|(_, altered)| {
             (altered.below.size, altered.below.mtime) == (now.size, now.mtime)
         });

@@ -13,7 +13,8 @@ use larder_vfs::{
 };
 
 use crate::leased::Right;
-use crate::object::{Body, Given, Maker, ObjectNo, Waiting, as_before, has_rights};
+use crate::linked::Linked;
+use crate::object::{Body, Dir, Given, Maker, ObjectNo, Waiting, as_before, has_rights};
 use crate::overlay::There;
 use crate::server_dir::ServerDir;
 use crate::shared::{Shared, Target};
@@ -50,8 +51,7 @@ impl Shared {
         let right = self.right_to(cred, dir).await?;
         self.may_change(cred, dir).await?;
         match self.is_here(dir, name) {
-            Some(Some(There::Waiting(no))) => return self.make_again(cred, no, new, set),
-            Some(Some(_)) => return None,
+            Some(Some(there)) => return self.make_again(cred, &there, new, set),
             Some(None) => {}
             None => self.is_absent_at_server(cred, dir, name, right).await?,
         }
@@ -73,9 +73,9 @@ impl Shared {
             Some(SetTime::ServerNow) | None => now,
         };
         let inherits = before.mode & SET_GID != 0;
-        let is_directory = body == Body::Directory;
+        let passes_on = inherits && body == Body::Directory;
         let waiting = Waiting {
-            mode: if inherits && is_directory { mode | SET_GID } else { mode },
+            mode: if passes_on { mode | SET_GID } else { mode },
             uid: cred.uid,
             gid: if inherits { before.gid } else { cred.gid },
             atime: at(set.atime),
@@ -103,10 +103,11 @@ impl Shared {
     fn make_again(
         &self,
         cred: &Cred,
-        no: ObjectNo,
+        there: &There,
         new: &New,
         set: &SetAttr,
     ) -> Option<Result<Made>> {
+        let Dir::Made(no) = self.state().identity_of(there)? else { return None };
         let kind = self.state().attr(no)?.kind;
         if *new != New::File || kind != Kind::File {
             return Some(Err(Error::Exists));
@@ -155,12 +156,14 @@ impl Shared {
             (Removal::File, _) | (Removal::Directory, Kind::Directory) => {}
             (Removal::Directory, _) => return Some(Err(Error::NotDirectory)),
         }
-        if !self.has_room_for(state, &there) {
+        if !self.has_room_for(state, &there) || !state.may_drop(&there) {
             return None;
         }
+        let file = state.identity_of(&there)?;
         let dropped = state.drop_there(cred, &dentry, &there);
         self.is_due(state, [dropped, None]);
         let now = state.time(&*self.clock);
+        state.touch_file(&file, now);
         let change = state.touch(&dentry.dir, before, now);
         Some(self.record_for_caller(state).map(|()| change))
     }
@@ -204,7 +207,7 @@ impl Shared {
             There::Moved(_) | There::Server(_) if is_directory && from.dir != to.dir => {
                 return None;
             }
-            There::Moved(_) | There::Server(_) => {}
+            There::Moved(_) | There::Server(_) | There::Linked(_) => {}
         }
         if let Some(target) = &target {
             if state.is_same(&source, target) {
@@ -217,13 +220,12 @@ impl Shared {
                 (true, true) if !is_empty => return Some(Err(Error::NotEmpty)),
                 _ => {}
             }
-            if !self.has_room_for(state, target) {
+            if !self.has_room_for(state, target) || !state.may_drop(target) {
                 return None;
             }
         }
-        if !self.has_room_for(state, &source) {
-            return None;
-        }
+        self.has_room_for(state, &source).then_some(())?;
+        let replaced = target.as_ref().and_then(|target| state.identity_of(target));
         let dropped = target.and_then(|target| state.drop_there(cred, &to, &target));
         let moved = state.move_there(cred, (&from, &to), &source);
         state.is_asked(moved.filter(|_| self.may_be_done(cred)), (&source, &to));
@@ -232,6 +234,7 @@ impl Shared {
         if let There::Waiting(no) = source {
             state.change(no, |waiting| waiting.ctime = now);
         }
+        replaced.iter().for_each(|file| state.touch_file(file, now));
         let from_change = state.touch(&from.dir, from_before, now);
         let to_change =
             if to.dir == from.dir { from_change } else { state.touch(&to.dir, to_before, now) };
@@ -251,7 +254,7 @@ impl Shared {
     }
 
     /// Whether an earlier attempt of the call may have reached the server, which does not say.
-    fn may_be_done(&self, cred: &Cred) -> bool {
+    pub(crate) fn may_be_done(&self, cred: &Cred) -> bool {
         cred.retried && self.is_away()
     }
 
@@ -321,7 +324,91 @@ impl Shared {
         Some(recorded.map(|()| Change { before: Some(as_before(&before)), after }))
     }
 
-    fn takes(&self, name: &OsStr) -> bool {
+    /// Gives a file another name. The attributes of a file that the server has are not part of the
+    /// answer.
+    pub(crate) async fn link_here(
+        self: &Arc<Self>,
+        cred: &Cred,
+        file: &Handle,
+        dir: &Handle,
+        name: &OsStr,
+    ) -> Option<Result<(Option<Attr>, Change)>> {
+        if !self.remote.limits().links || !self.takes(name) || !self.has_room() {
+            return None;
+        }
+        let target = self.target(file).ok()?;
+        let attr = match &target {
+            Target::Waiting(no) => self.state().attr(*no)?,
+            Target::Server(server) => self.describe_to_link(cred, file, server).await?,
+        };
+        if attr.kind == Kind::Directory {
+            return None;
+        }
+        let right = self.right_to(cred, dir).await?;
+        self.may_change(cred, dir).await?;
+        if self.what_is_at(cred, dir, name, right).await?.is_some() {
+            return Some(Err(Error::Exists));
+        }
+        let mut state = self.state();
+        let state = &mut *state;
+        if !self.has_still(state, dir, right) || !self.is_same_user(state, cred) {
+            return None;
+        }
+        let dentry = state.dentry(dir, name);
+        let identity = state.journal().identity(file);
+        let has_changed = match &target {
+            Target::Waiting(no) => {
+                state.journal().waiting(*no).is_none_or(|(_, waiting)| waiting.is_attempted)
+            }
+            Target::Server(server) => state.journal().is_gone(server),
+        };
+        if has_changed || !state.is_still(&dentry, None) {
+            return None;
+        }
+        let before = state.dir_attr(&dentry.dir)?;
+        let now = state.time(&*self.clock);
+        let fileid = match identity {
+            Dir::Made(no) => no.fileid(),
+            Dir::Server(_) => attr.fileid,
+        };
+        let linked = Linked {
+            dentry: dentry.clone(),
+            file: identity.clone(),
+            kind: attr.kind,
+            fileid,
+            linker: Maker::of(cred),
+            is_attempted: self.may_be_done(cred) && matches!(target, Target::Server(_)),
+        };
+        if let Some(no) = state.link(linked) {
+            state.set_due(no, self.clock.instant(), None);
+        }
+        state.touch_file(&identity, now);
+        let change = state.touch(&dentry.dir, before, now);
+        if let Err(error) = self.record_for_caller(state) {
+            return Some(Err(error));
+        }
+        let attr = match target {
+            Target::Waiting(no) => state.attr(no),
+            Target::Server(_) => None,
+        };
+        self.more.notify_one();
+        Some(Ok((attr, change)))
+    }
+
+    /// What is known of a file of the server, to give it another name.
+    async fn describe_to_link(&self, cred: &Cred, file: &Handle, server: &Handle) -> Option<Attr> {
+        let held = self.held_any().and_then(|held| held.held(file));
+        match held {
+            Some(attr) => Some(attr),
+            None if self.is_away() => None,
+            None => {
+                let attr = self.remote.getattr(cred, server).await.ok()?;
+                Some(self.show(file, attr))
+            }
+        }
+    }
+
+    pub(crate) fn takes(&self, name: &OsStr) -> bool {
         let bytes = name.as_bytes();
         !bytes.is_empty()
             && bytes != b"."
@@ -332,7 +419,7 @@ impl Shared {
 
     /// `Some` if the caller may make and remove names in a directory, as far as its mode decides,
     /// or the server has decided it.
-    async fn may_change(&self, cred: &Cred, dir: &Handle) -> Option<()> {
+    pub(crate) async fn may_change(&self, cred: &Cred, dir: &Handle) -> Option<()> {
         let server = match self.target(dir).ok()? {
             Target::Server(server) => server,
             Target::Waiting(no) => {

@@ -44,6 +44,8 @@ impl Shared {
         deadline: Option<Deadline>,
     ) -> Result<()> {
         self.send_bytes(taken).await?;
+        // That may have changed its version.
+        let Some(taken) = &self.state().journal().taken().get(no).cloned() else { return Ok(()) };
         let own = Dentry { dir: self.staying(&taken.origin.dir), name: self.own_name(no) };
         self.mark_giving_way(no, &own).await?;
         let cred = taken.taker.cred().until(deadline);

@@ -10,17 +10,22 @@
 //! Nothing here does I/O: [`Journal::take_changes`] returns the changes to write, in order.
 //!
 //! Invariants:
-//! - no two objects have the same dentry, no two the same handle of the server;
+//! - no two objects have the same dentry, no two the same handle of the server, and no other name
+//!   of a file has the dentry of either;
 //! - no name of the server is taken twice, and what was moved here has a dentry of its own, too;
-//! - a waiting object is in a directory of the server, or in one that the journal has;
+//! - a waiting object is in a directory of the server, or in one that the journal has, and so is
+//!   another name of a file, which the journal or the server has;
 //! - numbers are assigned once, even over a crash.
+
+mod recover;
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
 
-use larder_vfs::{Handle, Kind, Validator};
+use larder_vfs::{Handle, Validator};
 
 use crate::doubt::{Doubt, Doubts};
+use crate::linked::{Linked, Links};
 use crate::object::{
     Altered, Body, Dentry, Dir, Given, Named, Object, ObjectNo, Stage, Taken, Waiting,
 };
@@ -54,6 +59,7 @@ pub(crate) struct Journal {
     by_fileid: HashMap<u64, ObjectNo>,
     by_dentry: HashMap<Dentry, ObjectNo>,
     taken: TakenNames,
+    links: Links,
     /// Attributes that were set on objects that the server has.
     altered: BTreeMap<ObjectNo, Altered>,
     altered_by_handle: HashMap<Handle, ObjectNo>,
@@ -63,97 +69,6 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// The journal from `records`, or a new one with that `id` if there are none; and how many
-    /// records were unusable: damaged, of a later format, or without the directory in which they
-    /// are.
-    pub(crate) fn recover(records: Vec<Change>, id: [u8; 16]) -> (Journal, usize) {
-        let mut head = None;
-        let (mut objects, mut taken, mut lost) = (BTreeMap::new(), BTreeMap::new(), 0);
-        let (mut altered, mut doubts) = (BTreeMap::new(), Doubts::default());
-        for (no, record) in records {
-            let record = record.unwrap_or_default();
-            match no {
-                JOURNAL => head = JournalState::decode(&record),
-                no if Taken::is_one(&record) => match Taken::decode(&record) {
-                    Some(one) => drop(taken.insert(ObjectNo(no), one)),
-                    None => lost += 1,
-                },
-                no if Altered::is_one(&record) => match Altered::decode(&record) {
-                    Some(one) => drop(altered.insert(ObjectNo(no), one)),
-                    None => lost += 1,
-                },
-                no if Doubt::is_one(&record) => match Doubt::decode(&record) {
-                    Some(one) => doubts.put(ObjectNo(no), Some(one)),
-                    None => lost += 1,
-                },
-                no => match Object::decode(&record) {
-                    Some(object) => drop(objects.insert(ObjectNo(no), object)),
-                    None => lost += 1,
-                },
-            }
-        }
-        let last = objects.keys().next_back().max(taken.keys().next_back());
-        let last = last.max(altered.keys().next_back());
-        let last = last.copied().max(doubts.all().map(|(no, _)| no).last());
-        let beyond = last.map_or(1, |no: ObjectNo| no.0 + 1);
-        let JournalState { id, next } = head.unwrap_or(JournalState { id, next: beyond });
-        let mut journal = Journal {
-            id,
-            next: next.max(beyond),
-            reserved: 0,
-            objects: BTreeMap::new(),
-            waiting: HashMap::new(),
-            waiting_count: 0,
-            subdirectories: HashMap::new(),
-            by_handle: HashMap::new(),
-            by_fileid: HashMap::new(),
-            by_dentry: HashMap::new(),
-            taken: TakenNames::default(),
-            altered_by_handle: altered
-                .iter()
-                .map(|(no, one): (&ObjectNo, &Altered)| (one.handle.clone(), *no))
-                .collect(),
-            altered,
-            doubts,
-            changes: Vec::new(),
-            left: Vec::new(),
-        };
-        lost += journal.take_in(objects);
-        for (no, one) in taken {
-            journal.taken.put(no, Some(one));
-        }
-        (journal, lost)
-    }
-
-    /// Adds objects whose directories exist; returns how many do not fit. A directory may have a
-    /// higher number than an object that was moved into it.
-    fn take_in(&mut self, mut left: BTreeMap<ObjectNo, Object>) -> usize {
-        loop {
-            let (ready, rest): (BTreeMap<_, _>, _) =
-                left.into_iter().partition(|(_, object)| {
-                    match (&object.stage, &object.dentry.dir) {
-                        (Stage::Waiting(_), Dir::Made(dir)) => self.is_directory(*dir),
-                        _ => true,
-                    }
-                });
-            left = rest;
-            if ready.is_empty() {
-                return left.len();
-            }
-            for (no, object) in ready {
-                self.index(no, &object);
-                self.objects.insert(no, object);
-            }
-        }
-    }
-
-    fn is_directory(&self, no: ObjectNo) -> bool {
-        self.objects.get(&no).is_some_and(|object| match &object.stage {
-            Stage::Waiting(waiting) => waiting.body.kind() == Kind::Directory,
-            Stage::Named(_) => true,
-        })
-    }
-
     fn index(&mut self, no: ObjectNo, object: &Object) {
         match &object.stage {
             Stage::Waiting(waiting) => {
@@ -230,7 +145,7 @@ impl Journal {
 
     /// How many changes wait, and how many records there are.
     pub(crate) fn counts(&self) -> (usize, usize) {
-        let others = self.taken.count() + self.altered.len();
+        let others = self.taken.count() + self.links.count() + self.altered.len();
         (self.waiting_count + others, self.objects.len() + others)
     }
 
@@ -255,6 +170,46 @@ impl Journal {
             self.left.extend(before.dentry.clone());
         }
         self.taken.put(no, taken);
+    }
+
+    /// Other names of files, which the server lacks.
+    pub(crate) fn links(&self) -> &Links {
+        &self.links
+    }
+
+    /// A file gets another name.
+    pub(crate) fn link(&mut self, linked: Linked) -> ObjectNo {
+        let no = self.next_number();
+        self.put_link(no, Some(linked));
+        no
+    }
+
+    /// Another name of a file is at another dentry, or was removed, or the server has it.
+    pub(crate) fn put_link(&mut self, no: ObjectNo, linked: Option<Linked>) {
+        self.changes.push((no.0, linked.as_ref().map(Linked::encode)));
+        self.left.extend(self.links.get(no).map(|before| before.dentry.clone()));
+        self.links.put(no, linked);
+    }
+
+    /// A waiting file loses its name: it gets the other one with this number.
+    ///
+    /// # Panics
+    /// If that is not one of its names.
+    pub(crate) fn take_link(&mut self, no: ObjectNo, link: ObjectNo) {
+        let linked = self.links.get(link).expect("it is a name").clone();
+        assert_eq!(linked.file, Dir::Made(no), "it is a name of this file");
+        self.put_link(link, None);
+        self.change_object(no, |object| object.dentry = linked.dentry);
+    }
+
+    /// Whether the object with this handle at the server has lost its last name here.
+    pub(crate) fn is_gone(&self, handle: &Handle) -> bool {
+        self.taken.has_none(handle) && self.links.count_of(&self.identity(handle)) == 0
+    }
+
+    /// Whose identity the object with this handle has, of the server or of ours.
+    pub(crate) fn identity(&self, handle: &Handle) -> Dir {
+        self.dir(handle)
     }
 
     /// Attributes that were set on the object with this handle at the server.
@@ -325,7 +280,7 @@ impl Journal {
 
     /// Whether the server has other names in a directory than there are.
     pub(crate) fn is_changed(&self, dir: &Dir) -> bool {
-        self.waiting.contains_key(dir) || self.taken.is_in(dir)
+        self.waiting.contains_key(dir) || self.taken.is_in(dir) || self.links.count_in(dir) > 0
     }
 
     pub(crate) fn get(&self, no: ObjectNo) -> Option<&Object> {
@@ -371,12 +326,13 @@ impl Journal {
 
     /// How many changes of names wait in a directory.
     pub(crate) fn count_in(&self, dir: &Dir) -> usize {
-        self.waiting.get(dir).map_or(0, BTreeMap::len) + self.taken.count_in(dir)
+        let waiting = self.waiting.get(dir).map_or(0, BTreeMap::len);
+        waiting + self.taken.count_in(dir) + self.links.count_in(dir)
     }
 
-    /// The directories in which objects wait.
+    /// The directories in which objects wait, or other names of files do.
     pub(crate) fn dirs_with_waiting(&self) -> impl Iterator<Item = &Dir> {
-        self.waiting.keys()
+        self.waiting.keys().chain(self.links.dirs())
     }
 
     /// How many directories wait in a directory.
@@ -406,6 +362,22 @@ impl Journal {
         bytes[8..24].copy_from_slice(&self.id);
         bytes[24..].copy_from_slice(&no.0.to_be_bytes());
         Handle::new(&bytes)
+    }
+
+    /// The same of an object of the server's or of ours.
+    pub(crate) fn client_handle(&self, object: &Dir) -> Handle {
+        match object {
+            Dir::Server(handle) => handle.clone(),
+            Dir::Made(no) => self.handle(*no),
+        }
+    }
+
+    /// The server's handle of an object, unless that waits.
+    pub(crate) fn handle_at_server(&self, object: &Dir) -> Option<Handle> {
+        match object {
+            Dir::Server(handle) => Some(handle.clone()),
+            Dir::Made(no) => self.named(*no).map(|named| named.handle.clone()),
+        }
     }
 
     /// How the temporary names that this journal gives at the server begin.
@@ -477,12 +449,14 @@ impl Journal {
         self.put(no, Some(object));
     }
 
-    /// Forgets an object that was removed.
+    /// Forgets an object that was removed, with all its names.
     ///
     /// # Panics
     /// If a waiting object is in it.
     pub(crate) fn forget(&mut self, no: ObjectNo) {
         assert!(!self.waiting.contains_key(&Dir::Made(no)), "there is something in it");
+        let links: Vec<_> = self.links.of(&Dir::Made(no)).map(|(link, _)| link).collect();
+        links.into_iter().for_each(|link| self.put_link(link, None));
         self.put(no, None);
     }
 
@@ -534,7 +508,8 @@ impl Journal {
     pub(crate) fn removed(&mut self, dentry: &Dentry) {
         self.forget_reported(dentry);
         let Some(no) = self.by_dentry.remove(dentry) else { return };
-        let is_gone = self.named(no).is_some_and(|named| !named.is_linked);
+        let is_gone = self.named(no).is_some_and(|named| !named.is_linked)
+            && self.links.count_of(&Dir::Made(no)) == 0;
         if is_gone && !self.waiting.contains_key(&Dir::Made(no)) {
             self.put(no, None);
         }

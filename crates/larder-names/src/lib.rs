@@ -31,6 +31,8 @@
 //! - [`deferred`]: changes of names that are answered here.
 //! - [`passed`]: changes of names that are made at the server at once.
 //! - [`doubt`], [`unanswered`]: objects that the server may have changed for us without an answer.
+//! - [`linked`], [`linking`]: other names of files, and making them at the server.
+//! - [`steps`]: steps of the changes that are made there.
 //! - [`which`], [`due`], [`replay`]: makes waiting objects at the server.
 //! - [`returning`]: the same before a lease is returned.
 //! - [`retake`], [`giving_way`]: removes and renames there what was taken away here.
@@ -56,6 +58,8 @@ mod giving_way;
 mod journal;
 mod leased;
 mod licence;
+mod linked;
+mod linking;
 mod listing;
 mod lookup;
 mod names;
@@ -71,6 +75,7 @@ mod returning;
 mod server_dir;
 mod shared;
 mod state;
+mod steps;
 mod taken;
 mod there;
 mod unanswered;

@@ -27,7 +27,8 @@ impl Shared {
         let mut state = self.state();
         let waiting = state.journal().waiting_in(dir).map(|(_, no)| no);
         let moved = state.journal().taken().in_dir(dir).map(|(_, no)| no);
-        let now: BTreeSet<ObjectNo> = waiting.chain(moved).collect();
+        let linked = state.journal().links().in_dir(dir).map(|(_, no)| no);
+        let now: BTreeSet<ObjectNo> = waiting.chain(moved).chain(linked).collect();
         let mut all = state.list(dir, now);
         all.retain(|no| after.is_none_or(|after| *no > after));
         let is_here = |dentry: &Dentry| dentry.dir == *dir;
@@ -43,6 +44,21 @@ impl Shared {
                         attr: None,
                         tells_links: true,
                         handle: None,
+                    });
+                }
+                if let Some(linked) = state.journal().links().get(no) {
+                    let found = match linked.file {
+                        Dir::Made(file) => state.found(file),
+                        Dir::Server(_) => None,
+                    };
+                    let (handle, attr) = found.map(|found| (found.handle, found.attr)).unzip();
+                    return Some(Listed {
+                        name: linked.dentry.name.clone(),
+                        fileid: linked.fileid,
+                        position,
+                        attr,
+                        tells_links: true,
+                        handle,
                     });
                 }
                 let dentry = state.journal().dentry_of(no).filter(|dentry| is_here(dentry))?;

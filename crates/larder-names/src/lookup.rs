@@ -50,7 +50,17 @@ impl Shared {
             if let Some(no) = state.journal().waiting_at(&key, name) {
                 return Ok(LookedUp { found: state.found(no), dir: attr });
             }
+            let links = state.journal().links();
+            if let Some(linked) = links.at(&key, name).and_then(|no| links.get(no)) {
+                if let Dir::Made(no) = linked.file
+                    && let Some(found) = state.found(no)
+                {
+                    return Ok(LookedUp { found: Some(found), dir: attr });
+                }
+                moved = state.journal().handle_at_server(&linked.file);
+            }
             match state.journal().taken().at(&key, name) {
+                _ if moved.is_some() => {}
                 Some(no) => moved = state.journal().taken().get(no).map(|one| one.handle.clone()),
                 None if state.has(&key, name) == Some(false) => {
                     return Ok(LookedUp { found: None, dir: attr });

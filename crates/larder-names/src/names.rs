@@ -553,7 +553,14 @@ impl Remote for Names {
         dir: &'a Handle,
         name: &'a OsStr,
     ) -> Future<'a, (Option<Attr>, Change)> {
-        Box::pin(async move { self.shared.link_there(cred, file, dir, name).await })
+        Box::pin(async move {
+            if self.defers()
+                && let Some(answer) = self.shared.link_here(cred, file, dir, name).await
+            {
+                return answer;
+            }
+            self.shared.link_there(cred, file, dir, name).await
+        })
     }
 
     fn readdir<'a>(

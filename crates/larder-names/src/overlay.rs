@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use larder_vfs::{Attr, Change, Cred, Found, Handle, Kind, Time, Validator};
 
+use crate::linked::Linked;
 use crate::object::{Dentry, Dir, Maker, ObjectNo, Taken, Waiting, after, as_before};
 use crate::state::State;
 
@@ -15,6 +16,8 @@ pub(crate) enum There {
     Waiting(ObjectNo),
     /// Something of the server's that was moved here.
     Moved(ObjectNo),
+    /// A file that was given this name as another one.
+    Linked(ObjectNo),
     /// An object that has this name at the server: with the server's handle, described as
     /// applications see it.
     Server(Box<Found>),
@@ -26,15 +29,22 @@ impl State {
         let journal = self.journal();
         let waiting = journal.waiting_at(&dentry.dir, &dentry.name);
         let moved = journal.taken().at(&dentry.dir, &dentry.name);
+        let linked = journal.links().at(&dentry.dir, &dentry.name);
         let is_taken = journal.taken().from(&dentry.dir, &dentry.name).is_some();
         match there {
-            None => waiting.is_none() && moved.is_none(),
+            None => waiting.is_none() && moved.is_none() && linked.is_none(),
             Some(There::Waiting(no)) => self.untouched_at(dentry) == Some(*no),
             Some(There::Moved(no)) => {
                 let taken = journal.taken().get(*no);
                 moved == Some(*no) && taken.is_some_and(|taken| !taken.is_attempted)
             }
-            Some(There::Server(_)) => waiting.is_none() && moved.is_none() && !is_taken,
+            Some(There::Linked(no)) => {
+                let link = journal.links().get(*no);
+                linked == Some(*no) && link.is_some_and(|link| !link.is_attempted)
+            }
+            Some(There::Server(_)) => {
+                waiting.is_none() && moved.is_none() && linked.is_none() && !is_taken
+            }
         }
     }
 
@@ -43,20 +53,25 @@ impl State {
         match there {
             There::Waiting(no) => Some(self.attr(*no)?.kind),
             There::Moved(no) => Some(self.journal().taken().get(*no)?.kind),
+            There::Linked(no) => Some(self.journal().links().get(*no)?.kind),
             There::Server(found) => Some(found.attr.kind),
         }
     }
 
     /// Whether these are one object.
     pub(crate) fn is_same(&self, one: &There, other: &There) -> bool {
-        let handle = |there: &There| match there {
-            There::Waiting(_) => None,
-            There::Moved(no) => Some(self.journal().taken().get(*no)?.handle.clone()),
-            There::Server(found) => Some(found.handle.clone()),
-        };
-        match (one, other) {
-            (There::Waiting(one), There::Waiting(other)) => one == other,
-            _ => handle(one).is_some_and(|one| handle(other) == Some(one)),
+        let one = self.identity_of(one);
+        one.is_some() && one == self.identity_of(other)
+    }
+
+    /// Whose identity an object has.
+    pub(crate) fn identity_of(&self, there: &There) -> Option<Dir> {
+        let journal = self.journal();
+        match there {
+            There::Waiting(no) => Some(Dir::Made(*no)),
+            There::Moved(no) => Some(journal.identity(&journal.taken().get(*no)?.handle)),
+            There::Linked(no) => Some(journal.links().get(*no)?.file.clone()),
+            There::Server(found) => Some(journal.identity(&found.handle)),
         }
     }
 
@@ -65,6 +80,10 @@ impl State {
         let owner = match there {
             There::Waiting(no) => Some(self.attr(*no)?.uid),
             There::Moved(_) => None,
+            There::Linked(no) => match self.journal().links().get(*no)?.file {
+                Dir::Made(file) => self.attr(file).map(|attr| attr.uid),
+                Dir::Server(_) => None,
+            },
             There::Server(found) => Some(found.attr.uid),
         };
         let is_theirs = [Some(0), Some(dir.uid), owner].contains(&Some(cred.uid));
@@ -88,34 +107,51 @@ impl State {
             Some((_, altered)) if !altered.is_done => altered.below,
             _ => attr.validator(),
         };
-        if to.is_none() {
-            self.forget_altered(handle);
-        }
+        let links = self.journal().links().count_of(&self.journal().identity(handle));
         self.journal_mut().acknowledge(&origin);
-        self.journal_mut().take(Taken {
+        let no = self.journal_mut().take(Taken {
             origin,
             dentry: to,
             handle: handle.clone(),
             fileid,
             kind: attr.kind,
-            is_last: attr.kind == Kind::Directory || attr.nlink <= 1,
+            is_last: attr.kind == Kind::Directory || attr.nlink.saturating_sub(links) <= 1,
             version,
             taker: Maker::of(cred),
             is_attempted: false,
             asked: None,
             wanted: None,
-        })
+        });
+        self.forget_altered(handle);
+        no
     }
 
-    /// The attributes set on an object do not matter any more: it is removed.
+    /// If an object is gone, the attributes set on it do not matter any more.
     fn forget_altered(&mut self, handle: &Handle) {
-        if let Some((no, _)) = self.journal().altered(handle) {
+        let is_gone = self.journal().is_gone(handle);
+        if let Some((no, _)) = self.journal().altered(handle).filter(|_| is_gone) {
             self.journal_mut().put_altered(no, None);
             self.waits_no_more(no);
         }
     }
 
-    /// The object with a name loses it, and is gone.
+    /// Whether a name may be taken from its object here: if the object waits and has other names,
+    /// it is made under one of these, for which its maker must have asked.
+    pub(crate) fn may_drop(&self, there: &There) -> bool {
+        let There::Waiting(no) = there else { return true };
+        let links = self.journal().links();
+        links.count_of(&Dir::Made(*no)) == 0 || self.name_to_take(*no).is_some()
+    }
+
+    /// The other name that a waiting file gets when it loses its own.
+    fn name_to_take(&self, no: ObjectNo) -> Option<ObjectNo> {
+        let (_, waiting) = self.journal().waiting(no)?;
+        let file = Dir::Made(no);
+        let mut links = self.journal().links().of(&file);
+        links.find(|(_, link)| link.linker == waiting.maker).map(|(link, _)| link)
+    }
+
+    /// The object with a name loses it, and is gone if it has no other one.
     pub(crate) fn drop_there(
         &mut self,
         cred: &Cred,
@@ -124,15 +160,35 @@ impl State {
     ) -> Option<ObjectNo> {
         match there {
             There::Waiting(no) => {
-                self.journal_mut().forget(*no);
-                self.waits_no_more(*no);
+                match self.name_to_take(*no) {
+                    Some(link) => {
+                        self.journal_mut().take_link(*no, link);
+                        let dues = [self.due(*no), self.due(link)];
+                        let due = dues.into_iter().flatten().min();
+                        self.waits_no_more(link);
+                        due.into_iter().for_each(|due| self.set_due_at(*no, due));
+                    }
+                    None => {
+                        self.journal_mut().forget(*no);
+                        self.waits_no_more(*no);
+                    }
+                }
                 None
             }
             There::Moved(no) => {
                 let taken = self.journal().taken().get(*no)?.clone();
-                self.forget_altered(&taken.handle);
+                let handle = taken.handle.clone();
                 self.journal_mut().put_taken(*no, Some(Taken { dentry: None, ..taken }));
+                self.forget_altered(&handle);
                 Some(*no)
+            }
+            There::Linked(no) => {
+                let linked = self.journal().links().get(*no)?.clone();
+                self.journal_mut().put_link(*no, None);
+                self.waits_no_more(*no);
+                let server = self.journal().handle_at_server(&linked.file);
+                server.iter().for_each(|handle| self.forget_altered(handle));
+                None
             }
             There::Server(found) => Some(self.take(cred, dentry.clone(), found, None)),
         }
@@ -162,7 +218,80 @@ impl State {
                 self.journal_mut().put_taken(*no, left);
                 is_left.then_some(*no)
             }
+            There::Linked(no) => {
+                let linked = self.journal().links().get(*no)?.clone();
+                self.put_link_at(*no, Linked { dentry: to.clone(), ..linked });
+                None
+            }
             There::Server(found) => Some(self.take(cred, from.clone(), found, Some(to.clone()))),
+        }
+    }
+
+    /// Another name of a file is to be at this dentry. Where the server still has the file under
+    /// that name, nothing is left to do.
+    fn put_link_at(&mut self, no: ObjectNo, linked: Linked) {
+        let taken = self.taken_from_file(&linked);
+        self.journal_mut().put_link(no, (taken.is_none()).then_some(linked));
+        if let Some(taken) = taken {
+            self.waits_no_more(no);
+            self.give_back(taken);
+        }
+    }
+
+    /// The same of a new one. Returns its number, if it is to be made.
+    pub(crate) fn link(&mut self, linked: Linked) -> Option<ObjectNo> {
+        if let Some(taken) = self.taken_from_file(&linked) {
+            self.give_back(taken);
+            return None;
+        }
+        Some(self.journal_mut().link(linked))
+    }
+
+    /// A file that has lost a name here has it again.
+    fn give_back(&mut self, no: ObjectNo) {
+        let Some(handle) = self.journal().taken().get(no).map(|taken| taken.handle.clone()) else {
+            return;
+        };
+        self.journal_mut().put_taken(no, None);
+        self.waits_no_more(no);
+        self.has_another_name(&handle);
+    }
+
+    /// The removal here of the same name of the same file at the server.
+    fn taken_from_file(&self, linked: &Linked) -> Option<ObjectNo> {
+        let journal = self.journal();
+        let no = journal.taken().from(&linked.dentry.dir, &linked.dentry.name)?;
+        let taken = journal.taken().get(no)?;
+        let is_of_file = journal.identity(&taken.handle) == linked.file;
+        (is_of_file && taken.dentry.is_none() && !taken.is_attempted).then_some(no)
+    }
+
+    /// The objects of which each must be at the server, with what is above it, when a change is
+    /// made there: that itself; of another name of a file, its directory and the file.
+    pub(crate) fn needed_for(&self, no: ObjectNo) -> Vec<ObjectNo> {
+        let Some(linked) = self.journal().links().get(no) else { return vec![no] };
+        let made = |object: &Dir| match object {
+            Dir::Made(no) => Some(*no),
+            Dir::Server(_) => None,
+        };
+        [&linked.dentry.dir, &linked.file].into_iter().filter_map(made).collect()
+    }
+
+    /// A file has another name at the server: it loses none of its last ones any more.
+    pub(crate) fn has_another_name(&mut self, handle: &Handle) {
+        let last = self.journal().taken().of(handle).filter(|(_, taken)| taken.is_last);
+        let last: Vec<_> = last.map(|(no, taken)| (no, taken.clone())).collect();
+        for (no, taken) in last {
+            self.journal_mut().put_taken(no, Some(Taken { is_last: false, ..taken }));
+        }
+    }
+
+    /// Names of a file that waits have changed here: applications see its change time move. That
+    /// of one that the server has is part of a version of which others have notes.
+    pub(crate) fn touch_file(&mut self, file: &Dir, now: Time) {
+        let Dir::Made(no) = file else { return };
+        if self.attr(*no).is_some_and(|attr| attr.kind != Kind::Directory) {
+            self.change(*no, |waiting| waiting.ctime = now.max(after(waiting.ctime)));
         }
     }
 
@@ -194,6 +323,7 @@ impl State {
         let key = Dir::Made(no);
         self.journal().waiting_in(&key).next().is_some()
             || self.journal().taken().in_dir(&key).next().is_some()
+            || self.journal().links().count_in(&key) > 0
     }
 }
 

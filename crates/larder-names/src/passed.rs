@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::ffi::OsStr;
 
-use larder_vfs::{Attr, Change, Cred, Error, Handle, Made, New, Removal, Result, SetAttr};
+use larder_vfs::{Attr, Change, Cred, Error, Handle, Kind, Made, New, Removal, Result, SetAttr};
 
 use crate::object::Dir;
 use crate::server_dir::ServerDir;
@@ -54,8 +54,9 @@ impl Shared {
     ) -> Result<Change> {
         let server = self.at_server(cred, dir).await?;
         self.clear(cred, dir, name).await?;
-        if what == Removal::Directory {
-            self.refuse_full(cred, dir, name).await?;
+        match what {
+            Removal::Directory => self.refuse_full(cred, dir, name).await?,
+            Removal::File => self.link_file_of(cred, dir, name).await?,
         }
         let change = self.remote.remove(cred, &server, name, what).await?;
         {
@@ -81,6 +82,7 @@ impl Shared {
         self.clear(cred, from.0, from.1).await?;
         self.clear(cred, to.0, to.1).await?;
         self.refuse_full(cred, to.0, to.1).await?;
+        self.link_file_of(cred, to.0, to.1).await?;
         let renamed = self.remote.rename(cred, (&from_dir, from.1), (&to_dir, to.1)).await?;
         let is_same_dir = {
             let mut state = self.state();
@@ -114,6 +116,8 @@ impl Shared {
         let server_dir = self.at_server(cred, dir).await?;
         let server = self.at_server(cred, file).await?;
         self.clear(cred, dir, name).await?;
+        // They are sent for the version that the file has before it gets the name.
+        self.send_bytes_of(&server, Kind::File).await?;
         {
             let mut state = self.state();
             if let Dir::Made(no) = state.journal().dir(file) {
@@ -136,12 +140,31 @@ impl Shared {
                 let (journal, key) = (state.journal(), state.journal().dir(dir));
                 let waiting = journal.waiting_at(&key, name);
                 let taken = journal.taken();
-                waiting.or_else(|| taken.at(&key, name)).or_else(|| taken.from(&key, name))
+                let moved = taken.at(&key, name).or_else(|| taken.from(&key, name));
+                waiting.or(moved).or_else(|| journal.links().at(&key, name))
             };
             let Some(no) = no else { break };
             self.replay_one(no, cred.deadline).await?;
         }
         self.keep_left(dir, name).await
+    }
+
+    /// The file with this name at the server gets all its other names there, before it loses this
+    /// one.
+    async fn link_file_of(&self, cred: &Cred, dir: &Handle, name: &OsStr) -> Result<()> {
+        if self.state().journal().links().count() == 0 {
+            return Ok(());
+        }
+        let Some(found) = self.look_up(cred, dir, name).await?.found else { return Ok(()) };
+        loop {
+            let link = {
+                let state = self.state();
+                let journal = state.journal();
+                journal.links().of(&journal.identity(&found.handle)).map(|(no, _)| no).next()
+            };
+            let Some(no) = link else { return Ok(()) };
+            self.replay_one(no, cred.deadline).await?;
+        }
     }
 
     /// Fails if a directory of the server contains a waiting object, which would be lost with it.
@@ -155,7 +178,8 @@ impl Shared {
             let taken = {
                 let state = self.state();
                 let (journal, key) = (state.journal(), state.journal().dir(&found.handle));
-                let mut moved = journal.taken().in_dir(&key);
+                let moved = journal.taken().in_dir(&key);
+                let mut moved = moved.chain(journal.links().in_dir(&key));
                 if journal.waiting_in(&key).next().is_some() || moved.next().is_some() {
                     return Err(Error::NotEmpty);
                 }

@@ -37,7 +37,7 @@ pub(crate) struct JournalState {
 }
 
 /// Kinds as they are on record: by the number that each has in [`Kind`].
-const KINDS: [Kind; 7] = [
+pub(crate) const KINDS: [Kind; 7] = [
     Kind::File,
     Kind::Directory,
     Kind::Symlink,
@@ -228,7 +228,7 @@ impl Altered {
     }
 }
 
-fn put_dentry(out: &mut Writer, dentry: &Dentry) {
+pub(crate) fn put_dentry(out: &mut Writer, dentry: &Dentry) {
     match &dentry.dir {
         Dir::Server(handle) => {
             out.u8(0);
@@ -242,7 +242,7 @@ fn put_dentry(out: &mut Writer, dentry: &Dentry) {
     put_text(out, &dentry.name);
 }
 
-fn dentry(input: &mut Reader<'_>) -> Option<Dentry> {
+pub(crate) fn dentry(input: &mut Reader<'_>) -> Option<Dentry> {
     let dir = match input.u8()? {
         0 => Dir::Server(handle(input)?),
         1 => Dir::Made(ObjectNo(input.u64()?)),

@@ -115,6 +115,7 @@ impl Shared {
         let journal = state.journal();
         journal.waiting(no).is_some()
             || journal.taken().get(no).is_some_and(Taken::waits)
+            || journal.links().get(no).is_some()
             || journal.get_altered(no).is_some_and(|altered| !altered.is_done)
     }
 
@@ -127,8 +128,8 @@ impl Shared {
         let _turn = self.turn.lock().await;
         self.resolve_asked(None).await?;
         let mut refused = BTreeMap::new();
-        // First the changes that block others, then new objects, then the changes that block
-        // nothing.
+        // First the changes that block others, then new objects and other names of files, then the
+        // changes that block nothing.
         self.replay_some(self.in_the_way(which), &mut refused).await?;
         loop {
             let ready = self.ready(which, &refused);
@@ -159,6 +160,7 @@ impl Shared {
                 return Err(error);
             }
         }
+        self.make_links(which, &mut refused).await?;
         self.remove_files(which, &mut refused).await?;
         self.replay_some(self.taken_due(which), &mut refused).await?;
         self.keep().await?;
@@ -189,7 +191,8 @@ impl Shared {
     ) -> BTreeMap<Dir, Vec<ObjectNo>> {
         let state = self.state();
         let mut wanted = BTreeSet::new();
-        for no in state.all_due().map(|(no, _)| no).filter(|no| which.has(&state, *no)) {
+        let due = state.all_due().map(|(no, _)| no).filter(|no| which.has(&state, *no));
+        for no in due.flat_map(|no| state.needed_for(no)) {
             // The topmost that is not at the server.
             let mut at = no;
             while let Some((dentry, _)) = state.journal().waiting(at) {
@@ -502,6 +505,9 @@ impl Shared {
             let moved = state.take(&waiting.maker.cred(), own, &found, Some(to));
             state.set_due(moved, self.clock.instant(), None);
         }
+        if attr.kind != Kind::Directory {
+            state.count_links(&Dir::Made(no), attr.nlink);
+        }
         self.record(state);
         state.is_named(no);
         self.replayed.notify_waiters();
@@ -532,7 +538,7 @@ impl Shared {
 }
 
 /// Whether the server did not answer, so that other calls would wait as long.
-fn is_silence(error: Error) -> bool {
+pub(crate) fn is_silence(error: Error) -> bool {
     matches!(error, Error::TimedOut | Error::Shutdown)
 }
 

@@ -17,6 +17,18 @@ impl Shared {
             return Some(Deferred {
                 file: made.map_or_else(handle, |no| state.journal().handle(no)),
                 name: OsString::new(),
+                dir: None,
+                due: state.due(no),
+                is_kept: self.cache.has_kept_names(state.recorded()),
+                failure: state.failure(no),
+                wanted: None,
+            });
+        }
+        if let Some(linked) = state.journal().links().get(no) {
+            return Some(Deferred {
+                file: state.journal().client_handle(&linked.file),
+                name: linked.dentry.name.clone(),
+                dir: Some(state.journal().client_handle(&linked.dentry.dir)),
                 due: state.due(no),
                 is_kept: self.cache.has_kept_names(state.recorded()),
                 failure: state.failure(no),
@@ -32,6 +44,7 @@ impl Shared {
             return Some(Deferred {
                 file: made.map_or_else(|| taken.handle.clone(), |no| state.journal().handle(no)),
                 name: dentry.name.clone(),
+                dir: Some(state.journal().client_handle(&dentry.dir)),
                 due: state.due(no),
                 is_kept: self.cache.has_kept_names(state.recorded()),
                 failure: state.failure(no),
@@ -42,9 +55,11 @@ impl Shared {
         if wanted == Some(None) {
             return None;
         }
+        let dentry = &state.journal().get(no)?.dentry;
         Some(Deferred {
             file: state.journal().handle(no),
-            name: state.journal().get(no)?.dentry.name.clone(),
+            name: dentry.name.clone(),
+            dir: Some(state.journal().client_handle(&dentry.dir)),
             due: state.due(no),
             is_kept: self.cache.has_kept_names(state.recorded()),
             failure: state.failure(no),

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use larder_vfs::{Change, Cred, Deadline, Error, Found, Handle, Kind, Removal, Result, Validator};
 use tokio::task::JoinSet;
 
-use crate::object::{Body, Dentry, Dir, ObjectNo, Taken, is_unanswered};
+use crate::object::{Body, Dentry, Dir, ObjectNo, Taken};
 use crate::replay::{CONFLICTS_MAX, DIRECTORIES_MAX};
 use crate::shared::Shared;
 use crate::which::Which;
@@ -49,6 +49,9 @@ impl Shared {
             }
             if self.state().journal().taken().get(no).is_some() {
                 return self.replay_taken(no, deadline, under_way).await;
+            }
+            if self.state().journal().links().get(no).is_some() {
+                return self.replay_link(no, deadline, under_way).await;
             }
             let is_replacing = self.make_after_above(no, deadline, under_way).await?;
             match self.moved_of(no).filter(|_| is_replacing) {
@@ -143,16 +146,26 @@ impl Shared {
         if let Dir::Made(dir) = to.dir {
             self.replay_change(dir, deadline, under_way).await?;
         }
-        let (other, is_file) = {
+        let (other, file) = {
             let state = self.state();
             let taken = state.journal().taken();
-            let is_file = taken.get(no).is_some_and(|taken| taken.kind != Kind::Directory);
-            (taken.from(&to.dir, &to.name), is_file)
+            let file = taken.get(no).filter(|taken| taken.kind != Kind::Directory);
+            (taken.from(&to.dir, &to.name), file.map(|taken| taken.handle.clone()))
         };
         let other = other.filter(|other| *other != no);
+        if let Some(taken) = other.and_then(|other| self.waiting_taken(other)) {
+            self.prepare_loss(&taken, deadline, under_way).await?;
+        }
         let replaced = other.and_then(|other| Some((other, self.waiting_taken(other)?)));
         let replaced = match replaced {
-            Some((other, taken)) if is_file && is_removed_file(&taken) => Some((other, taken)),
+            // It had to give way to one of its other names.
+            Some((_, taken)) if taken.origin != *to => None,
+            // To rename a file to another of its names does nothing.
+            Some((other, taken))
+                if is_removed_file(&taken) && file.is_some_and(|file| file != taken.handle) =>
+            {
+                Some((other, taken))
+            }
             Some((other, _)) => {
                 self.replay_change(other, deadline, under_way).await?;
                 None
@@ -183,40 +196,14 @@ impl Shared {
             let Some(inner) = inner else { break };
             self.replay_change(inner, deadline, under_way).await?;
         }
+        if let Some(taken) = self.waiting_taken(no) {
+            self.prepare_loss(&taken, deadline, under_way).await?;
+        }
         // Perhaps it had to give way in the meantime, and has another name.
         let Some(taken) = self.waiting_taken(no) else { return Ok(()) };
-        if !taken.is_last {
-            self.send_bytes(&taken).await?;
-        }
         self.mark_taken(&[no]).await?;
         let removed = self.remove_at_server(no, &taken, deadline).await;
         removed.map_err(|error| self.taken_late(no, error))
-    }
-
-    /// The bytes of a file, and attributes set on it, are at the server before it replaces another
-    /// one: both depend on its version, which a rename may change.
-    pub(crate) async fn send_bytes(&self, taken: &Taken) -> Result<()> {
-        if let Some(no) = self.altered_of(&taken.handle) {
-            self.replay_altered(no, None).await?;
-        }
-        if taken.kind != Kind::File {
-            return Ok(());
-        }
-        let held = self.held.get().and_then(std::sync::Weak::upgrade);
-        let Some(held) = held else { return Ok(()) };
-        held.bring(&self.known_as(&taken.handle)).await.map_err(|_| Error::TimedOut)
-    }
-
-    /// Asks for a rename between two dentries.
-    pub(crate) async fn rename_at_server(
-        &self,
-        taken: &Taken,
-        (from, to): (&Dentry, &Dentry),
-        deadline: Option<Deadline>,
-    ) -> Result<(Change, Change)> {
-        let cred = taken.taker.cred().until(deadline);
-        let (from_dir, to_dir) = (self.server_dir(&from.dir)?, self.server_dir(&to.dir)?);
-        self.remote.rename(&cred, (&from_dir, &from.name), (&to_dir, &to.name)).await
     }
 
     async fn move_at_server(
@@ -231,8 +218,8 @@ impl Shared {
         let is_it = |found: &Option<Found>| {
             found.as_ref().is_some_and(|found| found.handle == taken.handle)
         };
-        let there = self.at_dentry(&cred, to).await?;
-        if !is_it(&self.at_dentry(&cred, &taken.origin).await?) {
+        let there = self.at_taken(&cred, to, taken).await?;
+        if !is_it(&self.at_taken(&cred, &taken.origin, taken).await?) {
             // An earlier attempt has moved it, or another client changed it.
             let is_moved = is_it(&there);
             let given = if is_moved { to.clone() } else { taken.origin.clone() };
@@ -355,7 +342,7 @@ impl Shared {
         deadline: Option<Deadline>,
     ) -> Result<()> {
         let cred = taken.taker.cred().until(deadline);
-        let change = match self.at_dentry(&cred, &taken.origin).await? {
+        let change = match self.at_taken(&cred, &taken.origin, taken).await? {
             // An earlier attempt has removed it, or another client has.
             None => Change::default(),
             Some(found) if self.is_as_taken(&found, taken) => {
@@ -419,38 +406,6 @@ impl Shared {
         }
     }
 
-    /// From now on the server may have made these changes; this survives a crash of the machine.
-    pub(crate) async fn mark_taken(&self, all: &[ObjectNo]) -> Result<()> {
-        {
-            let mut state = self.state();
-            for no in all {
-                let taken = state.journal().taken().get(*no).filter(|taken| !taken.is_attempted);
-                if let Some(taken) = taken.cloned() {
-                    let taken = Taken { is_attempted: true, ..taken };
-                    state.journal_mut().put_taken(*no, Some(taken));
-                }
-            }
-            self.record(&mut state);
-        }
-        self.keep().await
-    }
-
-    /// Records why a name was not taken away; returns the error for its waiting callers.
-    pub(crate) fn taken_late(&self, no: ObjectNo, error: Error) -> Error {
-        let mut state = self.state();
-        let Some(taken) = state.journal().taken().get(no).cloned() else { return Error::TimedOut };
-        if state.failure(no) != Some(error) {
-            tracing::warn!(name = ?taken.origin.name, %error,
-                "a name that was taken away here is not at the server");
-        }
-        let is_attempted = is_unanswered(error);
-        let asked = taken.asked.clone().filter(|_| is_attempted);
-        state.journal_mut().put_taken(no, Some(Taken { is_attempted, asked, ..taken }));
-        state.fail(no, error);
-        self.record(&mut state);
-        Error::TimedOut
-    }
-
     /// Moves, and the making of objects in the place of ones that were taken away.
     pub(crate) fn in_the_way(&self, which: &Which) -> Vec<ObjectNo> {
         let state = self.state();
@@ -458,9 +413,11 @@ impl Shared {
         let is_one = |no: ObjectNo| match journal.taken().get(no) {
             Some(taken) => taken.dentry.is_some(),
             None if journal.get_altered(no).is_some() => true,
-            None => journal.waiting(no).is_some_and(|(dentry, _)| {
-                journal.taken().from(&dentry.dir, &dentry.name).is_some()
-            }),
+            None => {
+                let linked = journal.links().get(no).map(|linked| &linked.dentry);
+                let dentry = linked.or_else(|| Some(journal.waiting(no)?.0));
+                dentry.is_some_and(|at| journal.taken().from(&at.dir, &at.name).is_some())
+            }
         };
         let mut all: Vec<ObjectNo> = state
             .all_due()
@@ -469,20 +426,6 @@ impl Shared {
             .collect();
         all.sort_unstable();
         all
-    }
-
-    /// The changes of a file that the server does not have: its making, and names taken away.
-    pub(crate) fn changes_of(&self, file: &Handle) -> Vec<ObjectNo> {
-        let state = self.state();
-        let journal = state.journal();
-        let made = journal.number_in(file);
-        if let Some(no) = made.filter(|no| journal.waiting(*no).is_some()) {
-            return vec![no];
-        }
-        let named = made.and_then(|no| journal.named(no));
-        let server = named.map_or(file, |named| &named.handle);
-        let altered = journal.altered(server).filter(|(_, one)| !one.is_done).map(|(no, _)| no);
-        altered.into_iter().chain(journal.taken().of(server).map(|(no, _)| no)).collect()
     }
 
     /// The names that are due to be taken away.
@@ -519,15 +462,17 @@ impl Shared {
         which: &Which,
         refused: &mut BTreeMap<ObjectNo, Error>,
     ) -> Result<()> {
-        let mut groups: BTreeMap<Dir, Vec<ObjectNo>> = BTreeMap::new();
+        let mut groups: BTreeMap<Dir, Vec<(ObjectNo, Taken)>> = BTreeMap::new();
         for no in self.taken_due(which) {
-            let is_one = |taken: &Taken| is_removed_file(taken) && taken.is_last;
+            let is_one = |taken: &Taken| {
+                is_removed_file(taken) && taken.is_last && !self.has_links(&taken.handle)
+            };
             let taken = self.waiting_taken(no).filter(is_one);
             if let Some(taken) = taken.filter(|_| !refused.contains_key(&no)) {
-                groups.entry(taken.origin.dir).or_default().push(no);
+                groups.entry(taken.origin.dir.clone()).or_default().push((no, taken));
             }
         }
-        let all: Vec<ObjectNo> = groups.values().flatten().copied().collect();
+        let all: Vec<ObjectNo> = groups.values().flatten().map(|(no, _)| *no).collect();
         if all.is_empty() {
             return Ok(());
         }
@@ -546,10 +491,9 @@ impl Shared {
         }
     }
 
-    async fn remove_group(&self, group: Vec<ObjectNo>) -> Vec<(ObjectNo, Error)> {
+    async fn remove_group(&self, group: Vec<(ObjectNo, Taken)>) -> Vec<(ObjectNo, Error)> {
         let mut refused = Vec::new();
-        for no in group {
-            let Some(taken) = self.waiting_taken(no) else { continue };
+        for (no, taken) in group {
             if let Err(error) = self.remove_at_server(no, &taken, None).await {
                 self.taken_late(no, error);
                 refused.push((no, error));
@@ -563,6 +507,6 @@ impl Shared {
 }
 
 /// Whether the object is to be removed and can be replaced by a file in one step.
-fn is_removed_file(taken: &Taken) -> bool {
+pub(crate) fn is_removed_file(taken: &Taken) -> bool {
     taken.dentry.is_none() && taken.kind != Kind::Directory
 }

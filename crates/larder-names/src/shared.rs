@@ -104,8 +104,10 @@ impl Shared {
             let Some((no, dentry)) = waits else { continue };
             tracing::error!(name = %dentry.name.to_string_lossy(),
                 "a file that was in this machine's memory alone is lost with it");
+            let links: Vec<_> =
+                state.journal().links().of(&Dir::Made(no)).map(|(link, _)| link).collect();
             state.journal_mut().forget(no);
-            state.waits_no_more(no);
+            links.into_iter().chain([no]).for_each(|no| state.waits_no_more(no));
         }
         self.record(&mut state);
     }
@@ -194,8 +196,7 @@ impl Shared {
     /// [`Error::Stale`] if it was made here and is gone.
     pub(crate) fn target(&self, handle: &Handle) -> Result<Target> {
         let state = self.state();
-        let taken = state.journal().taken();
-        let server = |server: &Handle| match taken.is_gone(server) {
+        let server = |server: &Handle| match state.journal().is_gone(server) {
             true => Err(Error::Stale),
             false => Ok(Target::Server(server.clone())),
         };
@@ -268,7 +269,7 @@ impl Shared {
                 Dir::Made(no) => state.journal().named(*no).map(|named| &named.handle),
             };
             let removed = server.map_or(0, |server| state.journal().taken().removed(server));
-            shown.nlink = shown.nlink.saturating_sub(removed);
+            shown.nlink = state.count_links(&dir, shown.nlink).saturating_sub(removed);
         }
         if let Dir::Made(no) = dir {
             shown.fileid = no.fileid();

@@ -54,6 +54,9 @@ pub(crate) struct State {
     /// What must be added to our clock to get the server's, in nanoseconds; slightly less.
     clock_ahead_ns: Option<i64>,
     last_time: Time,
+    /// How many names the server has of files that are to get more there, as it said when it was
+    /// not being asked for one.
+    server_links: HashMap<Dir, u32>,
     /// Changes of bytes and attributes that the server was asked for, by its handles.
     asking: HashMap<Handle, Asking>,
 }
@@ -64,7 +67,9 @@ impl State {
         let due = journal.objects().filter(|(no, _)| journal.waiting(*no).is_some());
         let taken = journal.taken().waiting().map(|(no, _)| no);
         let altered = journal.altered_waiting();
-        let due = due.map(|(no, _)| no).chain(taken).chain(altered).map(|no| (no, now)).collect();
+        let links = journal.links().all().map(|(no, _)| no);
+        let due = due.map(|(no, _)| no).chain(taken).chain(altered).chain(links);
+        let due = due.map(|no| (no, now)).collect();
         State {
             journal,
             known: HashMap::new(),
@@ -80,6 +85,7 @@ impl State {
             fsid: None,
             clock_ahead_ns: None,
             last_time: Time::default(),
+            server_links: HashMap::new(),
             asking: HashMap::new(),
         }
     }
@@ -115,6 +121,7 @@ impl State {
     pub(crate) fn is_due_in(&mut self, dir: &Dir, now: Instant) {
         let taken = self.journal.taken();
         let moved = taken.in_dir(dir).chain(taken.origins_in(dir));
+        let moved = moved.chain(self.journal.links().in_dir(dir));
         let all: Vec<ObjectNo> =
             self.journal.waiting_in(dir).chain(moved).map(|(_, no)| no).collect();
         for no in all {
@@ -154,7 +161,10 @@ impl State {
     /// The attributes of a waiting object.
     pub(crate) fn attr(&self, no: ObjectNo) -> Option<Attr> {
         let (_, waiting) = self.journal.waiting(no)?;
-        Some(waiting.attr(no, self.fsid.unwrap_or(0), self.journal.subdirectories(&Dir::Made(no))))
+        let this = Dir::Made(no);
+        let mut attr = waiting.attr(no, self.fsid.unwrap_or(0), self.journal.subdirectories(&this));
+        attr.nlink += self.journal.links().count_of(&this);
+        Some(attr)
     }
 
     /// A waiting object, as the client finds it.
@@ -179,8 +189,9 @@ impl State {
 
     /// Whether a directory has such a name, as far as that is known without asking.
     pub(crate) fn has(&self, dir: &Dir, name: &OsStr) -> Option<bool> {
-        let taken = self.journal.taken();
-        if self.journal.waiting_at(dir, name).is_some() || taken.at(dir, name).is_some() {
+        let (taken, links) = (self.journal.taken(), self.journal.links());
+        let is_moved = taken.at(dir, name).is_some() || links.at(dir, name).is_some();
+        if self.journal.waiting_at(dir, name).is_some() || is_moved {
             return Some(true);
         }
         if taken.from(dir, name).is_some() {
@@ -223,6 +234,11 @@ impl State {
     /// The server is to have this object soon, unless a caller sets another time.
     pub(crate) fn set_due(&mut self, no: ObjectNo, now: Instant, within: Option<Duration>) {
         self.due.insert(no, now + within.unwrap_or(DUE_AFTER));
+    }
+
+    /// The server is to have this object by then.
+    pub(crate) fn set_due_at(&mut self, no: ObjectNo, due: Instant) {
+        self.due.insert(no, due);
     }
 
     /// The server has an object, as is recorded now.
@@ -291,8 +307,37 @@ impl State {
             let to = one.dentry.as_ref().map(|dentry| dentry.dir.clone());
             to.into_iter().chain([one.origin.dir.clone()])
         }));
+        dirs.extend(self.journal.links().dirs().cloned());
         dirs.extend(self.known.drain().map(|(dir, _)| dir));
         dirs
+    }
+
+    /// The number of a file's names, of which the server says that it has so many. While it is
+    /// being asked for further ones, nobody knows whether that counts these.
+    pub(crate) fn count_links(&mut self, file: &Dir, at_server: u32) -> u32 {
+        let waiting = self.journal.links().count_of(file);
+        if waiting == 0 {
+            return at_server;
+        }
+        let is_asked = self.journal.links().of(file).any(|(_, linked)| linked.is_attempted);
+        if !is_asked {
+            self.server_links.insert(file.clone(), at_server);
+        }
+        self.server_links.get(file).copied().unwrap_or(at_server) + waiting
+    }
+
+    /// Whether the server has said how many names of a file it has.
+    pub(crate) fn knows_links(&self, file: &Dir) -> bool {
+        self.server_links.contains_key(file)
+    }
+
+    /// The server has one more.
+    pub(crate) fn is_linked(&mut self, file: &Dir) {
+        if self.journal.links().count_of(file) == 0 {
+            self.server_links.remove(file);
+        } else if let Some(count) = self.server_links.get_mut(file) {
+            *count += 1;
+        }
     }
 
     /// Changes of bytes and attributes in flight to the server.
@@ -315,6 +360,9 @@ impl State {
         let Some(named) = self.journal.named(no).filter(|named| !named.is_linked) else {
             return false;
         };
+        if self.journal.links().count_of(&Dir::Made(no)) > 0 {
+            return false;
+        }
         let Dentry { dir, name } = &object.dentry;
         let taken = self.journal.taken();
         let taken = taken.from(dir, name).and_then(|no| taken.get(no));

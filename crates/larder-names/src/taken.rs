@@ -82,8 +82,9 @@ impl TakenNames {
         u32::try_from(removed.count()).expect("they are few")
     }
 
-    /// Whether the object with this handle at the server has lost its last name here.
-    pub(crate) fn is_gone(&self, handle: &Handle) -> bool {
+    /// Whether the object with this handle at the server has none of the names left that it has
+    /// there.
+    pub(crate) fn has_none(&self, handle: &Handle) -> bool {
         self.of(handle).any(|(_, taken)| taken.dentry.is_none() && taken.is_last)
     }
 

@@ -7,6 +7,7 @@ mod crash;
 mod doubt;
 mod faults;
 mod leased;
+mod links;
 mod lives;
 mod model;
 
@@ -60,7 +61,11 @@ impl Rig {
     }
 
     async fn on(disk: SimDisk) -> Rig {
-        let (server, clock) = (Arc::new(MemRemote::new()), Arc::new(SimClock::new()));
+        Rig::of(MemRemote::new(), disk).await
+    }
+
+    async fn of(server: MemRemote, disk: SimDisk) -> Rig {
+        let (server, clock) = (Arc::new(server), Arc::new(SimClock::new()));
         let cache = open(&disk, &clock, 1);
         let names = names(&server, &cache, &clock);
         let rig = Rig { server, clock, disk, cache, names, boot: 1 };
@@ -124,12 +129,24 @@ struct Leaf {
     mode: u32,
     mtime: larder_vfs::Time,
     target: Option<std::ffi::OsString>,
+    /// The first path of the object.
+    first: String,
+    /// Of what is not a directory.
+    links: u32,
+}
+
+/// A tree without link counts: they are off by one if a process has died and the server has not
+/// said whether it has made a name.
+fn unlinked(tree: &Tree) -> Tree {
+    let leaf = |leaf: &Leaf| Leaf { links: 0, ..leaf.clone() };
+    tree.iter().map(|(path, one)| (path.clone(), leaf(one))).collect()
 }
 
 /// Everything that is below the root, by listing it.
 async fn tree(remote: &dyn Remote) -> Tree {
     let root = remote.root().await.unwrap().handle;
     let (mut all, mut left) = (Tree::new(), vec![(String::new(), root)]);
+    let mut paths: BTreeMap<u64, Vec<String>> = BTreeMap::new();
     while let Some((path, dir)) = left.pop() {
         let mut cookie = Cookie::default();
         loop {
@@ -148,8 +165,11 @@ async fn tree(remote: &dyn Remote) -> Tree {
                 // Times that entries give to directories, and servers to links, are not compared.
                 let mtime = if is_file { attr.mtime } else { Default::default() };
                 let mode = if attr.kind == Kind::Symlink { 0 } else { attr.mode };
-                let before =
-                    all.insert(path.clone(), Leaf { kind: attr.kind, mode, mtime, target });
+                let links = if attr.kind == Kind::Directory { 0 } else { attr.nlink };
+                let (kind, first) = (attr.kind, String::new());
+                let leaf = Leaf { kind, mode, mtime, target, first, links };
+                let before = all.insert(path.clone(), leaf);
+                paths.entry(attr.fileid).or_default().push(path.clone());
                 assert_eq!(before, None, "{path} is listed twice");
                 if attr.kind == Kind::Directory {
                     left.push((path, handle));
@@ -157,6 +177,12 @@ async fn tree(remote: &dyn Remote) -> Tree {
             }
             let Some(last) = page.entries.last().filter(|_| !page.eof) else { break };
             cookie = Cookie { position: last.position, verifier: page.verifier };
+        }
+    }
+    for paths in paths.into_values() {
+        let first = paths.iter().min().expect("it has one").clone();
+        for path in paths {
+            all.get_mut(&path).expect("it was listed").first.clone_from(&first);
         }
     }
     all

@@ -146,6 +146,9 @@ impl Shared {
         if let Some(no) = journal.taken().at(&key, name) {
             return Some(Some(There::Moved(no)));
         }
+        if let Some(no) = journal.links().at(&key, name) {
+            return Some(Some(There::Linked(no)));
+        }
         journal.taken().from(&key, name).is_some().then_some(None)
     }
 
@@ -166,6 +169,7 @@ impl Shared {
                     }
                     taken.handle.clone()
                 }
+                There::Linked(_) => return Some(true),
                 There::Server(found) if found.attr.kind != Kind::Directory => return Some(true),
                 There::Server(found) => found.handle.clone(),
             }

@@ -2,7 +2,10 @@
 
 use std::time::Instant;
 
+use larder_vfs::Handle;
+
 use crate::object::{Dir, ObjectNo};
+use crate::shared::Shared;
 use crate::state::State;
 
 /// Which of the changes that wait are made at the server.
@@ -27,6 +30,28 @@ impl Which {
             let to = taken.dentry.as_ref().map(|dentry| &dentry.dir);
             return taken.origin.dir == *dir || to == Some(dir);
         }
+        if let Some(linked) = state.journal().links().get(no) {
+            return linked.dentry.dir == *dir;
+        }
         state.journal().waiting(no).is_some_and(|(dentry, _)| dentry.dir == *dir)
+    }
+}
+
+impl Shared {
+    /// The changes of a file that the server does not have: its making, and names taken away.
+    pub(crate) fn changes_of(&self, file: &Handle) -> Vec<ObjectNo> {
+        let state = self.state();
+        let journal = state.journal();
+        let made = journal.number_in(file);
+        let identity = journal.identity(file);
+        let links = journal.links().of(&identity).map(|(no, _)| no);
+        if let Some(no) = made.filter(|no| journal.waiting(*no).is_some()) {
+            return [no].into_iter().chain(links).collect();
+        }
+        let named = made.and_then(|no| journal.named(no));
+        let server = named.map_or(file, |named| &named.handle);
+        let altered = journal.altered(server).filter(|(_, one)| !one.is_done).map(|(no, _)| no);
+        let taken = journal.taken().of(server).map(|(no, _)| no);
+        altered.into_iter().chain(links).chain(taken).collect()
     }
 }

@@ -53,6 +53,12 @@ pub trait Deferring: Send + Sync {
     /// Sets by when, counted from now, the server must have `file`, which was made here.
     fn promise(&self, file: &Handle, within: Duration);
 
+    /// The same of a name that was given to a file here, besides its other ones. Returns whether
+    /// the server lacks such a name.
+    fn promise_link(&self, _dir: &Handle, _name: &OsStr, _within: Duration) -> bool {
+        false
+    }
+
     /// Sets attributes of `file` if that can be answered here; otherwise it does nothing. The
     /// result survives the process. A size is a size of zeros; one that is not 0 is for files of
     /// which [the server has no byte](Deferring::lacks_bytes), and the caller keeps the bytes. A
@@ -117,6 +123,11 @@ pub trait Deferring: Send + Sync {
     /// the server.
     fn is_removed(&self, file: &Handle) -> bool;
 
+    /// Whether `file` is known to have a name here that the server lacks.
+    fn has_name(&self, _file: &Handle) -> bool {
+        false
+    }
+
     /// Objects that the server does not have yet, and objects that have another name there than
     /// they were to have.
     fn deferred(&self) -> Vec<Deferred>;
@@ -158,6 +169,8 @@ pub struct Deferred {
     pub failure: Option<Error>,
     /// Its last known name.
     pub name: OsString,
+    /// The directory with that name.
+    pub dir: Option<Handle>,
     /// The name that it was to have, if another client had made that name.
     pub wanted: Option<OsString>,
 }

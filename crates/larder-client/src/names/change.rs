@@ -7,6 +7,7 @@
 
 use std::ffi::OsStr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use larder_vfs::{
     Cred, Entry, Error, Ino, Kind, Lookup, New, Removal, RenameFlags, Result, SetAttr,
@@ -147,15 +148,28 @@ impl Core {
         self.refuse_read_only()?;
         let (node, dir) = (self.node(ino)?, self.node(parent)?);
         self.demand_path(&dir, cred).await?;
-        self.send_kept(&node).await?;
         self.raise_for_name(cred, &node, (&dir, name), None).await?;
+        let mut within = self.link_within(cred, &node, (&dir, name));
+        if within.is_none() {
+            self.send_kept(&node).await?;
+        }
         let asked = self.now();
         self.begin_change(&dir);
         let mut changing = self.begin_name_change(&dir, name);
-        let answer = on_handle!(self, cred, &node, handle => async {
-            let target = dir.handle()?;
-            self.remote.link(cred, &handle, &target, name).await
-        });
+        let ask = async |cred: &Cred, within: Option<Duration>| {
+            on_handle!(self, cred, &node, handle => async {
+                let target = dir.handle()?;
+                let server = self.server_of_link(within);
+                server.link(cred, &handle, &target, name).await
+            })
+        };
+        let mut answer = ask(cred, within).await;
+        let again = self.again_here(cred, &[(&*dir, name)], &answer);
+        let cred = again.as_ref().unwrap_or(cred);
+        if again.is_some() {
+            within = self.link_within(cred, &node, (&dir, name));
+            answer = ask(cred, within).await;
+        }
         let answer = self.resolve_link(cred, &node, (&dir, name), answer).await;
         changing.answered(&answer);
         if answer.is_ok() {
@@ -164,12 +178,24 @@ impl Core {
         self.end_names_change(&dir, answer.as_ref().ok().map(|(_, change)| *change));
         self.distrust_if_refused(&[&node, &dir], (&dir, name), &answer);
         let (attr, _) = answer?;
-        node.state().linked();
+        let is_here = within.is_some_and(|within| self.promise_link(&dir, name, within));
         match attr {
             Some(attr) => {
+                node.state().linked();
                 self.observe(&node, attr, asked);
+                // Meanwhile somebody may have asked later, and been told before.
+                node.state().has_links(attr.nlink);
             }
-            None => self.revalidate(&node, cred).await?,
+            // Nothing at the server has changed so far.
+            None if is_here => {
+                let mut state = node.state();
+                state.gain_link();
+                self.table.persist(node.ino, &mut state);
+            }
+            None => {
+                node.state().linked();
+                self.revalidate(&node, cred).await?;
+            }
         }
         self.put_name(&dir, name, Some(ino));
         Ok(self.entry(&dir, &node))

@@ -4,6 +4,7 @@
 
 use std::ffi::OsStr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use larder_cache::Keeping;
 use larder_class::{Class, Level};
@@ -44,6 +45,39 @@ impl Core {
     fn may_defer_names(&self, cred: &Cred, names: &[(&Node, &OsStr)]) -> bool {
         self.remote.deferring().is_some()
             && names.iter().all(|(dir, name)| self.may_defer(&self.class_at(dir, name, cred)))
+    }
+
+    /// By when, counted from now, the server must have another name of a file: the earlier one of
+    /// what the classes of the file and of the name promise. `None`: before the call returns, with
+    /// the file's bytes.
+    pub(crate) fn link_within(
+        &self,
+        cred: &Cred,
+        node: &Node,
+        (dir, name): (&Node, &OsStr),
+    ) -> Option<Duration> {
+        let classes = [self.class_for(node, cred), self.class_at(dir, name, cred)];
+        let may_wait = self.remote.deferring().is_some()
+            && self.remote.limits().links
+            && classes.iter().all(|class| self.may_defer(class));
+        let ages =
+            classes.iter().map(|class| self.age_in(class).unwrap_or(self.options.unsent_age_max));
+        ages.min().filter(|_| may_wait)
+    }
+
+    /// The server for that.
+    pub(crate) fn server_of_link(&self, within: Option<Duration>) -> &dyn Remote {
+        let here = self.remote.deferring().filter(|_| within.is_some());
+        here.map_or(&*self.remote, Deferring::names)
+    }
+
+    /// Ensures that another name of a file is at the server by then. Returns whether it is not
+    /// there yet.
+    pub(crate) fn promise_link(&self, dir: &Node, name: &OsStr, within: Duration) -> bool {
+        let Some((here, dir)) = self.remote.deferring().zip(dir.handle().ok()) else {
+            return false;
+        };
+        here.promise_link(&dir, name, within)
     }
 
     /// Whether a file whose unsent bytes are kept here may be renamed before they are sent. Not one

@@ -35,6 +35,11 @@ impl Core {
 
     /// A name of `child` is gone at the server.
     pub(crate) fn unlinked(&self, child: &Node, (dir, name): (&Node, &OsStr), what: Removal) {
+        // What only this machine knows is certain, and bytes that the server lacks depend on it.
+        let is_named = self
+            .remote
+            .deferring()
+            .is_some_and(|here| child.handle().is_ok_and(|handle| here.has_name(&handle)));
         let mut state = child.state();
         if state.is_gone() {
             return;
@@ -43,7 +48,8 @@ impl Core {
         // reports them.
         let is_there = |(at, is): &(Ino, OsString)| *at == dir.ino && is == name;
         let is_hidden = state.hidden().name().is_some_and(|hidden| !is_there(hidden));
-        let last = what == Removal::Directory || state.known().attr.nlink <= 1 && !is_hidden;
+        let has_others = is_hidden || is_named || state.known().attr.nlink > 1;
+        let last = what == Removal::Directory || !has_others;
         if !last {
             state.lose_link();
             state.move_ctime(self.now());

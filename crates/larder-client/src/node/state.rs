@@ -260,6 +260,16 @@ impl State {
         self.known.attr.nlink = self.known.attr.nlink.saturating_sub(1).max(1);
     }
 
+    /// It had so many names when it was given the last one.
+    pub(crate) fn has_links(&mut self, links: u32) {
+        self.known.attr.nlink = self.known.attr.nlink.max(links);
+    }
+
+    /// It has got a name of which the server does not know yet.
+    pub(crate) fn gain_link(&mut self) {
+        self.known.attr.nlink = self.known.attr.nlink.saturating_add(1);
+    }
+
     /// It was given another name: that moves its ctime.
     pub(crate) fn linked(&mut self) {
         self.ctime_may_move = true;

@@ -148,6 +148,10 @@ impl Pair {
         let handle = match there {
             There::Waiting(no) => state.journal().handle(no),
             There::Moved(no) => state.journal().taken().get(no)?.handle.clone(),
+            There::Linked(no) => {
+                let file = state.journal().links().get(no)?.file.clone();
+                state.journal().client_handle(&file)
+            }
             There::Server(found) => found.handle,
         };
         drop(state);
@@ -186,7 +190,7 @@ impl Pair {
         let remote = self.rig.remote();
         let named = OsStr::new(name);
         let said;
-        let (done, same): (Result<()>, Result<()>) = match self.random.below(10) {
+        let (done, same): (Result<()>, Result<()>) = match self.random.below(13) {
             choice @ 0..=3 => {
                 let new = match choice {
                     0 | 1 => New::FileExclusive,
@@ -222,7 +226,23 @@ impl Pair {
                 let (from, target) = ((&there, named), (&to_there, to));
                 (done, self.reference.rename(&user(), from, target).await.map(drop))
             }
-            _ => return self.alter((&here, &there), name, set).await,
+            9 => return self.alter((&here, &there), name, set).await,
+            _ => {
+                let (to_here, to_there) = self.dir().await;
+                let to = OsStr::new(NAMES[self.random.below(4) as usize]);
+                said = format!("link to {to_here:?}/{to:?}");
+                let Some((file, kind)) = self.find(&here, name).await else { return true };
+                if kind == Kind::Directory {
+                    return true;
+                }
+                let other = self.find_there(&there, name).await.expect("it is on both");
+                let remote = self.rig.remote();
+                let done = remote.link(&user(), &file, &to_here, to).await.map(drop);
+                if done == Err(Error::TimedOut) {
+                    return false;
+                }
+                (done, self.reference.link(&user(), &other, &to_there, to).await.map(drop))
+            }
         };
         assert_eq!(done, same, "{said} {name}");
         true

@@ -234,9 +234,10 @@ async fn no_more_waits_in_a_directory_than_can_be_sent_in_time() {
     assert_eq!(leased.seen(top).await.len(), WAITING_IN_DIR_MAX + 1);
 }
 
-/// Kinds by path, of all that is below the root.
-async fn kinds(remote: &dyn Remote) -> BTreeMap<String, Kind> {
-    tree(remote).await.into_iter().map(|(path, leaf)| (path, leaf.kind)).collect()
+/// Kinds and links by path, of all that is below the root.
+async fn kinds(remote: &dyn Remote) -> BTreeMap<String, (Kind, String, u32)> {
+    let all = tree(remote).await.into_iter();
+    all.map(|(path, leaf)| (path, (leaf.kind, leaf.first, leaf.links))).collect()
 }
 
 /// Random changes by this machine and by another client in three directories, beside lost sessions,
@@ -305,7 +306,16 @@ async fn change(remote: &dyn Remote, random: &mut Random) -> Result<()> {
     }
     let names = ["a", "b", "p", "q"];
     let [one, two] = [0, 1].map(|_| OsStr::new(names[random.below(4) as usize]));
-    match random.below(6) {
+    match random.below(8) {
+        6 => {
+            let found = remote.lookup(&cred, &dir, one).await?.found.ok_or(Error::NotFound)?;
+            remote.link(&cred, &found.handle, &dir, two).await?;
+        }
+        7 => {
+            let top = remote.root().await?.handle;
+            let found = remote.lookup(&cred, &dir, one).await?.found.ok_or(Error::NotFound)?;
+            remote.link(&cred, &found.handle, &top, two).await?;
+        }
         0 | 1 => {
             remote.make(&cred, &dir, one, New::FileExclusive, mode(0o644)).await?;
         }

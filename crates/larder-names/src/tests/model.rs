@@ -37,7 +37,7 @@ impl History {
         let dir = self.dir(rig).await;
         let name = NAMES[self.random.below(4) as usize];
         self.count += 1;
-        let answer = match self.random.below(10) {
+        let answer = match self.random.below(13) {
             0..=2 => self.make(rig, &dir, name, New::FileExclusive).await,
             3 => self.make(rig, &dir, name, New::Directory).await,
             4 => self.make(rig, &dir, name, New::Symlink(format!("{}", self.count).into())).await,
@@ -47,6 +47,16 @@ impl History {
                 let to = (self.dir(rig).await, NAMES[self.random.below(4) as usize]);
                 let (from, to) = ((&dir, OsStr::new(name)), (&to.0, OsStr::new(to.1)));
                 rig.remote().rename(&user(), from, to).await.map(drop)
+            }
+            10..=12 => {
+                let to = (self.dir(rig).await, NAMES[self.random.below(4) as usize]);
+                match rig.find(&dir, name).await {
+                    Some(found) if found.attr.kind != Kind::Directory => {
+                        let (file, to) = (&found.handle, (&to.0, OsStr::new(to.1)));
+                        rig.remote().link(&user(), file, to.0, to.1).await.map(drop)
+                    }
+                    _ => Ok(()),
+                }
             }
             _ => match rig.find(&dir, name).await {
                 Some(found) if found.attr.kind != Kind::Symlink => {
@@ -80,13 +90,14 @@ impl History {
 
 /// What is made at the server is what was visible here.
 pub(super) async fn check_names(rig: &Rig) {
-    let before = tree(rig.remote()).await;
+    let before = unlinked(&tree(rig.remote()).await);
     rig.deferring().replay(None).await.unwrap();
-    assert_eq!(tree(rig.remote()).await, before);
-    assert_eq!(
-        tree(&*rig.server).await.keys().collect::<Vec<_>>(),
-        before.keys().collect::<Vec<_>>()
-    );
+    let after = tree(rig.remote()).await;
+    assert_eq!(unlinked(&after), before);
+    let links = |tree: Tree| -> Vec<(String, String, u32)> {
+        tree.into_iter().map(|(path, leaf)| (path, leaf.first, leaf.links)).collect()
+    };
+    assert_eq!(links(tree(&*rig.server).await), links(after));
     assert!(rig.deferring().deferred().is_empty(), "nobody else has made a name");
 }
 
@@ -114,7 +125,8 @@ async fn what_was_acknowledged_is_at_the_server_in_the_end() {
                     troubles += u64::from(replayed.is_err());
                     // A call that is set to go wrong must not be one of the checks.
                     rig.server.trouble_after(u64::MAX, Trouble::Unanswered);
-                    assert_eq!(tree(rig.remote()).await, before, "{round}: nothing shows");
+                    let after = unlinked(&tree(rig.remote()).await);
+                    assert_eq!(after, unlinked(&before), "{round}: nothing shows");
                 }
                 1 => {
                     rig.deferring().keep().await.unwrap();
@@ -128,7 +140,8 @@ async fn what_was_acknowledged_is_at_the_server_in_the_end() {
                     rig.server.time_out();
                     rig.server.reconnect();
                     crashes += 1;
-                    assert_eq!(tree(rig.remote()).await, before, "{round}: all of it is there");
+                    let after = unlinked(&tree(rig.remote()).await);
+                    assert_eq!(after, unlinked(&before), "{round}: all of it is there");
                     rig.be_seen().await;
                 }
                 2 => {
@@ -138,7 +151,8 @@ async fn what_was_acknowledged_is_at_the_server_in_the_end() {
                         continue;
                     };
                     rig.deferring().replay(Some(&one.file)).await.unwrap();
-                    assert_eq!(tree(rig.remote()).await, before, "{round}: nothing shows");
+                    let after = unlinked(&tree(rig.remote()).await);
+                    assert_eq!(after, unlinked(&before), "{round}: nothing shows");
                 }
                 _ => assert_eq!(history.step(&rig).await, None, "{round}"),
             }

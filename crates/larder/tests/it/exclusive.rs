@@ -12,6 +12,7 @@ use crate::harness::{
 use crate::small_disk::SmallDisk;
 
 mod leased;
+mod links;
 
 const OPTIONS: &[&str] = &["exclusive", "class=generated", "actimeo=86400"];
 
