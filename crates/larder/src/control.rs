@@ -85,6 +85,9 @@ pub(crate) enum Request {
     /// Lists the files that the server does not have completely: an item
     /// ([`crate::report::Unsaved`]) per file.
     Unsaved,
+    /// Lists what is kept beside an object of another client: an item ([`crate::report::Conflict`])
+    /// for each.
+    Conflicts,
     /// Adds a disk to the volume that a metadata server serves: answers a
     /// [`Enrolled`].
     EnrolDisk(Wanted),
@@ -187,6 +190,7 @@ impl Request {
                 | Request::Classes
                 | Request::Explain { .. }
                 | Request::Unsaved
+                | Request::Conflicts
         )
     }
 }

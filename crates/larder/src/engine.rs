@@ -19,7 +19,8 @@ use crate::hoard::Hoarded;
 use crate::maintenance::{self, Warmed};
 use crate::remembered;
 use crate::report::{
-    Conflict, Fill, Offline, Procedure, Reads, RpcTotal, ServerState, State, Status, Synced,
+    CONFLICTS_TOLD_MAX, Conflict, Fill, Offline, Procedure, Reads, RpcTotal, ServerState, State,
+    Status, Synced,
 };
 use crate::stack::Engine;
 use crate::version::VERSION;
@@ -32,7 +33,7 @@ const PROGRESS_EVERY: Duration = Duration::from_millis(250);
 impl Engine {
     /// The state of the engine. The fields of the front door are left to the caller.
     pub(crate) fn status(&self) -> Status {
-        let client = self.client.status();
+        let (client, conflicts) = (self.client.status(), self.conflicts());
         let rpc = self.server.rpc();
         let sum = |of: fn(&Procedure) -> u64| rpc.procedures.values().map(of).sum();
         Status {
@@ -63,7 +64,8 @@ impl Engine {
             },
             hoard: self.hoard.status(),
             dirty: client.unsent.into(),
-            conflicts: self.conflicts(),
+            conflicts_total: conflicts.len() as u64,
+            conflicts: conflicts.into_iter().take(CONFLICTS_TOLD_MAX).collect(),
             cache: self.cache_state(),
             memory_bytes: resident_bytes().unwrap_or(0),
             rpc: RpcTotal {
@@ -115,6 +117,12 @@ impl Engine {
                 }
                 Ok(Value::Null)
             }
+            Request::Conflicts => {
+                for conflict in self.conflicts() {
+                    sink.item(serde_json::to_value(conflict)?)?;
+                }
+                Ok(Value::Null)
+            }
             Request::Explain { path } => {
                 Ok(serde_json::to_value(runtime.block_on(self.explain(path))?)?)
             }
@@ -159,9 +167,11 @@ impl Engine {
             true => Synced { left: self.client.unsent(&|_| true).into(), ..Synced::default() },
             false => self.send_all(sink).await?,
         };
-        let all = self.conflicts().into_iter();
-        let conflicts = all.map(|Conflict { path, wanted }| (path, wanted)).collect();
-        Ok(Offline { is_away, synced, conflicts })
+        let all = self.conflicts();
+        let conflicts_total = all.len() as u64;
+        let told = all.into_iter().take(CONFLICTS_TOLD_MAX);
+        let conflicts = told.map(|Conflict { path, wanted }| (path, wanted)).collect();
+        Ok(Offline { is_away, synced, conflicts, conflicts_total })
     }
 
     /// Sends to the server all that it lacks. Bytes whose names were not made there in time are

@@ -39,6 +39,9 @@ pub(crate) use stat::{Connection, KernelState, Latency, Procedure, Stat};
 /// A limit that is as large as this counts as none: the free space of the disk decides then.
 const BYTES_UNLIMITED: u64 = 1 << 50;
 
+/// Most conflicts in a status: an answer is one line of bounded length.
+pub(crate) const CONFLICTS_TOLD_MAX: usize = 64;
+
 /// Most conflicts that are listed for people.
 const CONFLICTS_MAX: usize = 10;
 
@@ -86,9 +89,13 @@ pub(crate) struct Status {
     /// Data that waits to be written back.
     pub(crate) dirty: Dirty,
     /// What was changed here and by another client, where both are kept under names of their own;
-    /// until the name is changed here.
+    /// until the name is changed here. A daemon tells [`CONFLICTS_TOLD_MAX`] at most in one answer;
+    /// [`crate::control::Request::Conflicts`] lists all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) conflicts: Vec<Conflict>,
+    /// How many there are; of a daemon of an earlier version 0.
+    #[serde(default)]
+    pub(crate) conflicts_total: u64,
     /// Files that are lost, and could not be made again when they were opened.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) stay_lost: Vec<StaysLost>,
@@ -222,8 +229,11 @@ pub(crate) struct Offline {
     /// What it got, and what it lacks.
     pub(crate) synced: Synced,
     /// Files that have another name than the wanted one, since another client had made that: the
-    /// path, and the wanted name.
+    /// path, and the wanted name. A daemon tells [`CONFLICTS_TOLD_MAX`] at most in one answer.
     pub(crate) conflicts: Vec<(String, String)>,
+    /// How many there are; of a daemon of an earlier version 0.
+    #[serde(default)]
+    pub(crate) conflicts_total: u64,
 }
 
 impl fmt::Display for Dirty {
@@ -295,6 +305,11 @@ impl fmt::Display for Status {
 }
 
 impl Status {
+    /// How many conflicts there are.
+    pub(crate) fn count_conflicts(&self) -> u64 {
+        self.conflicts_total.max(self.conflicts.len() as u64)
+    }
+
     fn fmt_live(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let up = Span(Duration::from_secs(self.uptime_s));
         let memory = Bytes(self.memory_bytes);
@@ -327,8 +342,8 @@ impl Status {
             let path = Path::new(at).join(path);
             writeln!(f, "  conflict {}", conflict(&path.to_string_lossy(), wanted))?;
         }
-        if let Some(more) = self.conflicts.len().checked_sub(CONFLICTS_MAX).filter(|more| *more > 0)
-        {
+        let more = self.count_conflicts().saturating_sub(CONFLICTS_MAX as u64);
+        if more > 0 {
             writeln!(f, "  conflict and {more} more: larder status --json lists all")?;
         }
         for StaysLost { path, why } in &self.stay_lost {
@@ -467,15 +482,18 @@ mod tests {
             wanted: "name".to_owned(),
         };
         let shown = |count| {
-            let conflicts = (0..count).map(one).collect();
+            let conflicts = (0..count).map(one).take(CONFLICTS_TOLD_MAX).collect();
             let (state, mountpoint) = (State::Mounted, "/mnt".to_owned());
-            Status { state, mountpoint, conflicts, ..Status::default() }.to_string()
+            let conflicts_total = count;
+            Status { state, mountpoint, conflicts, conflicts_total, ..Status::default() }
+                .to_string()
         };
         let listed = |count| shown(count).matches("  conflict ").count();
         assert_eq!([0, 1, 10, 11].map(listed), [0, 1, 10, 11]);
         let line = "  conflict /mnt/dir/name.conflict-here-0: kept beside name, which somebody else has made\n";
         assert!(shown(1).contains(line), "{}", shown(1));
         assert!(shown(12).contains("  conflict and 2 more: "), "{}", shown(12));
+        assert!(shown(5010).contains("  conflict and 5000 more: "), "{}", shown(5010));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::sync::Arc;
 use std::time::Duration;
 
-use larder_vfs::{Deferred, Deferring, Error, Ino, Result};
+use larder_vfs::{Deferred, Deferring, Error, Handle, Ino, Result};
 use tokio::task::JoinSet;
 
 use crate::class::Durability;
@@ -41,8 +41,21 @@ pub struct Unsaved {
     pub durability: Durability,
     /// The failure of the last attempt, if no caller was told of it yet.
     pub failure: Option<Error>,
-    /// If another client had made the name that it was to have: that name, and the one that it has.
-    pub conflict: Option<(OsString, OsString)>,
+    /// If another client had made the name that it was to have.
+    pub conflict: Option<Conflict>,
+}
+
+/// An object of which two versions are kept, ours and another client's.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Conflict {
+    /// Which.
+    pub ino: Ino,
+    /// The name that it was to have; its own, if it was to be removed.
+    pub wanted: OsString,
+    /// The name that it has.
+    pub name: OsString,
+    /// The directory with that name, if it is known.
+    pub dir: Option<Ino>,
 }
 
 impl Client {
@@ -66,24 +79,28 @@ impl Client {
         };
         let files = self.core.with_unsent(&|_| true).into_iter().map(one);
         let mut unsaved: Vec<_> = files.filter(|file| file.total.bytes > 0).collect();
-        let known: HashSet<Ino> = unsaved.iter().map(|file| file.ino).collect();
+        let mut known: HashSet<Ino> = unsaved.iter().map(|file| file.ino).collect();
         for (node, name) in self.core.names_to_tell(&|ino| !known.contains(&ino)) {
+            // A file has an entry for each of its names.
+            if name.wanted.is_none() && !known.insert(node.ino) {
+                continue;
+            }
+            let conflict = self.core.conflict(&node, &name);
             let file = one(node);
             let total = UnsentTotal { files: 1, ..UnsentTotal::default() };
             let failure = file.failure.or(name.failure);
-            let conflict = name.wanted.map(|wanted| (wanted, name.name));
             unsaved.push(Unsaved { total, failure, conflict, ..file });
         }
         unsaved.sort_by_key(|file| (file.durability.due, file.ino));
         unsaved
     }
 
-    /// Objects that were changed here and by another client, and of which both versions are kept:
-    /// the file, the name that it was to have, and its name. Sends no request.
-    pub fn conflicts(&self) -> Vec<(Ino, OsString, OsString)> {
+    /// Objects that were changed here and by another client, and of which both versions are kept.
+    /// Sends no request.
+    pub fn conflicts(&self) -> Vec<Conflict> {
         let all = self.core.names_to_tell(&|_| true).into_iter();
         let mut all: Vec<_> =
-            all.filter_map(|(node, name)| Some((node.ino, name.wanted?, name.name))).collect();
+            all.filter_map(|(node, name)| self.core.conflict(&node, &name)).collect();
         all.sort();
         all
     }
@@ -104,7 +121,8 @@ impl Client {
             }
         }
         let names = self.core.names_to_tell(&|ino| wanted(ino) && !counted.contains(&ino));
-        total.files += names.iter().filter(|(_, name)| name.due.is_some()).count() as u64;
+        let due = names.iter().filter(|(_, name)| name.due.is_some());
+        total.files += due.map(|(node, _)| node.ino).collect::<HashSet<_>>().len() as u64;
         total
     }
 
@@ -165,6 +183,17 @@ impl Core {
             Some((self.table.get(ino).filter(|_| wanted(ino))?, name))
         };
         all.into_iter().filter_map(node).collect()
+    }
+
+    /// The conflict that a name reports, if it does.
+    fn conflict(&self, node: &Node, name: &Deferred) -> Option<Conflict> {
+        let number = |dir: &Handle| Some(Ino(self.cache.number_of(dir.as_bytes())?.0));
+        Some(Conflict {
+            ino: node.ino,
+            wanted: name.wanted.clone()?,
+            name: name.name.clone(),
+            dir: name.dir.as_ref().and_then(number),
+        })
     }
 
     /// For how long the oldest byte of a file has been unsent.

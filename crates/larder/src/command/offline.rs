@@ -9,7 +9,7 @@ use super::cache::Shown;
 use super::sync::SILENCE_MAX;
 use super::{Target, print, print_json};
 use crate::control::{Request, call};
-use crate::report::{Offline, conflict};
+use crate::report::{Conflict, Offline, conflict};
 use crate::runtime_dir::RuntimeDir;
 
 /// Arguments of `larder offline`.
@@ -65,7 +65,7 @@ pub(crate) fn offline(args: &OfflineArgs) -> Result<()> {
 /// As [`offline`]; or if the server did not take everything.
 pub(crate) fn online(args: &OnlineArgs) -> Result<()> {
     let (told, shown) = ask(&args.mount, false)?;
-    let Offline { is_away, synced, conflicts } = &told;
+    let Offline { is_away, synced, conflicts, .. } = &told;
     if args.mount.json {
         print_json(&told)?;
     } else if *is_away {
@@ -94,5 +94,11 @@ fn ask(args: &Args, offline: bool) -> Result<(Offline, String)> {
     let request = Request::Offline { offline };
     let answer = call(&target.socket, &request, SILENCE_MAX, &mut Shown::new(args.json));
     let (answer, _) = answer.with_context(|| shown.clone())?;
-    Ok((serde_json::from_value(answer)?, shown))
+    let mut told: Offline = serde_json::from_value(answer)?;
+    if told.conflicts_total > told.conflicts.len() as u64
+        && let Ok(all) = target.ask_each::<Conflict>(&Request::Conflicts)
+    {
+        told.conflicts = all.into_iter().map(|one| (one.path, one.wanted)).collect();
+    }
+    Ok((told, shown))
 }

@@ -9,7 +9,7 @@ use super::{Target, print, print_json};
 use crate::control::{CallError, Request};
 use crate::exported;
 use crate::mountpoint;
-use crate::report::{ServerStatus, State, Status, Unsaved, prometheus};
+use crate::report::{Conflict, ServerStatus, State, Status, Unsaved, prometheus};
 use crate::runtime_dir::{Record, RuntimeDir};
 use crate::servers;
 
@@ -54,14 +54,23 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     if let Some(typed) = &args.mountpoint {
         let target = target(&runtime, typed)?;
-        let status: Status = target
+        let mut status: Status = target
             .ask(&Request::Status)
             .with_context(|| target.mountpoint.display().to_string())?;
-        return if args.json { print_json(&status) } else { print(&status.to_string()) };
+        if args.json {
+            add_conflicts(&target, &mut status);
+            return print_json(&status);
+        }
+        return print(&status.to_string());
     }
-    let all = mounts(&runtime)?;
+    let mut all = mounts(&runtime)?;
     let servers = servers::all(&runtime)?;
     if args.json {
+        for status in &mut all {
+            if let Ok(target) = target(&runtime, Path::new(&status.mountpoint)) {
+                add_conflicts(&target, status);
+            }
+        }
         let all = all.iter().map(serde_json::to_value);
         let all = all.chain(servers.iter().map(serde_json::to_value));
         return print_json(&all.collect::<Result<Vec<_>, _>>()?);
@@ -71,6 +80,18 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     match all.as_slice() {
         [] => print("nothing is mounted\n"),
         all => print(&all.join("\n")),
+    }
+}
+
+/// Adds the conflicts of which there was no room in the daemon's answer. If it is gone by now, its
+/// answer is what there is.
+fn add_conflicts(target: &Target, status: &mut Status) {
+    if status.conflicts_total <= status.conflicts.len() as u64 {
+        return;
+    }
+    if let Ok(all) = target.ask_each::<Conflict>(&Request::Conflicts) {
+        status.conflicts_total = all.len() as u64;
+        status.conflicts = all;
     }
 }
 

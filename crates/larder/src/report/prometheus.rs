@@ -30,7 +30,7 @@ const GAUGES: [Gauge; 8] = [
     (
         "conflicts",
         "Names changed here and by another client, where both are kept until one is changed here.",
-        |status| status.is_up().then_some(status.conflicts.len() as u64),
+        |status| status.is_up().then_some(status.count_conflicts()),
     ),
     ("cache_bytes", "Bytes of file data in the cache on disk.", |status| {
         Some(status.cache.as_ref()?.bytes)

@@ -11,6 +11,7 @@ use crate::harness::{
 };
 use crate::small_disk::SmallDisk;
 
+mod conflicts;
 mod leased;
 mod links;
 
