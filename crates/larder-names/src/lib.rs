@@ -62,6 +62,7 @@ mod linked;
 mod linking;
 mod listing;
 mod lookup;
+mod making;
 mod names;
 mod object;
 mod overlay;

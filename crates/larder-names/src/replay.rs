@@ -1,32 +1,26 @@
 //! Makes waiting objects at the server.
 //!
-//! One task does so at a time. An object is ready when the server has its directory. The task marks
-//! it as attempted, durably, and then sends the request: one after the other in each directory, and
-//! in several directories at once. If the answer does not arrive, the mark stays. The next attempt
-//! may find the object there: then it is ours if it has the requested attributes, and has not been
-//! changed since. A directory is taken as ours in any case: if two clients make the same directory,
-//! it has the entries of both.
+//! One task does so at a time, in the order of [`crate::making`]. An object is ready when the
+//! server has its directory. The task marks it as attempted, durably, and then sends the request.
+//! If the answer does not arrive, the mark stays. The next attempt may find the object there: then
+//! it is ours if it has the requested attributes, and has not been changed since. A directory is
+//! taken as ours in any case: if two clients make the same directory, it has the entries of both.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::sync::Arc;
 
 use larder_vfs::{
     Attr, Change, Cred, Deadline, Error, Found, Handle, Kind, Made, New, Result, SetAttr, SetTime,
     Time,
 };
-use tokio::task::JoinSet;
 
 use crate::object::{Body, Dentry, Dir, Named, ObjectNo, Shown, Taken, Waiting, is_unanswered};
 use crate::server_dir::ServerDir;
 use crate::shared::{Shared, Target};
-use crate::which::Which;
 
-/// Most directories in which objects are made at the same time.
+/// Most directories in which changes are made at the same time.
 pub(crate) const DIRECTORIES_MAX: usize = 64;
-/// Most objects that are requested before the fact that they exist is recorded on the disk.
-const BATCH_MAX: usize = 1024;
 /// Most names that are tried for an object whose name another client has made.
 pub(crate) const CONFLICTS_MAX: u32 = 16;
 
@@ -119,111 +113,6 @@ impl Shared {
             || journal.get_altered(no).is_some_and(|altered| !altered.is_done)
     }
 
-    /// Makes these changes at the server.
-    ///
-    /// # Errors
-    /// The server's error for the first object that it did not accept; the others were tried too.
-    pub(crate) async fn replay_which(self: &Arc<Self>, which: &Which) -> Result<()> {
-        self.reach(None).await?;
-        let _turn = self.turn.lock().await;
-        self.resolve_asked(None).await?;
-        let mut refused = BTreeMap::new();
-        // First the changes that block others, then new objects and other names of files, then the
-        // changes that block nothing.
-        self.replay_some(self.in_the_way(which), &mut refused).await?;
-        loop {
-            let ready = self.ready(which, &refused);
-            if ready.is_empty() {
-                break;
-            }
-            let all: Vec<ObjectNo> = ready.values().flatten().copied().collect();
-            let marked = self.mark_attempted(&all).await?;
-            let mut making = JoinSet::new();
-            for group in ready.into_values() {
-                let shared = self.clone();
-                making.spawn(async move { shared.make_group(group).await });
-            }
-            let mut is_away = None;
-            while let Some(group) = making.join_next().await {
-                let (failed, unasked) = group.unwrap_or_default();
-                for (no, error) in failed {
-                    self.late_error(no, error);
-                    refused.insert(no, error);
-                    if is_silence(error) {
-                        is_away = Some(error);
-                    }
-                }
-                self.unmark(unasked.into_iter().filter(|no| marked.contains(no)));
-            }
-            if let Some(error) = is_away {
-                self.keep().await?;
-                return Err(error);
-            }
-        }
-        self.make_links(which, &mut refused).await?;
-        self.remove_files(which, &mut refused).await?;
-        self.replay_some(self.taken_due(which), &mut refused).await?;
-        self.keep().await?;
-        refused.into_values().next().map_or(Ok(()), Err)
-    }
-
-    /// Makes objects of one directory, one after the other. Returns those that were not made, and
-    /// those for which the server was not asked.
-    async fn make_group(&self, group: Vec<ObjectNo>) -> (Vec<(ObjectNo, Error)>, Vec<ObjectNo>) {
-        let (mut failed, mut group) = (Vec::new(), group.into_iter());
-        for no in &mut group {
-            if let Err(error) = self.make_as(no, None, None).await {
-                failed.push((no, error));
-                // Nobody is there: the others would wait as long.
-                if is_silence(error) {
-                    break;
-                }
-            }
-        }
-        (failed, group.collect())
-    }
-
-    /// These objects, with the directories above them, that can be made now, by directory.
-    fn ready(
-        &self,
-        which: &Which,
-        refused: &BTreeMap<ObjectNo, Error>,
-    ) -> BTreeMap<Dir, Vec<ObjectNo>> {
-        let state = self.state();
-        let mut wanted = BTreeSet::new();
-        let due = state.all_due().map(|(no, _)| no).filter(|no| which.has(&state, *no));
-        for no in due.flat_map(|no| state.needed_for(no)) {
-            // The topmost that is not at the server.
-            let mut at = no;
-            while let Some((dentry, _)) = state.journal().waiting(at) {
-                match dentry.dir {
-                    Dir::Made(above) if state.journal().waiting(above).is_some() => at = above,
-                    _ => break,
-                }
-            }
-            wanted.insert(at);
-        }
-        // An object whose name is not free yet was tried before.
-        wanted.retain(|no| match state.journal().waiting(*no) {
-            Some((dentry, _)) => state.journal().taken().from(&dentry.dir, &dentry.name).is_none(),
-            None => false,
-        });
-        let mut groups: BTreeMap<Dir, Vec<ObjectNo>> = BTreeMap::new();
-        let mut count = 0;
-        for no in wanted.into_iter().filter(|no| !refused.contains_key(no)) {
-            let Some((dentry, _)) = state.journal().waiting(no) else { continue };
-            if count == BATCH_MAX {
-                break;
-            }
-            if groups.len() == DIRECTORIES_MAX && !groups.contains_key(&dentry.dir) {
-                continue;
-            }
-            groups.entry(dentry.dir.clone()).or_default().push(no);
-            count += 1;
-        }
-        groups
-    }
-
     /// Of an object and the directories above it, the topmost that the server does not have.
     pub(crate) fn first_above(&self, no: ObjectNo) -> Option<ObjectNo> {
         let state = self.state();
@@ -253,17 +142,6 @@ impl Shared {
             self.record(&mut state);
         }
         self.keep().await.map(|()| marked)
-    }
-
-    /// The server was not asked for these objects after all, and never before.
-    fn unmark(&self, objects: impl Iterator<Item = ObjectNo>) {
-        let mut state = self.state();
-        for no in objects {
-            let Some((_, waiting)) = state.journal().waiting(no) else { continue };
-            let waiting = Waiting { is_attempted: false, ..waiting.clone() };
-            state.journal_mut().change(no, waiting);
-        }
-        self.record(&mut state);
     }
 
     /// Records why an object was not made; returns the error for its waiting callers.

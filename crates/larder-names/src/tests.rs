@@ -10,6 +10,7 @@ mod leased;
 mod links;
 mod lives;
 mod model;
+mod order;
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;

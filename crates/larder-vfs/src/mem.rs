@@ -61,6 +61,7 @@ struct Connection {
     reach: Reach,
     /// Calls of this method wait.
     held: Option<&'static str>,
+    held_file: Option<Handle>,
     /// Answers to calls of this method wait.
     unanswered: Option<&'static str>,
     /// Calls that wait for the server to return or to release them.
@@ -232,6 +233,12 @@ impl MemRemote {
         self.wake();
     }
 
+    /// Calls that change this file or directory wait from now on; with `None`, all continue.
+    pub fn hold_changes_of(&self, file: Option<Handle>) {
+        self.connection().held_file = file;
+        self.wake();
+    }
+
     /// Calls of `method` are carried out and not answered from now on; with `None`, all answers are
     /// delivered.
     pub fn hold_answers(&self, method: Option<&'static str>) {
@@ -365,6 +372,19 @@ impl MemRemote {
         .await
     }
 
+    /// Waits while changes of one of these files are held.
+    async fn await_hold(&self, files: &[Handle]) {
+        std::future::poll_fn(|context| {
+            let mut connection = self.connection();
+            if connection.held_file.as_ref().is_none_or(|held| !files.contains(held)) {
+                return Poll::Ready(());
+            }
+            connection.waiting.push(context.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+
     /// Waits for the answer to a call that was carried out.
     async fn leave(&self, method: &'static str) {
         std::future::poll_fn(|context| {
@@ -401,6 +421,7 @@ impl MemRemote {
     ) -> Future<'a, T> {
         Box::pin(async move {
             let is_lost = self.begin(method).await?;
+            self.await_hold(&files).await;
             let answer = loop {
                 let (file, held) = {
                     let mut server = self.server();

@@ -1,0 +1,174 @@
+//! The order in which waiting changes are made at the server.
+//!
+//! Changes that block others come first, then new objects and other names of files, then the
+//! changes that block nothing. In each directory new objects are made one after the other, in the
+//! order in which they were made here, and in several directories at once. A directory's turn comes
+//! when the server has it, whatever the others still have to make: a long one holds up nobody but
+//! what is in it.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use larder_vfs::{Error, Result};
+use tokio::task::JoinSet;
+
+use crate::object::{Dir, ObjectNo, Waiting};
+use crate::replay::{DIRECTORIES_MAX, is_silence};
+use crate::shared::Shared;
+use crate::which::Which;
+
+/// Most objects that are requested before the fact that they exist is recorded on the disk.
+const BATCH_MAX: usize = 1024;
+
+/// Objects of one directory, in their order.
+type Group = (Dir, Vec<ObjectNo>);
+
+/// What came of a group.
+struct Made {
+    dir: Dir,
+    failed: Vec<(ObjectNo, Error)>,
+    /// For these the server was not asked.
+    unasked: Vec<ObjectNo>,
+}
+
+impl Shared {
+    /// Makes these changes at the server.
+    ///
+    /// # Errors
+    /// The server's error for the first object that it did not accept; the others were tried too.
+    pub(crate) async fn replay_which(self: &Arc<Self>, which: &Which) -> Result<()> {
+        self.reach(None).await?;
+        let _turn = self.turn.lock().await;
+        self.resolve_asked(None).await?;
+        let mut refused = BTreeMap::new();
+        // First the changes that block others, then new objects and other names of files, then the
+        // changes that block nothing.
+        self.replay_some(self.in_the_way(which), &mut refused).await?;
+        self.make_new(which, &mut refused).await?;
+        self.make_links(which, &mut refused).await?;
+        self.remove_files(which, &mut refused).await?;
+        self.replay_some(self.taken_due(which), &mut refused).await?;
+        self.keep().await?;
+        refused.into_values().next().map_or(Ok(()), Err)
+    }
+
+    /// Makes new objects at the server. Those that it refuses are added to `refused`.
+    ///
+    /// # Errors
+    /// The server's silence, or the disk's refusal to record what is to be requested.
+    async fn make_new(
+        self: &Arc<Self>,
+        which: &Which,
+        refused: &mut BTreeMap<ObjectNo, Error>,
+    ) -> Result<()> {
+        let (mut making, mut busy) = (JoinSet::new(), BTreeSet::new());
+        let (mut ready, mut marked) = (VecDeque::new(), BTreeSet::new());
+        let (mut may_be_more, mut stopped_by) = (true, None);
+        loop {
+            if ready.is_empty() && may_be_more && stopped_by.is_none() {
+                ready = self.ready(which, refused, &busy);
+                may_be_more = false;
+                let all: Vec<_> = ready.iter().flat_map(|(_, group)| group).copied().collect();
+                match self.mark_attempted(&all).await {
+                    Ok(new) => marked.extend(new),
+                    Err(error) => (stopped_by, ready) = (Some(error), VecDeque::new()),
+                }
+            }
+            while making.len() < DIRECTORIES_MAX
+                && let Some((dir, group)) = ready.pop_front()
+            {
+                busy.insert(dir.clone());
+                let shared = self.clone();
+                making.spawn(async move { shared.make_group(dir, group).await });
+            }
+            let Some(made) = making.join_next().await else { break };
+            // A task that panicked leaves its directory to the next attempt.
+            let Ok(Made { dir, failed, unasked }) = made else { continue };
+            busy.remove(&dir);
+            may_be_more = true;
+            for (no, error) in failed {
+                self.late_error(no, error);
+                refused.insert(no, error);
+                if is_silence(error) {
+                    // The others would wait as long.
+                    stopped_by = Some(error);
+                }
+            }
+            let left =
+                if stopped_by.is_some() { std::mem::take(&mut ready) } else { VecDeque::new() };
+            let unasked = left.into_iter().flat_map(|(_, group)| group).chain(unasked);
+            self.unmark(unasked.filter(|no| marked.contains(no)).collect());
+        }
+        let Some(error) = stopped_by else { return Ok(()) };
+        self.keep().await?;
+        Err(error)
+    }
+
+    async fn make_group(&self, dir: Dir, group: Vec<ObjectNo>) -> Made {
+        let (mut failed, mut group) = (Vec::new(), group.into_iter());
+        for no in &mut group {
+            if let Err(error) = self.make_as(no, None, None).await {
+                failed.push((no, error));
+                // Nobody is there: the others would wait as long.
+                if is_silence(error) {
+                    break;
+                }
+            }
+        }
+        Made { dir, failed, unasked: group.collect() }
+    }
+
+    /// These objects, with the directories above them, that can be made now, by directory; none of
+    /// a directory that is `busy`.
+    fn ready(
+        &self,
+        which: &Which,
+        refused: &BTreeMap<ObjectNo, Error>,
+        busy: &BTreeSet<Dir>,
+    ) -> VecDeque<Group> {
+        let state = self.state();
+        let mut wanted = BTreeSet::new();
+        let due = state.all_due().map(|(no, _)| no).filter(|no| which.has(&state, *no));
+        for no in due.flat_map(|no| state.needed_for(no)) {
+            // The topmost that is not at the server.
+            let mut at = no;
+            while let Some((dentry, _)) = state.journal().waiting(at) {
+                match dentry.dir {
+                    Dir::Made(above) if state.journal().waiting(above).is_some() => at = above,
+                    _ => break,
+                }
+            }
+            wanted.insert(at);
+        }
+        let mut groups: BTreeMap<Dir, Vec<ObjectNo>> = BTreeMap::new();
+        let mut count = 0;
+        for no in wanted.into_iter().filter(|no| !refused.contains_key(no)) {
+            let Some((dentry, _)) = state.journal().waiting(no) else { continue };
+            // An object whose name is not free yet was tried before.
+            let is_free = state.journal().taken().from(&dentry.dir, &dentry.name).is_none();
+            if !is_free || busy.contains(&dentry.dir) {
+                continue;
+            }
+            if count == BATCH_MAX {
+                break;
+            }
+            groups.entry(dentry.dir.clone()).or_default().push(no);
+            count += 1;
+        }
+        groups.into_iter().collect()
+    }
+
+    /// The server was not asked for these objects after all, and never before.
+    fn unmark(&self, objects: Vec<ObjectNo>) {
+        if objects.is_empty() {
+            return;
+        }
+        let mut state = self.state();
+        for no in objects {
+            let Some((_, waiting)) = state.journal().waiting(no) else { continue };
+            let waiting = Waiting { is_attempted: false, ..waiting.clone() };
+            state.journal_mut().change(no, waiting);
+        }
+        self.record(&mut state);
+    }
+}
