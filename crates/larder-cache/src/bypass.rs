@@ -218,6 +218,12 @@ impl CachedFile {
 impl CachedFile {
     /// The local file, if it is whole, and its stamp.
     pub(crate) fn whole_file(&self, state: &mut State) -> Option<(Arc<dyn DiskFile>, Stamp)> {
+        if state.is_bypassed() {
+            // It is: the kernel may have moved the end, and what it wrote is to be found.
+            let file = self.local(state).ok()?;
+            let stamp = file.stamp().ok()?;
+            return Some((file, stamp));
+        }
         if state.version().is_none()
             || self.check_local(state).is_err()
             || !state.presence().is_whole()
@@ -250,15 +256,12 @@ impl CachedFile {
         &self,
         state: &mut State,
     ) -> Option<(Arc<dyn DiskFile>, Stamp)> {
+        let (file, stamp) = self.whole_file(state)?;
         if state.is_bypassed() {
-            // The kernel may have moved the end, and what it wrote is compared with what was there
-            // at first.
-            let file = self.local(state).ok()?;
-            let stamp = file.stamp().ok()?;
+            // What the kernel wrote is compared with what was there at first.
             state.begin_bypass(stamp);
             return Some((file, stamp));
         }
-        let (file, stamp) = self.whole_file(state)?;
         let size = state.size();
         self.begin_change(state, size).ok()?;
         state.begin_base(self.store.bases.take_free().map(Base::new).unwrap_or_default());

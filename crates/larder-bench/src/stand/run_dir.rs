@@ -64,10 +64,11 @@ fn remove_leftovers(runs: &Path) {
     }
 }
 
-/// Unmounts what is mounted below a directory, the last one first: it may lie on the others.
+/// Unmounts what is mounted below a directory, the last one first: it may lie on the others. A loop
+/// device holds its file for a moment after its own mount, so no mount waits until it is unused.
 fn unmount_all(dir: &Path) {
     for at in mounted_below(dir).into_iter().rev() {
-        if let Err(error) = succeed(Command::new("umount").arg(&at)) {
+        if let Err(error) = succeed(Command::new("umount").arg("--lazy").arg(&at)) {
             eprintln!("larder: {error:#}");
         }
     }

@@ -43,6 +43,22 @@ fn bypass_finds_what_the_kernel_wrote() {
     assert_eq!(read(&file, CHUNK + 7..CHUNK + 10).unwrap(), b"new");
 }
 
+/// A process that opens the file after its writer's close, and before the close was heard of, gets
+/// the local file as the kernel left it.
+#[test]
+fn who_gets_a_local_file_that_the_kernel_writes_leaves_its_end() {
+    let cache = Cache::in_memory(Arc::new(RealClock), Limits::in_memory()).unwrap();
+    for (before, written) in [(0, 4), (100, 104), (3 * CHUNK, 3 * CHUNK + 4)] {
+        let file = filled(&cache, b"v1", before, before);
+        let kernel = begin_bypass(&file).unwrap();
+        kernel.write_at(b"more", before).unwrap();
+        assert!(whole(&file).is_some());
+        file.end_bypass().unwrap();
+        assert_eq!((file.size(), file.dirty()), (written, vec![before..written]));
+        assert_eq!(read(&file, before..written).unwrap(), b"more");
+    }
+}
+
 /// Another client may have written there meanwhile.
 #[test]
 fn holes_that_the_kernel_made_are_no_changes() {

@@ -185,6 +185,7 @@ impl Fuzzed {
             | calls::CommitExtents::NUMBER
             | calls::GetCaps::NUMBER
             | calls::Destage::NUMBER
+            | calls::Archive::NUMBER
             | calls::Look::NUMBER => from.of_data(procedure, sequence),
             calls::Lock::NUMBER
             | calls::TestLock::NUMBER
@@ -432,6 +433,7 @@ impl Source<'_> {
                 })
             }
             calls::Destage::NUMBER => bytes(&calls::Destage { session, file, due_ms: 0 }),
+            calls::Archive::NUMBER => bytes(&calls::Archive { session, file, within_ms: Some(9) }),
             calls::GetCaps::NUMBER => {
                 let (mode, range) = (self.mode(), self.range());
                 bytes(&calls::GetCaps { session, file, open, mode, range })
@@ -567,9 +569,8 @@ fn address() -> SocketAddr {
 /// The fuzzer's work, with bytes of a generator instead.
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use super::*;
+    use std::collections::BTreeSet;
 
     /// Inputs, unless the variable `LARDER_META_INPUTS` says otherwise.
     const INPUTS: u64 = 1000;
@@ -582,8 +583,7 @@ mod tests {
         for seed in 0..inputs {
             // Where a test fails, its output is shown.
             println!("seed {seed}");
-            let mut state = seed;
-            // splitmix64.
+            let mut state = seed; // splitmix64
             let mut byte = || {
                 state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
                 let mixed = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
