@@ -89,7 +89,12 @@ impl Core {
     /// Keeps files and all names. Files that this machine's disk does not take are sent.
     async fn keep_all(self: &Arc<Self>, files: Vec<Ino>) {
         let (mut beginning, mut begun) = (JoinSet::new(), Vec::new());
-        for node in files.into_iter().filter_map(|ino| self.table.get(ino)) {
+        for ino in files {
+            let Some(node) = self.table.get(ino) else {
+                // What left memory has nothing unsent.
+                self.keep_soon.kept(ino, self.keep_soon.entry(ino));
+                continue;
+            };
             if beginning.len() == BEGUN_AT_ONCE {
                 begun.extend(beginning.join_next().await);
             }
