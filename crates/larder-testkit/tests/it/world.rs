@@ -209,7 +209,7 @@ impl World {
         let sources = Sources { class: Some("generated".into()), ..Sources::default() };
         let classes = larder_class::load(&sources, &shared_offer("a volume", Here::DISK));
         world.classes = Arc::new(classes.unwrap());
-        assert!(world.classes.mount().raised.is_empty());
+        assert_eq!(world.classes.mount().raised, "close waits for local");
         for _ in 0..clients {
             world.add();
         }
