@@ -29,6 +29,8 @@ const VICTIMS_MAX: usize = 4096;
 /// returned to the machine: it is scattered in small pieces between used ones, so the C library
 /// keeps it otherwise.
 const IDLE_ENTRIES_MAX: usize = 100;
+/// Checkpoints of an idle cache at which that is done.
+const GIVE_BACK_ROUNDS: u32 = 8;
 /// Files used within the same hour are culled by size.
 const RECENCY_STEP_SEC: u64 = 3600;
 /// The disk must show this share of what was culled.
@@ -48,10 +50,12 @@ struct Victim {
 impl Store {
     /// The loop of the maintenance thread.
     pub(crate) fn maintain(self: &Arc<Self>, interval: Duration) {
-        let mut was_busy = false;
+        // Checkpoints since the cache was busy; `None`: it never was.
+        let mut idle_for: Option<u32> = None;
         while self.bell.wait(interval) {
             let is_busy = self.index.waiting().0 > IDLE_ENTRIES_MAX;
-            let rests = std::mem::replace(&mut was_busy, is_busy) && !is_busy;
+            idle_for =
+                if is_busy { Some(0) } else { idle_for.map(|count| count.saturating_add(1)) };
             let which = if self.has_many_unsaved() { Saves::All } else { Saves::AllAtRest };
             match self.checkpoint(which) {
                 Ok(()) => (),
@@ -59,8 +63,11 @@ impl Store {
                 // The index has logged that already; what is in memory can still be read.
                 Err(CacheError::Poisoned | CacheError::Disk(_)) => (),
             }
-            if rests {
+            if idle_for == Some(1) {
                 self.index.shed();
+            }
+            // More may be freed a while later: when the kernel forgets names.
+            if idle_for.is_some_and(|count| (1..=GIVE_BACK_ROUNDS).contains(&count)) {
                 larder_io::memory::give_back();
             }
         }
