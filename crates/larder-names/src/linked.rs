@@ -11,7 +11,7 @@ use larder_cache::codec::{Reader, Writer};
 use larder_vfs::Kind;
 
 use crate::object::{Dentry, Dir, Maker, ObjectNo};
-use crate::record::{KINDS, dentry, handle, maker, put_dentry, put_maker};
+use crate::record::{KINDS, dentry, identity, maker, put_dentry, put_identity, put_maker};
 
 /// The format of the record.
 const FORMAT: u8 = 20;
@@ -36,16 +36,7 @@ impl Linked {
         let mut out = Writer::with_capacity(96);
         out.u8(FORMAT);
         put_dentry(&mut out, &self.dentry);
-        match &self.file {
-            Dir::Server(handle) => {
-                out.u8(0);
-                out.bytes(handle.as_bytes());
-            }
-            Dir::Made(no) => {
-                out.u8(1);
-                out.u64(no.0);
-            }
-        }
+        put_identity(&mut out, &self.file);
         out.u8(self.kind as u8);
         out.u64(self.fileid);
         put_maker(&mut out, &self.linker);
@@ -63,12 +54,7 @@ impl Linked {
         if input.u8()? != FORMAT {
             return None;
         }
-        let dentry = dentry(&mut input)?;
-        let file = match input.u8()? {
-            0 => Dir::Server(handle(&mut input)?),
-            1 => Dir::Made(ObjectNo(input.u64()?)),
-            _ => return None,
-        };
+        let (dentry, file) = (dentry(&mut input)?, identity(&mut input)?);
         let number = input.u8()?;
         let kind = KINDS.into_iter().find(|kind| *kind as u8 == number)?;
         let (fileid, linker) = (input.u64()?, maker(&mut input)?);

@@ -41,8 +41,6 @@ impl Shared {
         let _turn = self.turn.lock().await;
         self.resolve_asked(None).await?;
         let mut refused = BTreeMap::new();
-        // First the changes that block others, then new objects and other names of files, then the
-        // changes that block nothing.
         self.replay_some(self.in_the_way(which), &mut refused).await?;
         self.make_new(which, &mut refused).await?;
         self.make_links(which, &mut refused).await?;

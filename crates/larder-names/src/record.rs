@@ -228,8 +228,9 @@ impl Altered {
     }
 }
 
-pub(crate) fn put_dentry(out: &mut Writer, dentry: &Dentry) {
-    match &dentry.dir {
+/// Where the identity of a directory, or of a file with several names, comes from.
+pub(crate) fn put_identity(out: &mut Writer, identity: &Dir) {
+    match identity {
         Dir::Server(handle) => {
             out.u8(0);
             out.bytes(handle.as_bytes());
@@ -239,16 +240,23 @@ pub(crate) fn put_dentry(out: &mut Writer, dentry: &Dentry) {
             out.u64(no.0);
         }
     }
+}
+
+pub(crate) fn identity(input: &mut Reader<'_>) -> Option<Dir> {
+    match input.u8()? {
+        0 => Some(Dir::Server(handle(input)?)),
+        1 => Some(Dir::Made(ObjectNo(input.u64()?))),
+        _ => None,
+    }
+}
+
+pub(crate) fn put_dentry(out: &mut Writer, dentry: &Dentry) {
+    put_identity(out, &dentry.dir);
     put_text(out, &dentry.name);
 }
 
 pub(crate) fn dentry(input: &mut Reader<'_>) -> Option<Dentry> {
-    let dir = match input.u8()? {
-        0 => Dir::Server(handle(input)?),
-        1 => Dir::Made(ObjectNo(input.u64()?)),
-        _ => return None,
-    };
-    Some(Dentry { dir, name: text(input)? })
+    Some(Dentry { dir: identity(input)?, name: text(input)? })
 }
 
 pub(crate) fn put_maker(out: &mut Writer, maker: &Maker) {
