@@ -331,6 +331,7 @@ impl Cache {
         let unsent = !unsent.is_empty();
         let keeps_log = unsent || !self.session_records().is_empty();
         let is_clean = lock(&self.store.unsaved).is_empty() && !unsent;
+        self.store.remove_waiting();
         self.store.closed.store(true, Ordering::Release);
         self.store.bell.stop();
         let closed = saved.and_then(|()| self.store.index.close());
@@ -456,7 +457,9 @@ impl Cache {
     /// Removes a file's data, even of a pinned one; not if it has unacknowledged changes or is
     /// open. Returns how many bytes were freed, in whole chunks.
     pub fn cull_file(&self, no: FileNo) -> u64 {
-        self.store.file(no).cull(true).unwrap_or(0)
+        let freed = self.store.file(no).cull(true).unwrap_or(0);
+        self.store.remove_waiting();
+        freed
     }
 
     /// Forgets a file's data, including dirty bytes. Open descriptors stay readable.

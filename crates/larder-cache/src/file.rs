@@ -20,7 +20,7 @@ use larder_io::{DiskFile, OpenMode};
 
 use crate::gauge::count;
 use crate::memory::is_in_memory;
-use crate::pool::{data_dir, data_path};
+use crate::pool::data_dir;
 use crate::records::{FileRecord, decode_group, group_in_key, key, tag};
 use crate::state::{Found, State};
 use crate::store::Store;
@@ -510,7 +510,7 @@ impl CachedFile {
         if size > 0
             && let Err(error) = file.set_len(size)
         {
-            self.remove_from_disk(serial);
+            self.store.remove_from_disk(self.no, serial);
             return Err(error);
         }
         Ok(file)
@@ -531,7 +531,7 @@ impl CachedFile {
         let serial = state.serial();
         // Writing makes it as long as it is.
         if let Err(error) = file.write_out(|| self.create_file(serial, 0)) {
-            self.remove_from_disk(serial);
+            self.store.remove_from_disk(self.no, serial);
             return Err(error);
         }
         state.set_written();
@@ -553,19 +553,10 @@ impl CachedFile {
         if let Some(file) = state.local().unwritten() {
             self.wrote_out(file);
         } else {
-            self.remove_from_disk(state.serial());
+            self.store.remove_local_file(self.no, state.serial(), state.size());
         }
         self.store.gauge.release_file();
         self.store.memory.change(self.memory_bytes.swap(0, Ordering::Relaxed), 0);
-    }
-
-    /// Removes a local file from the disk on which it is.
-    pub(crate) fn remove_from_disk(&self, serial: u64) {
-        self.store.pool.forget(self.no, serial);
-        // If this fails the file is an orphan, which the sweep after the next unclean start
-        // removes.
-        let _ =
-            self.store.disk_of(serial).and_then(|disk| disk.remove(&data_path(self.no, serial)));
     }
 }
 

@@ -30,7 +30,7 @@ use crate::sums::{chunk_range, chunks_of};
 use crate::unwritten::{UnwrittenFile, room_of};
 
 /// Longer files are written at once: creating one costs little compared with writing its bytes.
-const SHORT_BYTES_MAX: u64 = 64 << 10;
+pub(crate) const SHORT_BYTES_MAX: u64 = 64 << 10;
 
 /// One fill that is under way: the parts of a local file that it writes.
 pub(crate) struct Fill<'a> {

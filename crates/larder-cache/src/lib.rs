@@ -69,6 +69,7 @@ mod pool;
 mod ranges;
 mod recent;
 mod records;
+mod removals;
 mod reserve;
 mod save;
 mod slots;

@@ -80,6 +80,7 @@ impl Store {
             return Err(CacheError::Closed);
         }
         let saved = self.save(which);
+        self.remove_waiting();
         self.gauge.room_changed();
         saved?;
         self.cull_to_marks();
@@ -138,6 +139,7 @@ impl Store {
             }
             // The victims leave the index, so that the next scan finds others.
             let saved = self.save(Saves::All);
+            self.remove_waiting();
             self.gauge.room_changed();
             if culled.files == before || saved.is_err() {
                 return culled;
@@ -195,6 +197,7 @@ impl Store {
         });
         // A failure leaves records of files that are gone, which are misses.
         let _ = self.save(Saves::All);
+        self.remove_waiting();
         self.gauge.room_changed();
         self.index.take_reserve_back();
     }

@@ -93,14 +93,14 @@ impl CachedFile {
         let serial = self.store.index.next_number();
         let moved = self.create_file(serial, 0).and_then(|to| copy(&*from, &*to));
         if let Err(error) = moved {
-            self.remove_from_disk(serial);
+            self.store.remove_from_disk(self.number(), serial);
             self.store.note_error(&error);
             return Err(error);
         }
         state.move_local(serial);
         self.note(state);
         // Not before the record says where the file is now.
-        self.remove_from_disk(before);
+        self.store.remove_from_disk(self.number(), before);
         Ok(())
     }
 

@@ -26,6 +26,7 @@ use crate::records::{
     FileRecord, bytes_key, decode_pair, encode_pair, key, number_in_key, put_stamp, seal, stamp,
     tag, unseal,
 };
+use crate::removals::Removals;
 use crate::save::usage_key;
 use crate::slots::Slots;
 use crate::state::BASES_MAX;
@@ -77,6 +78,7 @@ pub(crate) fn open(
         lost_in_memory,
         memory: Memory::new(config.memory.clone()),
         unwritten: Unwritten::new(unwritten_bytes_max),
+        removals: Removals::default(),
         recent: Recent::new(config.recent_bytes_max, config.recent_piece_bytes_min),
         bell,
         session,

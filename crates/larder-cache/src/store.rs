@@ -21,6 +21,7 @@ use crate::memory::{Memory, is_in_memory};
 use crate::pool::Pool;
 use crate::recent::Recent;
 use crate::records::{FileRecord, key, tag};
+use crate::removals::Removals;
 use crate::slots::Slots;
 use crate::turns::Turns;
 use crate::unwritten::Unwritten;
@@ -104,6 +105,8 @@ pub(crate) struct Store {
     pub(crate) memory: Memory,
     /// Short data files that are not on the disk yet.
     pub(crate) unwritten: Unwritten,
+    /// Short data files that are not wanted any more, and still on the disk.
+    pub(crate) removals: Removals,
     /// Recently filled bytes.
     pub(crate) recent: Recent,
     pub(crate) bell: Arc<Bell>,

@@ -23,6 +23,7 @@ mod memory;
 mod model;
 mod opening;
 mod records;
+mod removals;
 mod room;
 mod unwritten;
 mod verifying;

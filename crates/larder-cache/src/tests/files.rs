@@ -82,6 +82,7 @@ fn another_version_is_another_local_file() {
     assert_eq!(buf, bytes(1, 0..CHUNK));
     new.read_exact_at(&mut buf, 0).unwrap();
     assert_eq!(buf, bytes(2, 0..CHUNK));
+    cache.checkpoint().unwrap();
     let data = disk.files().into_iter().filter(|(path, _)| path.starts_with("data/"));
     assert_eq!(data.count(), 1);
 }

@@ -72,6 +72,7 @@ impl<W: Watcher + 'static> Disk for Watched<W> {
     }
 
     fn remove(&self, path: &str) -> io::Result<()> {
+        self.watcher.hear("remove");
         self.disk.remove(path)
     }
 
