@@ -52,9 +52,9 @@ use crate::record::Link;
 use crate::rpc::Counter;
 use crate::target::{Target, mount_of};
 
-/// Where runs have their directories. On a real disk: /tmp may be memory, and may be closed to
-/// other users.
-const RUNS: &str = "/var/tmp";
+/// Where runs have their directories if no other place is wanted. On a real disk: /tmp may be
+/// memory, and may be closed to other users.
+pub const RUNS: &str = "/var/tmp";
 /// Size of a disk that is made for a file system of this machine, in bytes: a sparse file.
 const LOCAL_DISK_BYTES: u64 = 4 << 30;
 
@@ -71,8 +71,10 @@ const VOLUME_PORT: u16 = 12100;
 const MEMORY: &str = "memory=256M";
 
 /// Optional parts of a stand.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Wants {
+    /// Where the run has its directory, with servers and caches, if not in [`RUNS`].
+    pub runs: Option<PathBuf>,
     /// Little memory and a slow disk for its servers.
     pub confinement: Option<Confinement>,
     /// How long each operation of our server's disk takes, if not the machine's own time.
@@ -129,8 +131,8 @@ impl Stand {
     /// # Errors
     /// If the link cannot be made, or the server does not come up.
     pub fn new(larder: &Path, protocol: Protocol, shape: Shape, wants: Wants) -> Result<Stand> {
-        let Wants { confinement, disk_latency, own_namespaces } = wants;
-        let top = RunDir::create(Path::new(RUNS))?;
+        let Wants { runs, confinement, disk_latency, own_namespaces } = wants;
+        let top = RunDir::create(runs.as_deref().unwrap_or(Path::new(RUNS)))?;
         let confined = confinement.map(|confinement| {
             let disk = Disk::create(top.path(), confinement)?;
             Ok::<_, anyhow::Error>((disk.group()?, disk))

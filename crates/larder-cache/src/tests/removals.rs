@@ -1,6 +1,5 @@
 //! Short local files that wait to be removed.
 
-
 use larder_io::{Disk, Fault, Image};
 
 use super::calls::counting;
@@ -26,8 +25,7 @@ fn short_files_that_are_dropped_cost_no_call_of_the_disk_until_the_checkpoint() 
     const FILES: u64 = 100;
     let disk = counting();
     let cache = try_open(&disk).unwrap();
-    let files: Vec<_> =
-        (0..FILES).map(|seed| filled(&cache, b"v1", seed, SIZE).number()).collect();
+    let files: Vec<_> = (0..FILES).map(|seed| filled(&cache, b"v1", seed, SIZE).number()).collect();
     cache.checkpoint().unwrap();
     disk.take();
     for no in &files {
@@ -55,7 +53,6 @@ fn long_files_and_culled_ones_leave_the_disk_at_once() {
     assert!(cache.cull_file(files[0]) > 0);
     assert_eq!(cache.store.removals.count(), 0);
 }
-
 
 /// A file that is made anew while its former local file waits has its own.
 #[test]

@@ -42,7 +42,7 @@ pub(crate) struct Args {
     #[arg(
         long = "target",
         value_name = "NAME=DIR[,back=DIR][,export=IP:PORT]",
-        conflicts_with = "links"
+        conflicts_with_all = ["links", "dir"]
     )]
     targets: Vec<String>,
     #[command(flatten)]
@@ -82,6 +82,11 @@ pub(super) struct Plan {
     /// The server to start for the run: ours, or Samba (smbd must be installed)
     #[arg(long, value_enum, default_value = "nfs")]
     server: Server,
+    /// A directory on the disk that is to be measured: servers, caches and the local files beside
+    /// them get a directory of their own in it, for the time of the run. An ext4 without a journal
+    /// creates files slowly while others are removed [default: /var/tmp]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
     /// Directory of the run [default: bench/runs/<date>-<commit>-<host>]
     #[arg(long, value_name = "DIR")]
     pub(super) out: Option<PathBuf>,
@@ -284,7 +289,11 @@ impl Session<'_> {
         let published = suite.link_bits_per_s.map(Shape::of_rate);
         let shape = self.link.or(published).unwrap_or_default();
         let (confinement, own_namespaces) = (suite.confinement, suite.own_mounts);
-        let wants = Wants { confinement, disk_latency, own_namespaces };
+        let place = |dir: &PathBuf| {
+            fs::canonicalize(dir).with_context(|| format!("--dir {}", dir.display()))
+        };
+        let runs = self.plan.dir.as_ref().map(place).transpose()?;
+        let wants = Wants { runs, confinement, disk_latency, own_namespaces };
         Stand::new(&larder()?, self.plan.server.into(), shape, wants)
     }
 
