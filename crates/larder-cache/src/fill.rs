@@ -27,10 +27,7 @@ use crate::gauge::{Reserved, count};
 use crate::pool::write_with_holes;
 use crate::state::{SIZE_MAX, State};
 use crate::sums::{chunk_range, chunks_of};
-use crate::unwritten::{UnwrittenFile, room_of};
-
-/// Longer files are written at once: creating one costs little compared with writing its bytes.
-pub(crate) const SHORT_BYTES_MAX: u64 = 64 << 10;
+use crate::unwritten::{SHORT_BYTES_MAX, UnwrittenFile, room_of};
 
 /// One fill that is under way: the parts of a local file that it writes.
 pub(crate) struct Fill<'a> {

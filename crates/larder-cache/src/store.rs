@@ -18,13 +18,13 @@ use crate::index::Index;
 use crate::kept_record::{KeptOnDisk, WithBytes};
 use crate::marks::Mark;
 use crate::memory::{Memory, is_in_memory};
-use crate::pool::Pool;
+use crate::pool::{Pool, data_path};
 use crate::recent::Recent;
 use crate::records::{FileRecord, key, tag};
 use crate::removals::Removals;
 use crate::slots::Slots;
 use crate::turns::Turns;
-use crate::unwritten::Unwritten;
+use crate::unwritten::{SHORT_BYTES_MAX, Unwritten};
 use crate::{FileNo, lock};
 
 /// Files that may wait to be saved before a checkpoint is asked for.
@@ -256,6 +256,40 @@ impl Store {
             self.bell.ring();
         }
         reserved
+    }
+
+    /// Removes the local file of a file of `size` bytes from the disk on which it is: a short one
+    /// with the next checkpoint, unless the disk's room is wanted now.
+    pub(crate) fn remove_local_file(&self, no: FileNo, serial: u64, size: u64) {
+        let may_wait = size <= SHORT_BYTES_MAX
+            && !is_in_memory(serial)
+            && !self.is_closed()
+            && !self.gauge.wants_cull(&*self.disk, &*self.clock);
+        if !may_wait {
+            return self.remove_from_disk(no, serial);
+        }
+        let (waits, is_filling) = self.removals.put(no, serial);
+        if is_filling {
+            self.bell.ring();
+        }
+        if !waits {
+            self.remove_from_disk(no, serial);
+        }
+    }
+
+    /// Removes the local files that wait for it.
+    pub(crate) fn remove_waiting(&self) {
+        for (no, serial) in self.removals.take() {
+            self.remove_from_disk(no, serial);
+        }
+    }
+
+    /// Removes a local file from the disk on which it is.
+    pub(crate) fn remove_from_disk(&self, no: FileNo, serial: u64) {
+        self.pool.forget(no, serial);
+        // If this fails the file is an orphan, which the sweep after the next unclean start
+        // removes.
+        let _ = self.disk_of(serial).and_then(|disk| disk.remove(&data_path(no, serial)));
     }
 
     /// Whether culling was in vain a moment ago.

@@ -22,6 +22,9 @@ use larder_io::{DiskFile, Stamp};
 use crate::lock;
 use crate::pool::write_with_holes;
 
+/// Longer files are written and removed at once: creating one costs little compared with writing
+/// its bytes.
+pub(crate) const SHORT_BYTES_MAX: u64 = 64 << 10;
 /// When this share of the limit waits, a checkpoint is requested.
 const FULL_SHARE: u64 = 2;
 
