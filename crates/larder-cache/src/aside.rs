@@ -9,6 +9,7 @@
 use std::io;
 
 use crate::aside_dir::{ASIDE_DIR, name_of};
+use crate::conflicts::{Conflict, ConflictKind};
 use crate::file::CachedFile;
 use crate::pool::data_path;
 
@@ -17,12 +18,18 @@ impl CachedFile {
     /// as `set-aside/NUMBERS_PATH` in the cache directory, with characters that a name may not
     /// contain replaced in `path`. Returns where it is; `None` if there were no changes, or if the
     /// cache does not outlive the process. The bytes are durable on return, and so is the name
-    /// unless the disk refuses, which is logged. Waits for the disk.
+    /// unless the disk refuses, which is logged. That is a conflict on record, with the server's
+    /// `reason`. Waits for the disk.
     ///
     /// # Errors
     /// `ResourceBusy` while the kernel writes the file; otherwise the disk's. The changes are then
     /// still there, unless the disk lost them.
-    pub fn set_aside(&self, path: &str) -> io::Result<Option<String>> {
+    pub fn set_aside(
+        &self,
+        path: &str,
+        kind: ConflictKind,
+        reason: &str,
+    ) -> io::Result<Option<String>> {
         let _alone = self.alone();
         let mut state = self.state();
         if state.is_bypassed() {
@@ -45,6 +52,8 @@ impl CachedFile {
         if let Err(error) = disk.sync_dir(ASIDE_DIR) {
             tracing::warn!(%error, name, "a crash of the machine may undo that this file was set aside");
         }
+        let conflict = Conflict::aside(self.number(), to.clone(), path, kind, reason);
+        self.store.put_with_conflicts(Vec::new(), vec![conflict]);
         self.forget_locked(&mut state);
         Ok(Some(to))
     }

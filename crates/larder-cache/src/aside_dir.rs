@@ -22,11 +22,6 @@ pub(crate) fn names(disk: &dyn Disk) -> Vec<String> {
     names
 }
 
-/// Whether a local file was set aside.
-pub(crate) fn has(disk: &dyn Disk, no: FileNo, serial: u64) -> bool {
-    is_among(&disk.list(ASIDE_DIR).unwrap_or_default(), no, serial)
-}
-
 /// Whether a local file is one of those with these names.
 pub(crate) fn is_among(names: &[String], no: FileNo, serial: u64) -> bool {
     let start = name_of(no, serial, "");

@@ -12,6 +12,7 @@ use crate::aside_dir::{self, ASIDE_DIR};
 use crate::config::{
     CacheError, Config, Culled, Limits, Listed, OpenError, Usage, VerifyProgress, VerifyReport,
 };
+use crate::conflicts::{Conflict, FoundConflict};
 use crate::file::CachedFile;
 use crate::index::INDEX_FILE;
 use crate::local::with_local_changes;
@@ -199,13 +200,30 @@ impl Cache {
     /// Changes records of the journal of names, each under its number: all of them or none, in the
     /// order of the calls. They survive the process, if the cache knows the boot, and a crash of
     /// the machine once [`Cache::keep_names`] has returned for the mark that this returns.
+    /// Conflicts that were found by that are put on record with them.
     pub fn put_names(
         &self,
         changes: impl IntoIterator<Item = (u64, Option<Vec<u8>>)>,
+        conflicts: Vec<Conflict>,
     ) -> NamesMark {
         let record = |(no, record)| (key(tag::MADE, FileNo(no), &[]), record);
-        self.store.index.put_all(changes.into_iter().map(record).collect());
+        self.store.put_with_conflicts(changes.into_iter().map(record).collect(), conflicts);
         self.names_mark()
+    }
+
+    /// The conflicts on record with a number above `above`, in order; at most `count_max`.
+    pub fn conflicts(&self, above: u64, count_max: usize) -> Vec<FoundConflict> {
+        self.store.conflicts_above(above, count_max)
+    }
+
+    /// How many conflicts are on record, and how many gave way to later ones.
+    pub fn count_conflicts(&self) -> (u64, u64) {
+        lock(&self.store.conflicts).counts()
+    }
+
+    /// Clears one conflict, or all: forgets them, and changes nothing else. Returns how many.
+    pub fn clear_conflicts(&self, number: Option<u64>) -> u64 {
+        self.store.clear_conflicts(number)
     }
 
     /// Whether what was put so far survives the process without [`Cache::keep_names`]: it does

@@ -14,6 +14,8 @@
 //!   another local file, so a descriptor handed out never changes under its reader.
 //! - **Dirty** bytes are local changes that no server has acknowledged. They can be *kept*, so that
 //!   they outlive a crash of the machine. Changes that no server will accept can be *set aside*.
+//! - A **conflict** says what was done here and could not be done so at the server; it is on record
+//!   until a person clears it.
 //!
 //! Invariants:
 //! - A read returns bytes that were filled or written for the version the file says it holds, or a
@@ -43,6 +45,7 @@ mod change;
 pub mod codec;
 mod collect;
 mod config;
+mod conflicts;
 mod descriptors;
 mod engine;
 mod file;
@@ -89,6 +92,7 @@ pub use config::{
     CacheError, Config, Culled, Limits, Listed, Marks, OpenError, Usage, VerifyProgress,
     VerifyReport,
 };
+pub use conflicts::{CONFLICTS_MAX, Conflict, ConflictKind, FoundConflict};
 pub use descriptors::Descriptors;
 pub use file::{CachedFile, Filled, Miss, NoSpace};
 pub use hold::InUse;

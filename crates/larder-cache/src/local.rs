@@ -197,7 +197,7 @@ impl CachedFile {
                 // too short.
                 Ok((len, _)) => state.set_size(len.min(state.size())),
                 // It died in the middle of that.
-                Err(_) if aside_dir::has(&*self.store.disk, no, state.serial()) => {
+                Err(_) if self.store.was_set_aside(no, state.serial()) => {
                     self.drop_content(state);
                 }
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {

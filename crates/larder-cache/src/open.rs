@@ -13,6 +13,7 @@ use larder_io::{BootId, Clock, Disk, DiskFile, FsKind, OpenMode, Stamp};
 
 use crate::codec::{Reader, Writer};
 use crate::config::{CacheError, Config, OpenError};
+use crate::conflicts::Conflicts;
 use crate::gauge::Gauge;
 use crate::index::{INDEX_FILE, Index, SUSPECT_FILE};
 use crate::kept_record;
@@ -67,6 +68,7 @@ pub(crate) fn open(
     let to_sweep = if matches!(start, Start::Clean | Start::First) { 0 } else { DATA_DIRS };
     // Where nothing outlives the process, its disk is its memory.
     let unwritten_bytes_max = if disk.outlives_process() { config.unwritten_bytes_max } else { 0 };
+    let conflicts = Mutex::new(Conflicts::recover(&index));
     let store = Arc::new(Store {
         disk,
         clock,
@@ -90,6 +92,7 @@ pub(crate) fn open(
         kept_bytes: Mutex::default(),
         new_names: Mutex::default(),
         durable_dirs: Mutex::default(),
+        conflicts,
         assigning: Mutex::default(),
         filling: Turns::default(),
         checkpoint: Mutex::default(),

@@ -29,6 +29,7 @@ pub(crate) mod tag {
     pub(crate) const CLASS: u8 = b'c';
     pub(crate) const KEPT: u8 = b'j';
     pub(crate) const MADE: u8 = b'o';
+    pub(crate) const CONFLICT: u8 = b'q';
 }
 
 /// Key of a record that belongs to a number: tag, number, rest.

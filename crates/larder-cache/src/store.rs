@@ -2,7 +2,7 @@
 //!
 //! Order of locks: `checkpoint`, then `filling`, then a file's locks that precede its state, then
 //! the state of one file, then any of the others; of those none is held while another is taken,
-//! except inside [`Index`] and [`Pool`].
+//! except inside [`Index`] and [`Pool`], and that of [`Index`] under `conflicts`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
@@ -12,10 +12,15 @@ use std::time::Duration;
 
 use larder_io::{Clock, Disk, DiskFile, Monotonic};
 
+use crate::aside_dir::{ASIDE_DIR, name_of, names};
+use crate::conflicts::{
+    CONFLICTS_MAX, Conflict, ConflictKind, Conflicts, FoundConflict, decode, key_of,
+};
 use crate::file::CachedFile;
 use crate::gauge::{Gauge, Reserved};
 use crate::index::Index;
 use crate::kept_record::{KeptOnDisk, WithBytes};
+use crate::log::Change;
 use crate::marks::Mark;
 use crate::memory::{Memory, is_in_memory};
 use crate::pool::{Pool, data_path};
@@ -128,6 +133,8 @@ pub(crate) struct Store {
     pub(crate) new_names: Mutex<BTreeSet<String>>,
     /// Data directories that a crash leaves where they are. They are never removed.
     pub(crate) durable_dirs: Mutex<BTreeSet<String>>,
+    /// Conflicts on record. The index is changed while this is held.
+    pub(crate) conflicts: Mutex<Conflicts>,
     /// Assignments of numbers to keys take turns.
     pub(crate) assigning: Mutex<()>,
     /// Held by fills of any file; a close has it exclusively.
@@ -315,5 +322,54 @@ impl Store {
 
     pub(crate) fn now_sec(&self) -> u64 {
         u64::try_from(self.clock.wall().sec).unwrap_or(0)
+    }
+}
+
+/// Conflicts on record.
+impl Store {
+    /// Changes the index, and puts conflicts on record in the same step.
+    pub(crate) fn put_with_conflicts(&self, mut changes: Vec<Change>, found: Vec<Conflict>) {
+        if found.is_empty() {
+            return self.index.put_all(changes);
+        }
+        let mut conflicts = lock(&self.conflicts);
+        changes.extend(conflicts.add(found, self.now_sec()));
+        self.index.put_all(changes);
+    }
+
+    /// See [`crate::Cache::conflicts`].
+    pub(crate) fn conflicts_above(&self, number: u64, count_max: usize) -> Vec<FoundConflict> {
+        let numbers = lock(&self.conflicts).above(number, count_max);
+        let read = |number| {
+            let (found_sec, conflict) = decode(&self.index.get(&key_of(number))?)?;
+            Some(FoundConflict { number, found_sec, conflict })
+        };
+        numbers.into_iter().filter_map(read).collect()
+    }
+
+    /// See [`crate::Cache::clear_conflicts`].
+    pub(crate) fn clear_conflicts(&self, number: Option<u64>) -> u64 {
+        let mut conflicts = lock(&self.conflicts);
+        let changes = conflicts.clear(number);
+        let count = changes.len() as u64;
+        self.index.put_all(changes);
+        count
+    }
+
+    /// Whether a local file was set aside, if so by a process that died before it dropped the
+    /// changes: that is on record now, if it was not.
+    pub(crate) fn was_set_aside(&self, no: FileNo, serial: u64) -> bool {
+        let start = name_of(no, serial, "");
+        let Some(name) = names(&*self.disk).into_iter().find(|name| name.starts_with(&start))
+        else {
+            return false;
+        };
+        let aside = format!("{ASIDE_DIR}/{name}");
+        let all = self.conflicts_above(0, CONFLICTS_MAX);
+        if all.iter().all(|found| found.conflict.aside != aside) {
+            let conflict = Conflict::aside(no, aside, "", ConflictKind::Refused, "");
+            self.put_with_conflicts(Vec::new(), vec![conflict]);
+        }
+        true
     }
 }

@@ -8,6 +8,7 @@ mod asked;
 mod boots;
 mod bypasses;
 mod calls;
+mod conflicts;
 mod corruption;
 mod crash;
 mod culling;
@@ -33,7 +34,7 @@ use std::sync::Arc;
 
 use larder_io::{Disk, DiskFile, SimClock, SimDisk};
 
-use crate::{Cache, CachedFile, Config, FileNo, Filled, OpenError};
+use crate::{Cache, CachedFile, Config, ConflictKind, FileNo, Filled, OpenError};
 
 /// Sizes in chunks read better.
 const CHUNK: u64 = crate::CHUNK_BYTES;

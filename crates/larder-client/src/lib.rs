@@ -46,4 +46,4 @@ pub use names::{last_path, parent_in_record};
 pub use open::Remaker;
 pub use options::{Keeps, LookupCache, Options, Start};
 pub use read::Fill;
-pub use write::{Conflict, Due, Unsaved, UnsentTotal};
+pub use write::{Due, Unsaved, UnsentTotal};

@@ -10,6 +10,7 @@ use larder_vfs::{
     Attr, Change, Cred, Deadline, Error, Handle, Kind, Result, SetAttr, SetTime, Time,
 };
 
+use crate::met::Met;
 use crate::object::{Altered, Maker, ObjectNo, as_before, has_rights, is_unanswered};
 use crate::shared::Shared;
 
@@ -198,6 +199,7 @@ impl Shared {
             let Some(altered) = state.journal().get_altered(no).cloned() else { return };
             tracing::error!(set = ?altered.set,
                 "somebody else has changed a file whose attributes were set here: they are given up");
+            state.journal_mut().meet(Met::Attributes { of: altered.handle.clone() });
             state.journal_mut().put_altered(no, None);
             state.waits_no_more(no);
             self.record(&mut state);

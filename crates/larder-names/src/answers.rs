@@ -172,12 +172,6 @@ impl Deferring for Names {
 
     fn deferred(&self) -> Vec<Deferred> {
         let state = self.shared.state();
-        let conflicts = state.journal().conflicts().chain(state.journal().taken().reported());
-        state
-            .all_due()
-            .map(|(no, _)| no)
-            .chain(conflicts)
-            .filter_map(|no| self.shared.tell(&state, no))
-            .collect()
+        state.all_due().filter_map(|(no, _)| self.shared.tell(&state, no)).collect()
     }
 }

@@ -26,6 +26,7 @@ use larder_vfs::{Handle, Validator};
 
 use crate::doubt::{Doubt, Doubts};
 use crate::linked::{Linked, Links};
+use crate::met::Met;
 use crate::object::{
     Altered, Body, Dentry, Dir, Given, Named, Object, ObjectNo, Stage, Taken, Waiting,
 };
@@ -66,6 +67,7 @@ pub(crate) struct Journal {
     doubts: Doubts,
     changes: Vec<Change>,
     left: Vec<Dentry>,
+    met: Vec<Met>,
 }
 
 impl Journal {
@@ -165,7 +167,7 @@ impl Journal {
     /// waits.
     pub(crate) fn put_taken(&mut self, no: ObjectNo, taken: Option<Taken>) {
         self.changes.push((no.0, taken.as_ref().map(Taken::encode)));
-        if let Some(before) = self.taken.get(no).filter(|before| before.waits()) {
+        if let Some(before) = self.taken.get(no) {
             self.left.push(before.origin.clone());
             self.left.extend(before.dentry.clone());
         }
@@ -493,20 +495,13 @@ impl Journal {
         if from == to {
             return;
         }
-        self.forget_reported(from);
         self.removed(to);
         let Some(no) = self.by_dentry.get(from).copied() else { return };
-        self.change_object(no, |object| {
-            object.dentry = to.clone();
-            if let Stage::Named(named) = &mut object.stage {
-                named.wanted = None;
-            }
-        });
+        self.change_object(no, |object| object.dentry = to.clone());
     }
 
     /// The server has removed a name, and the object if it was its only name.
     pub(crate) fn removed(&mut self, dentry: &Dentry) {
-        self.forget_reported(dentry);
         let Some(no) = self.by_dentry.remove(dentry) else { return };
         let is_gone = self.named(no).is_some_and(|named| !named.is_linked)
             && self.links.count_of(&Dir::Made(no)) == 0;
@@ -542,31 +537,13 @@ impl Journal {
         });
     }
 
-    /// A user who changes a name here has noticed that it is not the wanted one.
-    pub(crate) fn acknowledge(&mut self, dentry: &Dentry) {
-        self.forget_reported(dentry);
-        let Some(no) = self.by_dentry.get(dentry).copied() else { return };
-        if self.named(no).is_some_and(|named| named.wanted.is_some()) {
-            self.change_object(no, |object| {
-                if let Stage::Named(named) = &mut object.stage {
-                    named.wanted = None;
-                }
-            });
-        }
+    /// Another client's change was met, by the changes that are written next.
+    pub(crate) fn meet(&mut self, met: Met) {
+        self.met.push(met);
     }
 
-    /// The conflict of a name is no longer reported.
-    fn forget_reported(&mut self, dentry: &Dentry) {
-        if let Some(no) = self.taken.reported_at(dentry) {
-            self.put_taken(no, None);
-        }
-    }
-
-    /// Objects that have another name than the wanted one, since another client had made that.
-    pub(crate) fn conflicts(&self) -> impl Iterator<Item = ObjectNo> {
-        self.objects().filter_map(|(no, object)| match &object.stage {
-            Stage::Named(Named { wanted: Some(_), .. }) => Some(no),
-            _ => None,
-        })
+    /// What was met since the last call.
+    pub(crate) fn take_met(&mut self) -> Vec<Met> {
+        std::mem::take(&mut self.met)
     }
 }

@@ -27,6 +27,7 @@
 //! - [`state`], [`shared`]: both together; translates handles and attributes between client and
 //!   server.
 //! - [`recording`]: from the journal to the cache's disk.
+//! - [`met`]: what met another client's change, as it goes on record there.
 //! - [`lookup`], [`listing`]: lookups and listings.
 //! - [`deferred`]: changes of names that are answered here.
 //! - [`passed`]: changes of names that are made at the server at once.
@@ -63,6 +64,7 @@ mod linking;
 mod listing;
 mod lookup;
 mod making;
+mod met;
 mod names;
 mod object;
 mod overlay;

@@ -10,11 +10,13 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
 
+use larder_cache::ConflictKind;
 use larder_vfs::{Change, Deadline, Error, Found, Handle, Result};
 use tokio::task::JoinSet;
 
 use crate::doubt::Sizes;
 use crate::linked::Linked;
+use crate::met::Met;
 use crate::object::{Dentry, Dir, ObjectNo, Taken, is_unanswered};
 use crate::replay::{CONFLICTS_MAX, DIRECTORIES_MAX, is_silence};
 use crate::retake::is_removed_file;
@@ -249,9 +251,13 @@ impl Shared {
                 "somebody else made a name that was made here: both are kept");
         }
         let origin = Dentry { dir: dir.clone(), name: given };
+        if is_conflict {
+            let (kind, at, wanted) = (ConflictKind::Linked, origin.clone(), wanted.to_owned());
+            state.journal_mut().meet(Met::Name { kind, at, wanted });
+        }
         let taken = Taken {
-            origin: origin.clone(),
-            dentry: if is_conflict { Some(origin) } else { place },
+            origin,
+            dentry: place,
             handle,
             fileid: linked.fileid,
             kind: linked.kind,
@@ -260,15 +266,14 @@ impl Shared {
             taker: linked.linker.clone(),
             is_attempted: false,
             asked: None,
-            wanted: is_conflict.then(|| wanted.to_owned()),
         };
-        let moved = (is_own || is_conflict).then(|| state.journal_mut().take(taken));
-        if let Some(moved) = moved.filter(|_| is_own) {
+        let moved = is_own.then(|| state.journal_mut().take(taken));
+        if let Some(moved) = moved {
             state.set_due(moved, self.clock.instant(), None);
         }
         self.record(state);
         self.replayed.notify_waiters();
-        moved.filter(|_| is_own)
+        moved
     }
 
     /// Records why a name was not made; returns the error for its waiting callers.

@@ -131,8 +131,6 @@ pub(crate) struct Named {
     pub(crate) shown: Shown,
     /// It may have several names.
     pub(crate) is_linked: bool,
-    /// The name that it was to have, if another client had made that.
-    pub(crate) wanted: Option<OsString>,
 }
 
 /// A version of the server, and the times that applications see instead: to them, nothing changed
@@ -166,9 +164,6 @@ pub(crate) struct Taken {
     pub(crate) is_attempted: bool,
     /// The server was asked to rename it to this, and did not answer: it has one name or the other.
     pub(crate) asked: Option<Dentry>,
-    /// Another client had changed the object: the change no longer waits, and is only reported. The
-    /// name that the object was to have; or its own, if it was to be removed.
-    pub(crate) wanted: Option<OsString>,
 }
 
 impl Taken {
@@ -186,18 +181,12 @@ impl Taken {
             taker: Maker::of(cred),
             is_attempted: false,
             asked: None,
-            wanted: None,
         }
     }
 
     /// Whether nobody here has seen the object.
     pub(crate) fn is_unseen(&self) -> bool {
         self.handle.as_bytes().is_empty()
-    }
-
-    /// Whether the server is still to be asked.
-    pub(crate) fn waits(&self) -> bool {
-        self.wanted.is_none()
     }
 }
 

@@ -108,7 +108,6 @@ impl State {
             _ => attr.validator(),
         };
         let links = self.journal().links().count_of(&self.journal().identity(handle));
-        self.journal_mut().acknowledge(&origin);
         let no = self.journal_mut().take(Taken {
             origin,
             dentry: to,
@@ -120,7 +119,6 @@ impl State {
             taker: Maker::of(cred),
             is_attempted: false,
             asked: None,
-            wanted: None,
         });
         self.forget_altered(handle);
         no

@@ -88,7 +88,9 @@ impl Object {
         out.into_bytes()
     }
 
-    pub(crate) fn decode(bytes: &[u8]) -> Option<Object> {
+    /// The object; and of a record of an earlier version the name that it was to have, if another
+    /// client had made that.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<(Object, Option<OsString>)> {
         let mut input = Reader::new(bytes);
         let format = input.u8()?;
         if ![OBJECT_FORMAT, OBJECT_FORMAT_UNGIVEN].contains(&format) {
@@ -99,12 +101,12 @@ impl Object {
             true => Some(Given { mtime: time(&mut input)?, over_ns: input.i64()? }),
             false => None,
         };
-        let stage = match input.u8()? {
-            0 => Stage::Waiting(waiting(&mut input)?),
-            1 => Stage::Named(named(&mut input)?),
+        let (stage, wanted) = match input.u8()? {
+            0 => (Stage::Waiting(waiting(&mut input)?), None),
+            1 => (Stage::Named(named(&mut input)?), input.option(text)?),
             _ => return None,
         };
-        input.end(Object { dentry, stage, given })
+        input.end((Object { dentry, stage, given }, wanted))
     }
 }
 
@@ -121,7 +123,7 @@ impl Taken {
         put_version(&mut out, &self.version);
         put_maker(&mut out, &self.taker);
         out.flag(self.is_attempted);
-        out.option(self.wanted.as_deref(), put_text);
+        out.flag(false);
         if let Some(asked) = &self.asked {
             put_dentry(&mut out, asked);
         }
@@ -133,7 +135,9 @@ impl Taken {
         matches!(bytes.first(), Some(&(TAKEN_FORMAT | TAKEN_FORMAT_ASKED)))
     }
 
-    pub(crate) fn decode(bytes: &[u8]) -> Option<Taken> {
+    /// The name that was taken; and of a record of an earlier version that only tells of a conflict
+    /// the name that the object was to have, or its own, if it was to be removed.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<(Taken, Option<OsString>)> {
         let mut input = Reader::new(bytes);
         let was_asked = match input.u8()? {
             TAKEN_FORMAT => false,
@@ -148,7 +152,7 @@ impl Taken {
         let is_last = input.flag()?;
         let (version, taker) = (version(&mut input)?, maker(&mut input)?);
         let is_attempted = input.flag()?;
-        let wanted = if input.flag()? { Some(text(&mut input)?) } else { None };
+        let wanted = input.option(text)?;
         let asked = if was_asked { Some(dentry(&mut input)?) } else { None };
         let taken = Taken {
             origin,
@@ -161,9 +165,8 @@ impl Taken {
             taker,
             is_attempted,
             asked,
-            wanted,
         };
-        input.end(taken)
+        input.end((taken, wanted))
     }
 }
 
@@ -349,7 +352,7 @@ fn put_named(out: &mut Writer, named: &Named) {
     put_time(out, mtime);
     put_time(out, ctime);
     out.flag(named.is_linked);
-    out.option(named.wanted.as_deref(), put_text);
+    out.flag(false);
 }
 
 fn named(input: &mut Reader<'_>) -> Option<Named> {
@@ -357,8 +360,7 @@ fn named(input: &mut Reader<'_>) -> Option<Named> {
     let server = version(input)?;
     let shown = Shown { server, mtime: time(input)?, ctime: time(input)? };
     let is_linked = input.flag()?;
-    let wanted = if input.flag()? { Some(text(input)?) } else { None };
-    Some(Named { handle, fileid, shown, is_linked, wanted })
+    Some(Named { handle, fileid, shown, is_linked })
 }
 
 fn put_text(out: &mut Writer, text: &OsStr) {
@@ -439,7 +441,6 @@ mod tests {
             fileid: 77,
             shown: Shown { server, mtime: time(3), ctime: time(4) },
             is_linked: false,
-            wanted: Some("y".into()),
         };
         let given = Some(Given { mtime: time(5), over_ns: 6 });
         all.push(Object { dentry, stage: Stage::Named(named), given });
@@ -468,12 +469,11 @@ mod tests {
             taker: waiting.maker,
             is_attempted: false,
             asked: None,
-            wanted: None,
         };
-        let told = Taken { wanted: Some("b".into()), is_attempted: true, ..moved.clone() };
+        let tried = Taken { is_attempted: true, ..moved.clone() };
         let kinds = KINDS.map(|kind| Taken { kind, dentry: None, is_last: false, ..moved.clone() });
         let asked = Taken { asked: Some(dentry("c")), ..moved.clone() };
-        [moved, told, asked].into_iter().chain(kinds).collect()
+        [moved, tried, asked].into_iter().chain(kinds).collect()
     }
 
     fn altered() -> Vec<Altered> {
@@ -523,16 +523,32 @@ mod tests {
         let head = JournalState { id: [7; 16], next: u64::MAX };
         assert_eq!(JournalState::decode(&head.encode()), Some(head));
         for object in others().into_iter().chain([file()]) {
-            assert_eq!(Object::decode(&object.encode()), Some(object));
+            assert_eq!(Object::decode(&object.encode()), Some((object, None)));
         }
         for taken in taken() {
             assert!(Taken::is_one(&taken.encode()));
-            assert_eq!(Taken::decode(&taken.encode()), Some(taken));
+            assert_eq!(Taken::decode(&taken.encode()), Some((taken, None)));
         }
         for altered in altered() {
             assert!(Altered::is_one(&altered.encode()));
             assert_eq!(Altered::decode(&altered.encode()), Some(altered));
         }
+    }
+
+    /// What earlier versions told of a conflict.
+    #[test]
+    fn the_name_that_an_object_was_to_have_is_read_from_former_records() {
+        let told = [&[1][..], &1u32.to_le_bytes(), b"y"].concat();
+        let object = others().pop().expect("it is named");
+        let mut record = object.encode();
+        assert_eq!(record.pop(), Some(0));
+        record.extend_from_slice(&told);
+        assert_eq!(Object::decode(&record), Some((object, Some("y".into()))));
+        let moved = taken().remove(0);
+        let mut record = moved.encode();
+        assert_eq!(record.pop(), Some(0));
+        record.extend_from_slice(&told);
+        assert_eq!(Taken::decode(&record), Some((moved, Some("y".into()))));
     }
 
     fn no_panic<T: PartialEq + std::fmt::Debug>(
@@ -562,8 +578,9 @@ mod tests {
     #[test]
     fn hostile_bytes_do_not_panic() {
         let objects = others().into_iter().chain([file()]).map(|object| object.encode());
-        no_panic(objects, Object::decode, Object::encode);
-        no_panic(taken().iter().map(Taken::encode), Taken::decode, Taken::encode);
+        no_panic(objects, |bytes| Some(Object::decode(bytes)?.0), Object::encode);
+        let names = taken().into_iter().map(|taken| taken.encode());
+        no_panic(names, |bytes| Some(Taken::decode(bytes)?.0), Taken::encode);
         no_panic(altered().iter().map(Altered::encode), Altered::decode, Altered::encode);
         assert_eq!(JournalState::decode(b"\x02"), None);
     }

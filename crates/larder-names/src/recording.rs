@@ -25,8 +25,10 @@ impl Shared {
     /// them.
     pub(crate) fn record(&self, state: &mut State) {
         let changes = state.journal_mut().take_changes();
-        if !changes.is_empty() {
-            state.set_recorded(self.cache.put_names(changes));
+        let met = state.journal_mut().take_met().into_iter();
+        let met: Vec<_> = met.map(|one| one.conflict(state.journal(), &self.cache)).collect();
+        if !changes.is_empty() || !met.is_empty() {
+            state.set_recorded(self.cache.put_names(changes, met));
         }
         state.note_left(|mark| self.cache.has_kept_names(mark));
     }

@@ -10,12 +10,14 @@ use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
+use larder_cache::ConflictKind;
 use larder_vfs::{
     Attr, Change, Cred, Deadline, Error, Found, Handle, Kind, Made, New, Result, SetAttr, SetTime,
     Time,
 };
 
-use crate::object::{Body, Dentry, Dir, Named, ObjectNo, Shown, Taken, Waiting, is_unanswered};
+use crate::met::Met;
+use crate::object::{Body, Dentry, Dir, Named, ObjectNo, Shown, Waiting, is_unanswered};
 use crate::server_dir::ServerDir;
 use crate::shared::{Shared, Target};
 
@@ -108,7 +110,7 @@ impl Shared {
         let state = self.state();
         let journal = state.journal();
         journal.waiting(no).is_some()
-            || journal.taken().get(no).is_some_and(Taken::waits)
+            || journal.taken().get(no).is_some()
             || journal.links().get(no).is_some()
             || journal.get_altered(no).is_some_and(|altered| !altered.is_done)
     }
@@ -368,10 +370,12 @@ impl Shared {
             tracing::error!(name = ?wanted, kept = ?given,
                 "somebody else made a name that was made here: both are kept");
         }
-        let wanted = is_conflict.then(|| wanted.to_owned()).filter(|_| seen_as.is_none());
         let own = Dentry { dir: dir.clone(), name: given.clone() };
-        let named =
-            Named { handle: handle.clone(), fileid: attr.fileid, shown, is_linked: false, wanted };
+        if is_conflict && seen_as.is_none() {
+            let (kind, at, wanted) = (ConflictKind::Made, own.clone(), wanted.to_owned());
+            state.journal_mut().meet(Met::Name { kind, at, wanted });
+        }
+        let named = Named { handle: handle.clone(), fileid: attr.fileid, shown, is_linked: false };
         let server = handle.clone();
         state.journal_mut().name(no, given, named);
         if is_leased {

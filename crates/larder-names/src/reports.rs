@@ -1,4 +1,4 @@
-//! Reports to users on waiting objects, and on changes that did not have the wanted result.
+//! Reports to users on what waits.
 
 use std::ffi::OsString;
 
@@ -9,7 +9,7 @@ use crate::shared::Shared;
 use crate::state::State;
 
 impl Shared {
-    /// The report on an object that waits, or has another name than the wanted one.
+    /// The report on an object that waits.
     pub(crate) fn tell(&self, state: &State, no: ObjectNo) -> Option<Deferred> {
         if let Some(altered) = state.journal().get_altered(no) {
             let made = state.journal().of_server(&altered.handle);
@@ -21,7 +21,6 @@ impl Shared {
                 due: state.due(no),
                 is_kept: self.cache.has_kept_names(state.recorded()),
                 failure: state.failure(no),
-                wanted: None,
             });
         }
         if let Some(linked) = state.journal().links().get(no) {
@@ -32,7 +31,6 @@ impl Shared {
                 due: state.due(no),
                 is_kept: self.cache.has_kept_names(state.recorded()),
                 failure: state.failure(no),
-                wanted: None,
             });
         }
         if let Some(taken) = state.journal().taken().get(no) {
@@ -48,14 +46,9 @@ impl Shared {
                 due: state.due(no),
                 is_kept: self.cache.has_kept_names(state.recorded()),
                 failure: state.failure(no),
-                wanted: taken.wanted.clone(),
             });
         }
-        let wanted = state.journal().named(no).map(|named| named.wanted.clone());
-        if wanted == Some(None) {
-            return None;
-        }
-        let dentry = &state.journal().get(no)?.dentry;
+        let (dentry, _) = state.journal().waiting(no)?;
         Some(Deferred {
             file: state.journal().handle(no),
             name: dentry.name.clone(),
@@ -63,7 +56,6 @@ impl Shared {
             due: state.due(no),
             is_kept: self.cache.has_kept_names(state.recorded()),
             failure: state.failure(no),
-            wanted: wanted.flatten(),
         })
     }
 }

@@ -10,16 +10,18 @@
 //! that is removed, with its earlier bytes. So the server is asked before; NFSv3 cannot do both in
 //! one step. If another client has changed it, its content stays as it is: an object that was to be
 //! removed stays, and an object that was to be moved to a name that another client has made gets
-//! `NAME.conflict-HOST-TIME`. The journal reports that until the name is changed here.
+//! `NAME.conflict-HOST-TIME`. Either is a conflict on record.
 
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use larder_cache::ConflictKind;
 use larder_vfs::{Change, Cred, Deadline, Error, Found, Handle, Kind, Removal, Result, Validator};
 use tokio::task::JoinSet;
 
+use crate::met::Met;
 use crate::object::{Body, Dentry, Dir, ObjectNo, Taken};
 use crate::replay::{CONFLICTS_MAX, DIRECTORIES_MAX};
 use crate::shared::Shared;
@@ -133,7 +135,7 @@ impl Shared {
 
     fn waiting_taken(&self, no: ObjectNo) -> Option<Taken> {
         let state = self.state();
-        state.journal().taken().get(no).filter(|taken| taken.waits()).cloned()
+        state.journal().taken().get(no).cloned()
     }
 
     async fn replay_moved(
@@ -323,14 +325,11 @@ impl Shared {
             tracing::error!(name = ?taken.origin.name, kept = ?given.name,
                 "somebody else has changed what was renamed here: both are kept");
         }
-        let told = wanted.map(|wanted| Taken {
-            origin: given.clone(),
-            dentry: Some(given.clone()),
-            wanted: Some(wanted),
-            is_attempted: false,
-            ..taken.clone()
-        });
-        state.journal_mut().put_taken(no, told);
+        if let Some(wanted) = wanted {
+            let (kind, at) = (ConflictKind::Renamed, given.clone());
+            state.journal_mut().meet(Met::Name { kind, at, wanted });
+        }
+        state.journal_mut().put_taken(no, None);
         state.waits_no_more(no);
         self.record(state);
     }
@@ -386,13 +385,10 @@ impl Shared {
         }
         {
             let mut state = self.state();
-            let told = is_told.then(|| Taken {
-                dentry: Some(taken.origin.clone()),
-                wanted: Some(taken.origin.name.clone()),
-                is_attempted: false,
-                ..taken.clone()
-            });
-            state.journal_mut().put_taken(no, told);
+            if is_told {
+                state.journal_mut().meet(Met::Stays { at: taken.origin.clone() });
+            }
+            state.journal_mut().put_taken(no, None);
             state.waits_no_more(no);
             self.record(&mut state);
         }

@@ -87,6 +87,8 @@ impl Shared {
             this: OnceLock::new(),
             leases_changed: Notify::new(),
         };
+        // What an earlier version left of conflicts.
+        shared.record(&mut shared.state());
         shared.drop_lost();
         shared.drop_doubts();
         shared

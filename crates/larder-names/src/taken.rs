@@ -16,8 +16,6 @@ pub(crate) struct TakenNames {
     dentries: HashMap<Dir, BTreeMap<OsString, ObjectNo>>,
     /// Waiting changes: by the server's handle of the object.
     handles: HashMap<Handle, BTreeSet<ObjectNo>>,
-    /// Changes that no longer wait and only report something.
-    reported: BTreeSet<ObjectNo>,
     /// Changes that the server was asked for and may have made.
     asked: BTreeSet<ObjectNo>,
 }
@@ -41,27 +39,20 @@ impl TakenNames {
     /// Stores a taken name under a number, replacing what had that number.
     pub(crate) fn put(&mut self, no: ObjectNo, taken: Option<Taken>) {
         if let Some(before) = self.all.remove(&no) {
-            if before.waits() {
-                drop_from(&mut self.origins, &before.origin);
-                if let Some(all) = self.handles.get_mut(&before.handle) {
-                    all.remove(&no);
-                    if all.is_empty() {
-                        self.handles.remove(&before.handle);
-                    }
+            drop_from(&mut self.origins, &before.origin);
+            if let Some(all) = self.handles.get_mut(&before.handle) {
+                all.remove(&no);
+                if all.is_empty() {
+                    self.handles.remove(&before.handle);
                 }
-                before.dentry.iter().for_each(|dentry| drop_from(&mut self.dentries, dentry));
             }
-            self.reported.remove(&no);
+            before.dentry.iter().for_each(|dentry| drop_from(&mut self.dentries, dentry));
             self.asked.remove(&no);
         }
         let Some(taken) = taken else { return };
-        if taken.waits() {
-            add(&mut self.origins, &taken.origin, no);
-            self.handles.entry(taken.handle.clone()).or_default().insert(no);
-            taken.dentry.iter().for_each(|dentry| add(&mut self.dentries, dentry, no));
-        } else {
-            self.reported.insert(no);
-        }
+        add(&mut self.origins, &taken.origin, no);
+        self.handles.entry(taken.handle.clone()).or_default().insert(no);
+        taken.dentry.iter().for_each(|dentry| add(&mut self.dentries, dentry, no));
         if taken.asked.is_some() {
             self.asked.insert(no);
         }
@@ -96,23 +87,13 @@ impl TakenNames {
 
     /// Waiting changes, in the order in which they were made.
     pub(crate) fn waiting(&self) -> impl Iterator<Item = (ObjectNo, &Taken)> {
-        self.all.iter().filter(|(_, taken)| taken.waits()).map(|(no, taken)| (*no, taken))
+        self.all.iter().map(|(no, taken)| (*no, taken))
     }
 
     /// A change that the server was asked for and may have made.
     pub(crate) fn first_asked(&self) -> Option<(ObjectNo, &Taken)> {
         let no = *self.asked.first()?;
         Some((no, &self.all[&no]))
-    }
-
-    /// Changes that only report something.
-    pub(crate) fn reported(&self) -> impl Iterator<Item = ObjectNo> {
-        self.reported.iter().copied()
-    }
-
-    /// The change that reports something about this name.
-    pub(crate) fn reported_at(&self, dentry: &Dentry) -> Option<ObjectNo> {
-        self.reported.iter().copied().find(|no| self.all[no].dentry.as_ref() == Some(dentry))
     }
 
     /// The change that took this name of the server away.

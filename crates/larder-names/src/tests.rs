@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::sync::Arc;
 
-use larder_cache::{Cache, Config};
+use larder_cache::{Cache, Config, ConflictKind};
 use larder_io::{BootId, Image, SimClock, SimDisk};
 use larder_vfs::{
     Cookie, Cred, Deferring, Found, Handle, Kind, MemRemote, New, Remote, Removal, Result, SetAttr,
@@ -114,6 +114,19 @@ impl Rig {
 
     async fn remove(&self, dir: &Handle, name: &str, what: Removal) -> Result<()> {
         self.remote().remove(&user(), dir, OsStr::new(name), what).await.map(drop)
+    }
+
+    /// The conflicts on record: each wanted name, and the name that the object has.
+    fn conflicts(&self) -> Vec<(ConflictKind, String, String)> {
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        let all = self.cache.conflicts(0, usize::MAX).into_iter().map(|found| found.conflict);
+        all.map(|one| (one.kind, text(one.wanted), text(one.name))).collect()
+    }
+
+    /// Nothing waits, and no other client's change was met.
+    fn is_quiet(&self, what: &str) {
+        let (waiting, met) = (self.deferring().deferred(), self.conflicts());
+        assert!(waiting.is_empty() && met.is_empty(), "{what}: {waiting:?} {met:?}");
     }
 
     async fn find(&self, dir: &Handle, name: &str) -> Option<Found> {

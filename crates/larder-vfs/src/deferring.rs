@@ -171,6 +171,4 @@ pub struct Deferred {
     pub name: OsString,
     /// The directory with that name.
     pub dir: Option<Handle>,
-    /// The name that it was to have, if another client had made that name.
-    pub wanted: Option<OsString>,
 }

@@ -4,6 +4,7 @@ pub(crate) mod bench;
 pub(crate) mod cache;
 pub(crate) mod class;
 mod class_rebuild;
+pub(crate) mod conflicts;
 pub(crate) mod disk;
 pub(crate) mod explain;
 pub(crate) mod export;

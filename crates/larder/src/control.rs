@@ -85,9 +85,14 @@ pub(crate) enum Request {
     /// Lists the files that the server does not have completely: an item
     /// ([`crate::report::Unsaved`]) per file.
     Unsaved,
-    /// Lists what is kept beside an object of another client: an item ([`crate::report::Conflict`])
-    /// for each.
+    /// Lists what was done here and could not be done so at the server: an item
+    /// ([`crate::report::Conflict`]) for each.
     Conflicts,
+    /// Forgets a conflict, or all: answers how many.
+    ClearConflicts {
+        /// Its number; all, if there is none.
+        number: Option<u64>,
+    },
     /// Adds a disk to the volume that a metadata server serves: answers a
     /// [`Enrolled`].
     EnrolDisk(Wanted),

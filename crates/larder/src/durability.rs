@@ -1,6 +1,6 @@
 //! An engine's answers and actions about the durability of files, when a command asks.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -10,6 +10,7 @@ use larder_client::{Durability, last_path};
 use larder_vfs::{Cred, Error, Ino};
 
 use crate::classes::shown;
+use crate::maintenance;
 use crate::report::{
     ArchiveKnown, ClassShown, Conflict, Durable, Explained, StoredAt, Unsaved, promised_levels,
 };
@@ -102,32 +103,19 @@ impl Engine {
         }
     }
 
-    /// Objects of which both versions are kept, ours and another client's.
-    pub(crate) fn conflicts(&self) -> Vec<Conflict> {
-        let of = |conflict: larder_client::Conflict| Conflict {
-            path: self.path_of(&conflict).to_string_lossy().into_owned(),
-            wanted: conflict.wanted.to_string_lossy().into_owned(),
-        };
-        self.client.conflicts().into_iter().map(of).collect()
-    }
-
-    /// The path of what is kept beside something else.
-    fn path_of(&self, conflict: &larder_client::Conflict) -> PathBuf {
-        let name = &conflict.name;
-        let dir = conflict.dir.and_then(|dir| last_path(&self.cache, FileNo(dir.0)));
-        let path = || Some(last_path(&self.cache, FileNo(conflict.ino.0))?.with_file_name(name));
-        let path = dir.map(|dir| dir.join(name)).or_else(path);
-        path.unwrap_or_else(|| name.into())
+    /// The conflicts on record above a number; at most `count_max`.
+    pub(crate) fn conflicts(&self, above: u64, count_max: usize) -> Vec<Conflict> {
+        let all = maintenance::conflicts(&self.cache, above, count_max).into_iter();
+        let dir = self.cache_dir.as_deref().unwrap_or(Path::new(""));
+        let at = |file: String| dir.join(file).to_string_lossy().into_owned();
+        all.map(|one| Conflict { set_aside: one.set_aside.map(at), ..one }).collect()
     }
 
     /// The files that the server does not have completely: where they are, and when it gets the
     /// rest; then those whose changes were set aside.
     pub(crate) fn unsaved(&self) -> Vec<Unsaved> {
         let path = |file: &larder_client::Unsaved| {
-            let path = match &file.conflict {
-                Some(conflict) => self.path_of(conflict),
-                None => last_path(&self.cache, FileNo(file.ino.0))?,
-            };
+            let path = last_path(&self.cache, FileNo(file.ino.0))?;
             Some(path.to_string_lossy().into_owned())
         };
         let of = |file: larder_client::Unsaved| Unsaved {
@@ -136,7 +124,6 @@ impl Engine {
             class: self.client.class(file.ino).map(|choice| choice.class.name.clone()).ok(),
             durable: file.durability.into(),
             problem: file.failure.map(|error| error.to_string()),
-            kept_beside: file.conflict.map(|one| one.wanted.to_string_lossy().into_owned()),
             set_aside: None,
         };
         let dir = self.cache_dir.as_deref().unwrap_or(Path::new(""));

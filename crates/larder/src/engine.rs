@@ -19,8 +19,8 @@ use crate::hoard::Hoarded;
 use crate::maintenance::{self, Warmed};
 use crate::remembered;
 use crate::report::{
-    CONFLICTS_TOLD_MAX, Conflict, Fill, Offline, Procedure, Reads, RpcTotal, ServerState, State,
-    Status, Synced,
+    CONFLICTS_TOLD_MAX, Fill, Offline, Procedure, Reads, RpcTotal, ServerState, State, Status,
+    Synced,
 };
 use crate::stack::Engine;
 use crate::version::VERSION;
@@ -33,7 +33,7 @@ const PROGRESS_EVERY: Duration = Duration::from_millis(250);
 impl Engine {
     /// The state of the engine. The fields of the front door are left to the caller.
     pub(crate) fn status(&self) -> Status {
-        let (client, conflicts) = (self.client.status(), self.conflicts());
+        let client = self.client.status();
         let rpc = self.server.rpc();
         let sum = |of: fn(&Procedure) -> u64| rpc.procedures.values().map(of).sum();
         Status {
@@ -64,8 +64,8 @@ impl Engine {
             },
             hoard: self.hoard.status(),
             dirty: client.unsent.into(),
-            conflicts_total: conflicts.len() as u64,
-            conflicts: conflicts.into_iter().take(CONFLICTS_TOLD_MAX).collect(),
+            conflicts_total: self.cache.count_conflicts().0,
+            conflicts: self.conflicts(0, CONFLICTS_TOLD_MAX),
             cache: self.cache_state(),
             memory_bytes: resident_bytes().unwrap_or(0),
             rpc: RpcTotal {
@@ -118,7 +118,7 @@ impl Engine {
                 Ok(Value::Null)
             }
             Request::Conflicts => {
-                for conflict in self.conflicts() {
+                for conflict in self.conflicts(0, usize::MAX) {
                     sink.item(serde_json::to_value(conflict)?)?;
                 }
                 Ok(Value::Null)
@@ -156,6 +156,7 @@ impl Engine {
             .switch
             .as_ref()
             .context("it does not work without its server: mount it with -o offline")?;
+        let before = self.cache.conflicts(0, usize::MAX).last().map_or(0, |last| last.number);
         remembered::keep_offline(&self.cache, offline);
         self.cache.checkpoint()?;
         switch.set(offline);
@@ -167,10 +168,8 @@ impl Engine {
             true => Synced { left: self.client.unsent(&|_| true).into(), ..Synced::default() },
             false => self.send_all(sink).await?,
         };
-        let all = self.conflicts();
-        let conflicts_total = all.len() as u64;
-        let told = all.into_iter().take(CONFLICTS_TOLD_MAX);
-        let conflicts = told.map(|Conflict { path, wanted }| (path, wanted)).collect();
+        let conflicts = self.conflicts(before, CONFLICTS_TOLD_MAX);
+        let conflicts_total = self.cache.conflicts(before, usize::MAX).len() as u64;
         Ok(Offline { is_away, synced, conflicts, conflicts_total })
     }
 

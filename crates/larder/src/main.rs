@@ -64,7 +64,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 use command::{
-    bench, cache, class, disk, explain, export, meta, mount, mount_helper, offline,
+    bench, cache, class, conflicts, disk, explain, export, meta, mount, mount_helper, offline,
     rebuild as rebuild_command, run as run_command, serve, stat, status, sync, umount, upgrade,
     volume as volume_command,
 };
@@ -96,6 +96,8 @@ enum Command {
     Offline(offline::OfflineArgs),
     /// Work on a mount with its server again, which gets what was changed
     Online(offline::OnlineArgs),
+    /// List what was done here and could not be done so at the server, and clear it
+    Conflicts(conflicts::Args),
     /// Show what each procedure of a mount or an export costs
     Stat(stat::Args),
     /// Inspect and trim a cache
@@ -150,6 +152,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Online(args) => offline::online(args)?,
         Command::Status(args) => status::run(args)?,
         Command::Sync(args) => sync::run(args)?,
+        Command::Conflicts(args) => conflicts::run(args)?,
         Command::Stat(args) => stat::run(args)?,
         Command::Class(args) => class::run(args)?,
         Command::Explain(args) => explain::run(args)?,

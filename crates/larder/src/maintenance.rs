@@ -1,15 +1,19 @@
 //! Inspects and trims a cache: the same work whether a daemon does it for its own cache, or a
 //! command for one that is not mounted.
 
+use std::ffi::OsStr;
 use std::fmt::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail, ensure};
-use larder_cache::{Cache, FileNo, Listed, VerifyProgress};
+use larder_cache::{Cache, FileNo, FoundConflict, Listed, VerifyProgress};
 use larder_client::last_path;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::control::{Progress, Request, Sink};
+use crate::report::Conflict;
 
 /// Files listed per query of the index.
 const LIST_BATCH: usize = 1000;
@@ -100,7 +104,48 @@ pub(crate) fn carry_out(cache: &Cache, request: &Request, sink: &mut dyn Sink) -
             let bytes = before.bytes.saturating_sub(after.bytes);
             Ok(serde_json::to_value(Freed { files, bytes })?)
         }
+        Request::Conflicts => {
+            for conflict in conflicts(cache, 0, usize::MAX) {
+                sink.item(serde_json::to_value(conflict)?)?;
+            }
+            Ok(Value::Null)
+        }
+        Request::ClearConflicts { number } => {
+            let cleared = cache.clear_conflicts(*number);
+            cache.checkpoint()?;
+            Ok(Value::from(cleared))
+        }
         other => bail!("this needs more than a cache: {other:?}"),
+    }
+}
+
+/// The conflicts on record above a number; at most `count_max`. Files that were set aside are told
+/// by their paths in the cache directory.
+pub(crate) fn conflicts(cache: &Cache, above: u64, count_max: usize) -> Vec<Conflict> {
+    let shown = |found: FoundConflict| {
+        let path = path_of(cache, &found.conflict);
+        let larder_cache::Conflict { kind, wanted, aside, reason, .. } = found.conflict;
+        Conflict {
+            number: found.number,
+            found_sec: found.found_sec,
+            what: kind.into(),
+            path: path.to_string_lossy().into_owned(),
+            wanted: String::from_utf8_lossy(&wanted).into_owned(),
+            set_aside: Some(aside).filter(|aside| !aside.is_empty()),
+            reason: Some(reason).filter(|reason| !reason.is_empty()),
+        }
+    };
+    cache.conflicts(above, count_max).into_iter().map(shown).collect()
+}
+
+/// The path of the object of a conflict, as far as it is known.
+fn path_of(cache: &Cache, conflict: &larder_cache::Conflict) -> PathBuf {
+    let name = Path::new(OsStr::from_bytes(&conflict.name));
+    let of_file = || last_path(cache, conflict.file?);
+    match conflict.dir.map(|dir| last_path(cache, dir)) {
+        Some(dir) => dir.unwrap_or_default().join(name),
+        None if name.as_os_str().is_empty() => of_file().unwrap_or_default(),
+        None => name.to_owned(),
     }
 }
 

@@ -6,6 +6,7 @@
 mod archive;
 mod cache;
 mod class;
+mod conflict;
 pub(crate) mod disk;
 mod explained;
 mod export;
@@ -16,7 +17,6 @@ mod server;
 mod stat;
 
 use std::fmt::{self, Write};
-use std::path::Path;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -26,7 +26,8 @@ use larder_client::UnsentTotal;
 
 pub(crate) use archive::ArchiveStatus;
 pub(crate) use cache::CacheState;
-pub(crate) use class::{ClassShown, Durable, Unsaved, conflict};
+pub(crate) use class::{ClassShown, Durable, Unsaved};
+pub(crate) use conflict::Conflict;
 pub(crate) use explained::{ArchiveKnown, Explained, StoredAt, promised_levels};
 pub(crate) use export::{Behind, ExportStat, Served};
 pub(crate) use hoard::HoardedTree;
@@ -88,9 +89,9 @@ pub(crate) struct Status {
     pub(crate) hoard: Vec<HoardedTree>,
     /// Data that waits to be written back.
     pub(crate) dirty: Dirty,
-    /// What was changed here and by another client, where both are kept under names of their own;
-    /// until the name is changed here. A daemon tells [`CONFLICTS_TOLD_MAX`] at most in one answer;
-    /// [`crate::control::Request::Conflicts`] lists all.
+    /// What was done here and could not be done so at the server, until a user clears it. A daemon
+    /// tells [`CONFLICTS_TOLD_MAX`] at most in one answer; [`crate::control::Request::Conflicts`]
+    /// lists all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) conflicts: Vec<Conflict>,
     /// How many there are; of a daemon of an earlier version 0.
@@ -105,15 +106,6 @@ pub(crate) struct Status {
     pub(crate) memory_bytes: u64,
     /// All procedures together.
     pub(crate) rpc: RpcTotal,
-}
-
-/// An object that is kept beside the one of another client.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Conflict {
-    /// Its path in the mount.
-    pub(crate) path: String,
-    /// The name that it was to have; its own, if it was to be removed.
-    pub(crate) wanted: String,
 }
 
 /// How a daemon does.
@@ -228,9 +220,9 @@ pub(crate) struct Offline {
     pub(crate) is_away: bool,
     /// What it got, and what it lacks.
     pub(crate) synced: Synced,
-    /// Files that have another name than the wanted one, since another client had made that: the
-    /// path, and the wanted name. A daemon tells [`CONFLICTS_TOLD_MAX`] at most in one answer.
-    pub(crate) conflicts: Vec<(String, String)>,
+    /// The conflicts that were found by that. A daemon tells [`CONFLICTS_TOLD_MAX`] at most in one
+    /// answer.
+    pub(crate) conflicts: Vec<Conflict>,
     /// How many there are; of a daemon of an earlier version 0.
     #[serde(default)]
     pub(crate) conflicts_total: u64,
@@ -338,13 +330,12 @@ impl Status {
             writeln!(f, "  dirty    {} wait for the server", self.dirty)?;
         }
         let at = if self.listen.is_some() { "" } else { self.mountpoint.as_str() };
-        for Conflict { path, wanted } in self.conflicts.iter().take(CONFLICTS_MAX) {
-            let path = Path::new(at).join(path);
-            writeln!(f, "  conflict {}", conflict(&path.to_string_lossy(), wanted))?;
+        for conflict in self.conflicts.iter().take(CONFLICTS_MAX) {
+            writeln!(f, "  conflict {}", conflict.clone().at(at).numbered())?;
         }
         let more = self.count_conflicts().saturating_sub(CONFLICTS_MAX as u64);
         if more > 0 {
-            writeln!(f, "  conflict and {more} more: larder status --json lists all")?;
+            writeln!(f, "  conflict and {more} more: larder conflicts {at}")?;
         }
         for StaysLost { path, why } in &self.stay_lost {
             writeln!(f, "  lost     {path}: {why}")?;
@@ -478,8 +469,10 @@ mod tests {
     #[test]
     fn conflicts_are_listed_up_to_a_limit() {
         let one = |number| Conflict {
+            number,
             path: format!("dir/name.conflict-here-{number}"),
             wanted: "name".to_owned(),
+            ..Conflict::default()
         };
         let shown = |count| {
             let conflicts = (0..count).map(one).take(CONFLICTS_TOLD_MAX).collect();
@@ -490,8 +483,9 @@ mod tests {
         };
         let listed = |count| shown(count).matches("  conflict ").count();
         assert_eq!([0, 1, 10, 11].map(listed), [0, 1, 10, 11]);
-        let line = "  conflict /mnt/dir/name.conflict-here-0: kept beside name, which somebody else has made\n";
-        assert!(shown(1).contains(line), "{}", shown(1));
+        let line =
+            "/mnt/dir/name.conflict-here-0: kept beside name, which somebody else has made\n";
+        assert!(shown(1).contains(&format!("  conflict 0 (1970-01-01T00:00:00Z) {line}")));
         assert!(shown(12).contains("  conflict and 2 more: "), "{}", shown(12));
         assert!(shown(5010).contains("  conflict and 5000 more: "), "{}", shown(5010));
     }

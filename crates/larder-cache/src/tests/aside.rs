@@ -36,12 +36,18 @@ fn what_is_set_aside_is_a_file_with_all_that_was_held() {
     let cache = open_in(&disk, 1);
     let (file, expected) = edited(&cache);
     let numbers = format!("{:x}.{:x}", file.number().0, file.local_number());
-    let kept = file.set_aside("dir/name").unwrap();
+    let kept = file.set_aside("dir/name", ConflictKind::Written, "changed").unwrap();
     assert_eq!(kept, Some(format!("set-aside/{numbers}_dir_name")));
     assert_eq!(aside(&disk), [(kept.unwrap(), expected)]);
     assert_eq!((file.dirty(), file.version(), cache.unsent()), (vec![], None, vec![]));
     assert_eq!((cache.usage().set_aside, cache.usage().bytes, cache.usage().files), (1, 0, 0));
-    assert_eq!(file.set_aside("dir/name").unwrap(), None, "nothing is left to be set aside");
+    let again = file.set_aside("dir/name", ConflictKind::Written, "changed").unwrap();
+    assert_eq!(again, None, "nothing is left to be set aside");
+    let [found] = &cache.conflicts(0, 9)[..] else { panic!("it is one conflict") };
+    let conflict = &found.conflict;
+    assert_eq!((conflict.kind, conflict.file), (ConflictKind::Written, Some(file.number())));
+    assert_eq!((&conflict.name[..], &conflict.wanted[..]), (&b"dir/name"[..], &b"name"[..]));
+    assert_eq!((&conflict.aside, &conflict.reason[..]), (&aside(&disk)[0].0, "changed"));
 
     file.reset(b"v2", 3);
     fill(&file, b"v2", 1, 0..3);
@@ -58,7 +64,11 @@ fn what_was_held_is_set_aside_with_it_after_a_restart_too() {
     let (file, expected) = edited(&cache);
     cache.close().unwrap();
     let cache = open_in(&disk, 2);
-    cache.file(file.number()).set_aside("name").unwrap().expect("it was");
+    cache
+        .file(file.number())
+        .set_aside("name", ConflictKind::Written, "changed")
+        .unwrap()
+        .expect("it was");
     assert_eq!(aside(&disk)[0].1, expected);
 }
 
@@ -66,7 +76,7 @@ fn what_was_held_is_set_aside_with_it_after_a_restart_too() {
 fn a_cache_in_memory_keeps_nothing_for_later() {
     let cache = Cache::in_memory(Arc::new(SimClock::new()), crate::Limits::in_memory()).unwrap();
     let (file, _) = edited(&cache);
-    assert_eq!(file.set_aside("name").unwrap(), None);
+    assert_eq!(file.set_aside("name", ConflictKind::Written, "changed").unwrap(), None);
     assert_eq!((file.dirty(), cache.usage().set_aside), (vec![], 0));
 }
 
@@ -78,7 +88,7 @@ fn changes_are_unsent_or_set_aside_whatever_is_cut_short() {
     let (file, expected) = edited(&cache);
     cache.checkpoint().unwrap();
     let before = disk.logged();
-    file.set_aside("name").unwrap().expect("it was");
+    file.set_aside("name", ConflictKind::Written, "changed").unwrap().expect("it was");
     cache.close().unwrap();
     let (mut unsent, mut kept) = (0, 0);
     for point in disk.crash_points().filter(|point| point.logged() >= before) {
@@ -88,11 +98,15 @@ fn changes_are_unsent_or_set_aside_whatever_is_cut_short() {
         let file = cache.file(file.number());
         if let [(_, found)] = &aside(&image)[..] {
             assert_eq!((found, file.dirty()), (&expected, vec![]), "{at}");
+            let told = cache.conflicts(0, 9);
+            assert_eq!(told.len(), 1, "{at}");
+            assert_eq!(told[0].conflict.aside, aside(&image)[0].0, "{at}");
             kept += 1;
         } else {
             let mut edit = [0; 6];
             file.read_dirty(CHUNK - 3, &mut edit).unwrap();
             assert_eq!((&edit, aside(&image)), (b"edited", vec![]), "{at}");
+            assert_eq!(cache.count_conflicts(), (0, 0), "{at}");
             unsent += 1;
         }
         assert_eq!(cache.usage().dirty_dropped, 0, "{at}");
@@ -112,12 +126,12 @@ fn what_cannot_be_set_aside_stays_unsent() {
         let (file, expected) = edited(&cache);
         let fails_at = disk.operations() + nth;
         disk.inject(Fault::EioAt(fails_at));
-        let tried = file.set_aside("name");
+        let tried = file.set_aside("name", ConflictKind::Written, "changed");
         let is_past = disk.operations() < fails_at;
         disk.heal();
         if tried.is_err() {
             assert_eq!((cache.unsent(), aside(&disk)), (vec![file.number()], vec![]), "{nth}");
-            file.set_aside("name").unwrap().expect("it was");
+            file.set_aside("name", ConflictKind::Written, "changed").unwrap().expect("it was");
             refused += 1;
         }
         assert_eq!(aside(&disk)[0].1, expected, "{nth}");

@@ -81,7 +81,7 @@ fn a_short_change_is_kept_with_its_name_by_one_sync() {
     let kept = |key: &[u8], size: u64| {
         let file = cache.file(cache.assign(key));
         file.reset(b"v0", 0);
-        let mark = cache.put_names([(7, Some(b"a name".to_vec()))]);
+        let mark = cache.put_names([(7, Some(b"a name".to_vec()))], vec![]);
         file.write(0, &bytes(1, 0..size)).unwrap();
         disk.take();
         file.keep().unwrap();

@@ -231,7 +231,7 @@ fn what_was_kept_and_given_up_does_not_come_back() {
         file.keep().unwrap();
         match how {
             0 => file.discard_dirty(),
-            1 => drop(file.set_aside("name").unwrap()),
+            1 => drop(file.set_aside("name", ConflictKind::Written, "changed").unwrap()),
             _ => cache.drop_file(file.number()),
         }
         cache.checkpoint().unwrap();

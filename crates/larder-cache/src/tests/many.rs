@@ -285,7 +285,7 @@ impl Run {
     fn set_aside(&mut self, at: usize) {
         let member = &mut self.members[at];
         let before = self.cache.usage().set_aside;
-        let kept = member.file.set_aside("dir/name").unwrap();
+        let kept = member.file.set_aside("dir/name", ConflictKind::Written, "changed").unwrap();
         assert_eq!(kept.is_some(), !member.dirty.is_empty());
         assert_eq!(self.cache.usage().set_aside, before + u64::from(kept.is_some()));
         if let Some(path) = kept {

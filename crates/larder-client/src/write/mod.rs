@@ -35,6 +35,6 @@ pub(crate) use local_end::{LocalEnd, time_of};
 pub(crate) use queue::Queue;
 pub use schedule::Due;
 pub(crate) use schedule::{RETRY_AFTER, UNLIMITED};
-pub use sync::{Conflict, Unsaved, UnsentTotal};
+pub use sync::{Unsaved, UnsentTotal};
 pub(crate) use unsent::{Event, Unsent};
 pub(crate) use upload::set_aside;

@@ -1,11 +1,10 @@
 //! Sends unsent data on behalf of a caller that waits for it: of some files, or of all.
 
 use std::collections::HashSet;
-use std::ffi::OsString;
 use std::sync::Arc;
 use std::time::Duration;
 
-use larder_vfs::{Deferred, Deferring, Error, Handle, Ino, Result};
+use larder_vfs::{Deferred, Deferring, Error, Ino, Result};
 use tokio::task::JoinSet;
 
 use crate::class::Durability;
@@ -41,21 +40,6 @@ pub struct Unsaved {
     pub durability: Durability,
     /// The failure of the last attempt, if no caller was told of it yet.
     pub failure: Option<Error>,
-    /// If another client had made the name that it was to have.
-    pub conflict: Option<Conflict>,
-}
-
-/// An object of which two versions are kept, ours and another client's.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Conflict {
-    /// Which.
-    pub ino: Ino,
-    /// The name that it was to have; its own, if it was to be removed.
-    pub wanted: OsString,
-    /// The name that it has.
-    pub name: OsString,
-    /// The directory with that name, if it is known.
-    pub dir: Option<Ino>,
 }
 
 impl Client {
@@ -74,7 +58,6 @@ impl Client {
                 },
                 durability: self.core.durability(&node),
                 failure: node.state().unsent().failure(),
-                conflict: None,
             }
         };
         let files = self.core.with_unsent(&|_| true).into_iter().map(one);
@@ -82,27 +65,16 @@ impl Client {
         let mut known: HashSet<Ino> = unsaved.iter().map(|file| file.ino).collect();
         for (node, name) in self.core.names_to_tell(&|ino| !known.contains(&ino)) {
             // A file has an entry for each of its names.
-            if name.wanted.is_none() && !known.insert(node.ino) {
+            if !known.insert(node.ino) {
                 continue;
             }
-            let conflict = self.core.conflict(&node, &name);
             let file = one(node);
             let total = UnsentTotal { files: 1, ..UnsentTotal::default() };
             let failure = file.failure.or(name.failure);
-            unsaved.push(Unsaved { total, failure, conflict, ..file });
+            unsaved.push(Unsaved { total, failure, ..file });
         }
         unsaved.sort_by_key(|file| (file.durability.due, file.ino));
         unsaved
-    }
-
-    /// Objects that were changed here and by another client, and of which both versions are kept.
-    /// Sends no request.
-    pub fn conflicts(&self) -> Vec<Conflict> {
-        let all = self.core.names_to_tell(&|_| true).into_iter();
-        let mut all: Vec<_> =
-            all.filter_map(|(node, name)| self.core.conflict(&node, &name)).collect();
-        all.sort();
-        all
     }
 
     /// What the server lacks of the files that are `wanted`, including files that are open, or that
@@ -175,7 +147,7 @@ impl Client {
 }
 
 impl Core {
-    /// Files whose names the server does not have, or has otherwise.
+    /// Files whose names the server does not have.
     fn names_to_tell(&self, wanted: &dyn Fn(Ino) -> bool) -> Vec<(Arc<Node>, Deferred)> {
         let all = self.remote.deferring().map(Deferring::deferred).unwrap_or_default();
         let node = |name: Deferred| {
@@ -183,17 +155,6 @@ impl Core {
             Some((self.table.get(ino).filter(|_| wanted(ino))?, name))
         };
         all.into_iter().filter_map(node).collect()
-    }
-
-    /// The conflict that a name reports, if it does.
-    fn conflict(&self, node: &Node, name: &Deferred) -> Option<Conflict> {
-        let number = |dir: &Handle| Some(Ino(self.cache.number_of(dir.as_bytes())?.0));
-        Some(Conflict {
-            ino: node.ino,
-            wanted: name.wanted.clone()?,
-            name: name.name.clone(),
-            dir: name.dir.as_ref().and_then(number),
-        })
     }
 
     /// For how long the oldest byte of a file has been unsent.

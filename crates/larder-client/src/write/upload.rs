@@ -19,7 +19,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use larder_cache::{CachedFile, Keeping};
+use larder_cache::{CachedFile, ConflictKind, Keeping};
 use larder_vfs::{Change, Cred, Deadline, Error, Result, Time};
 
 use super::local_end::LocalEnd;
@@ -316,7 +316,11 @@ impl Core {
 /// nothing is to be sent any more. Waits for the disk.
 pub(crate) fn set_aside(file: &CachedFile, path: &Path, error: Error) -> bool {
     let path = path.to_string_lossy();
-    match file.set_aside(&path) {
+    let (kind, reason) = match error {
+        Error::Changed => (ConflictKind::Written, String::new()),
+        error => (ConflictKind::Refused, error.to_string()),
+    };
+    match file.set_aside(&path, kind, &reason) {
         Ok(Some(kept)) => {
             tracing::error!(%path, %error, kept, "unsent data was refused: it is kept in the cache directory");
         }

@@ -1,13 +1,16 @@
 //! The journal as the next process finds it: from the records on the disk.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ffi::OsString;
 
+use larder_cache::ConflictKind;
 use larder_vfs::Kind;
 
 use super::{Change, JOURNAL, Journal};
 use crate::doubt::{Doubt, Doubts};
 use crate::linked::{Linked, Links};
-use crate::object::{Altered, Dir, Object, ObjectNo, Stage, Taken};
+use crate::met::Met;
+use crate::object::{Altered, Dentry, Dir, Object, ObjectNo, Stage, Taken};
 use crate::record::JournalState;
 use crate::taken::TakenNames;
 
@@ -16,16 +19,17 @@ impl Journal {
     /// records were unusable: damaged, of a later format, or without the directory in which they
     /// are, or the file.
     pub(crate) fn recover(records: Vec<Change>, id: [u8; 16]) -> (Journal, usize) {
-        let mut head = None;
-        let (mut objects, mut taken, mut lost) = (BTreeMap::new(), BTreeMap::new(), 0);
+        let (mut head, mut lost, mut told) = (None, 0, Vec::new());
+        let (mut objects, mut taken, mut links) =
+            (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         let (mut altered, mut doubts) = (BTreeMap::new(), Doubts::default());
-        let mut links = BTreeMap::new();
         for (no, record) in records {
             let record = record.unwrap_or_default();
             match no {
                 JOURNAL => head = JournalState::decode(&record),
                 no if Taken::is_one(&record) => match Taken::decode(&record) {
-                    Some(one) => drop(taken.insert(ObjectNo(no), one)),
+                    Some((one, None)) => drop(taken.insert(ObjectNo(no), one)),
+                    Some((one, Some(wanted))) => told.push((ObjectNo(no), one.origin, wanted)),
                     None => lost += 1,
                 },
                 no if Altered::is_one(&record) => match Altered::decode(&record) {
@@ -41,7 +45,11 @@ impl Journal {
                     None => lost += 1,
                 },
                 no => match Object::decode(&record) {
-                    Some(object) => drop(objects.insert(ObjectNo(no), object)),
+                    Some((object, wanted)) => {
+                        let no = ObjectNo(no);
+                        told.extend(wanted.map(|name| (no, object.dentry.clone(), name)));
+                        objects.insert(no, object);
+                    }
                     None => lost += 1,
                 },
             }
@@ -72,13 +80,24 @@ impl Journal {
             doubts,
             changes: Vec::new(),
             left: Vec::new(),
+            met: Vec::new(),
         };
         lost += journal.take_in(objects);
-        for (no, one) in taken {
-            journal.taken.put(no, Some(one));
-        }
+        taken.into_iter().for_each(|(no, one)| journal.taken.put(no, Some(one)));
         lost += journal.take_in_links(links);
+        journal.take_in_told(told);
         (journal, lost)
+    }
+
+    /// Conflicts that an earlier version kept in the journal go on record with the others.
+    fn take_in_told(&mut self, told: Vec<(ObjectNo, Dentry, OsString)>) {
+        for (no, at, wanted) in told {
+            self.changes.push((no.0, self.objects.get(&no).map(Object::encode)));
+            self.met.push(match at.name == wanted {
+                true => Met::Stays { at },
+                false => Met::Name { kind: ConflictKind::Made, at, wanted },
+            });
+        }
     }
 
     /// Adds objects whose directories exist; returns how many do not fit. A directory may have a

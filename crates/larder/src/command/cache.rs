@@ -100,10 +100,10 @@ enum What {
 
 /// Which cache to use.
 #[derive(Debug, clap::Args)]
-struct Target {
+pub(super) struct Target {
     /// A mount, the address of an export, or a cache directory
     #[arg(value_name = "MNT|IP:PORT|DIR")]
-    path: PathBuf,
+    pub(super) path: PathBuf,
 }
 
 /// Carries out a cache command. `ls --unsent` exits with [`FOUND`] if it listed something.
@@ -145,7 +145,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 
 impl Target {
     /// Asks the daemon that has the cache, or opens the cache.
-    fn ask<T: DeserializeOwned>(&self, request: &Request, shown: &mut Shown) -> Result<T> {
+    pub(super) fn ask<T: DeserializeOwned>(
+        &self,
+        request: &Request,
+        shown: &mut dyn Sink,
+    ) -> Result<T> {
         let answer = match self.socket()? {
             Some(socket) => call(&socket, request, SILENCE_MAX, shown)?.0,
             None => {

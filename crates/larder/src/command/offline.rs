@@ -9,7 +9,7 @@ use super::cache::Shown;
 use super::sync::SILENCE_MAX;
 use super::{Target, print, print_json};
 use crate::control::{Request, call};
-use crate::report::{Conflict, Offline, conflict};
+use crate::report::{Conflict, Offline};
 use crate::runtime_dir::RuntimeDir;
 
 /// Arguments of `larder offline`.
@@ -29,7 +29,7 @@ pub(crate) struct OfflineArgs {
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "The server gets what was changed here meanwhile. Where somebody else has changed the same, both are kept, and \
-listed here and by larder status --unsaved. Exit code 0 tells that the server has everything.\n\n\
+listed here and by larder conflicts. Exit code 0 tells that the server has everything.\n\n\
 Example:\n  larder online /mnt/projects"
 )]
 pub(crate) struct OnlineArgs {
@@ -75,8 +75,8 @@ pub(crate) fn online(args: &OnlineArgs) -> Result<()> {
         ))?;
     } else {
         print(&format!("{shown}: the server has what was changed here ({})\n", synced.before))?;
-        for (path, wanted) in conflicts {
-            print(&format!("  {}\n", conflict(path, wanted)))?;
+        for conflict in conflicts {
+            print(&format!("  {}\n", conflict.clone().at(&shown).numbered()))?;
         }
     }
     if let Some(why) = &synced.refused {
@@ -96,9 +96,10 @@ fn ask(args: &Args, offline: bool) -> Result<(Offline, String)> {
     let (answer, _) = answer.with_context(|| shown.clone())?;
     let mut told: Offline = serde_json::from_value(answer)?;
     if told.conflicts_total > told.conflicts.len() as u64
+        && let Some(first) = told.conflicts.first().map(|first| first.number)
         && let Ok(all) = target.ask_each::<Conflict>(&Request::Conflicts)
     {
-        told.conflicts = all.into_iter().map(|one| (one.path, one.wanted)).collect();
+        told.conflicts = all.into_iter().filter(|one| one.number >= first).collect();
     }
     Ok((told, shown))
 }

@@ -1,8 +1,6 @@
 //! A daemon's reports of durability classes, and of data that is not at the server.
 
-use std::ffi::OsStr;
 use std::fmt;
-use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
@@ -50,9 +48,6 @@ pub(crate) struct Unsaved {
     pub(crate) durable: Durable,
     /// Why it could not be sent, if that was tried and not reported yet.
     pub(crate) problem: Option<String>,
-    /// The wanted name, if another client has made that.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) kept_beside: Option<String>,
     /// Where its changes are, if the server refused them after their writer got another answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) set_aside: Option<String>,
@@ -93,17 +88,9 @@ impl fmt::Display for Durable {
     }
 }
 
-/// The report on a path that was to have another name; or none if it has the wanted one.
-pub(crate) fn conflict(path: &str, wanted: &str) -> String {
-    match Path::new(path).file_name() == Some(OsStr::new(wanted)) {
-        true => format!("{path}: removed here, and changed by somebody else: it stays"),
-        false => format!("{path}: kept beside {wanted}, which somebody else has made"),
-    }
-}
-
 impl fmt::Display for Unsaved {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Unsaved { path, unsent, class, durable, problem, kept_beside, set_aside } = self;
+        let Unsaved { path, unsent, class, durable, problem, set_aside } = self;
         if let Some(file) = set_aside {
             return writeln!(
                 f,
@@ -113,9 +100,6 @@ impl fmt::Display for Unsaved {
         let path = path.as_deref().unwrap_or("a file whose place is not known");
         let most = if unsent.bytes_is_bound { "at most " } else { "" };
         let class = class.as_deref().unwrap_or("not known");
-        if let Some(name) = kept_beside {
-            return writeln!(f, "{}", conflict(path, name));
-        }
         let what = match unsent.bytes {
             0 => "its name is".to_owned(),
             bytes => format!("{most}{}", crate::options::Bytes(bytes)),
@@ -146,7 +130,6 @@ mod tests {
             class: Some("edited".into()),
             durable: durable.clone(),
             problem: Some("no space left on the server".into()),
-            kept_beside: None,
             set_aside: None,
         };
         assert_eq!(
@@ -156,13 +139,10 @@ mod tests {
         );
         let name = Unsaved { unsent: Dirty::default(), problem: None, ..unsaved.clone() };
         assert!(name.to_string().starts_with("a/b: its name is unsent, class edited, memory"));
-        let kept = Unsaved { kept_beside: Some("c".into()), ..name };
-        assert_eq!(kept.to_string(), "a/b: kept beside c, which somebody else has made\n");
         let aside = Unsaved { set_aside: Some("/c/set-aside/1.2_a".into()), ..Unsaved::default() };
         let told =
             "/c/set-aside/1.2_a: the server refused this: copy what you need and remove it\n";
         assert_eq!(aside.to_string(), told);
-        assert!(conflict("a/b", "b").contains("it stays"));
         for (due, told) in [
             (None, "memory, promised durable"),
             (Some("now"), "being sent"),

@@ -29,7 +29,7 @@ const GAUGES: [Gauge; 8] = [
     }),
     (
         "conflicts",
-        "Names changed here and by another client, where both are kept until one is changed here.",
+        "What was done here and could not be done so at the server, until a user clears it.",
         |status| status.is_up().then_some(status.count_conflicts()),
     ),
     ("cache_bytes", "Bytes of file data in the cache on disk.", |status| {

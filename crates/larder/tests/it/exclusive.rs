@@ -468,34 +468,6 @@ fn what_a_dead_mount_left_is_there_and_goes_to_the_server() {
     }
 }
 
-/// A volume does not let it come to that.
-#[test]
-fn a_name_of_another_client_is_kept_beside_ours_and_listed() {
-    let server = Server::start(Kind::Larder);
-    let there = Elsewhere::of(Kind::Larder, &server);
-    let mount = Mount::new(&server, OPTIONS);
-    fs::create_dir(mount.path("first")).unwrap();
-    fs::write(mount.path("name"), "ours").unwrap();
-    fs::write(there.path("name"), "theirs").unwrap();
-    sync(&mount);
-    let (code, told) = said(&mount, &["status", "--unsaved"]);
-    assert!(code == Some(0) && told.lines().count() == 1, "{told}");
-    let (path, _) = told.split_once(": kept beside name, which somebody else has made").unwrap();
-    assert!(path.contains("/name.conflict-"), "{path}");
-    // Where people look first, too.
-    let status = said(&mount, &["status", mount.path("").to_str().unwrap()]).1;
-    assert!(status.contains(&format!("  conflict {}", told.trim())), "{status}");
-    let listed = &mount.status()["conflicts"];
-    let at = path.rsplit_once('/').unwrap().1;
-    assert_eq!(*listed, serde_json::json!([{ "path": at, "wanted": "name" }]));
-    assert_eq!(fs::read(path).unwrap(), b"ours");
-    assert_eq!(fs::read(mount.path("name")).unwrap(), b"theirs");
-    fs::rename(path, mount.path("mine")).unwrap();
-    sync(&mount);
-    assert_eq!(said(&mount, &["status", "--unsaved"]), (Some(0), String::new()));
-    assert!(mount.status()["conflicts"].is_null());
-}
-
 /// For classes that promise more, names are at the server when they are acknowledged.
 #[test]
 fn names_of_stronger_classes_are_written_through() {

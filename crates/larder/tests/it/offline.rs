@@ -240,7 +240,12 @@ fn what_two_mounts_did_without_the_server_is_kept_twice_where_it_meets() {
     assert!(told.contains("made.conflict-") && told.contains("kept beside made"), "{told}");
     let conflicts = two.status()["conflicts"].as_array().unwrap().clone();
     assert!(conflicts.iter().any(|one| one["wanted"] == "made"), "{conflicts:?}");
+    let what = |what: &str| conflicts.iter().filter(|one| one["what"] == what).count();
+    assert_eq!((what("made"), what("removed"), what("written")), (1, 1, 1), "{conflicts:?}");
     // The bytes of the other machine.
+    let written = conflicts.iter().find(|one| one["what"] == "written").unwrap();
+    assert_eq!(written["path"], "both");
+    assert_eq!(fs::read(written["set_aside"].as_str().unwrap()).unwrap(), b"two");
     assert_eq!(two.status()["cache"]["set_aside"], 1);
     for mount in &mounts {
         eventually("both see the same", || seen(&mount.path("")) == seen(&server.path("")));
