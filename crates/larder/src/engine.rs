@@ -145,8 +145,7 @@ impl Engine {
         let is_tree = kind == Kind::Directory || hoarded.is_some();
         self.cache.pin(no, pinned && !is_tree);
         let record = hoarded.map(Hoarded::encode).unwrap_or_default();
-        self.cache.pin_tree(no, (pinned && is_tree).then_some(&record));
-        self.hoard.trees_changed();
+        self.hoard.pin_tree(no, (pinned && is_tree).then_some(&record));
         Ok(())
     }
 

@@ -6,6 +6,11 @@
 //! missing while no application waits for the server. A file counts as whole when a checkpoint has
 //! made its bytes durable: until then a short one may be in memory, and be lost with the worker.
 //! Rounds follow each other at intervals.
+//!
+//! Between rounds, the local bytes of a tree are compared with their checksums when that is due,
+//! slowly: what is wrong is forgotten, and the next round fetches it anew.
+
+mod checks;
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,6 +26,7 @@ use tokio::task::AbortHandle;
 
 use crate::children::each_child;
 use crate::report::HoardedTree;
+use checks::Checks;
 
 /// Time between two rounds.
 const EVERY: Duration = Duration::from_secs(600);
@@ -40,6 +46,9 @@ pub(crate) struct Hoarded {
     pub(crate) uid: u32,
     pub(crate) gid: u32,
     pub(crate) groups: Vec<u32>,
+    /// When all of it was last found as its checksums say, in seconds since 1970.
+    #[serde(default)]
+    pub(crate) verified_sec: Option<u64>,
 }
 
 impl Hoarded {
@@ -68,6 +77,24 @@ struct Rounds {
     /// Another round is due at once.
     is_due: Notify,
     last: Mutex<BTreeMap<FileNo, Looked>>,
+    checks: Checks,
+}
+
+/// How often a hoard is looked after; with 0 never.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Intervals {
+    /// Time between two rounds; `None`: ten minutes.
+    pub(crate) rounds: Option<Duration>,
+    /// Time between two comparisons of a tree with its checksums; `None`: a week.
+    pub(crate) checks: Option<Duration>,
+}
+
+impl Intervals {
+    /// From seconds.
+    pub(crate) fn of_seconds(rounds: Option<u64>, checks: Option<u64>) -> Intervals {
+        let [rounds, checks] = [rounds, checks].map(|time| time.map(Duration::from_secs));
+        Intervals { rounds, checks }
+    }
 }
 
 /// What the last round found of a tree.
@@ -110,17 +137,17 @@ struct Tree {
 }
 
 impl Hoard {
-    /// Begins rounds, one now and then one `every` so often (`None`: every ten minutes); with 0
-    /// there are none. Must be called within the runtime.
+    /// Begins rounds, the first one now. Must be called within the runtime.
     pub(crate) fn begin(
         client: Client,
         cache: Cache,
         clock: Arc<dyn Clock>,
-        every: Option<Duration>,
+        intervals: Intervals,
     ) -> Hoard {
-        let every = Some(every.unwrap_or(EVERY)).filter(|every| !every.is_zero());
+        let every = Some(intervals.rounds.unwrap_or(EVERY)).filter(|every| !every.is_zero());
+        let checks = Checks::new(intervals.checks);
         let (is_due, last) = (Notify::new(), Mutex::default());
-        let rounds = Arc::new(Rounds { client, cache, clock, is_due, last });
+        let rounds = Arc::new(Rounds { client, cache, clock, is_due, last, checks });
         let task = every.map(|every| {
             let rounds = rounds.clone();
             tokio::spawn(async move { rounds.run(every).await }).abort_handle()
@@ -133,8 +160,9 @@ impl Hoard {
         self.task.is_some()
     }
 
-    /// The trees are other ones now: another round is due.
-    pub(crate) fn trees_changed(&self) {
+    /// Pins a tree with this record, or no longer: another round is due.
+    pub(crate) fn pin_tree(&self, top: FileNo, record: Option<&[u8]>) {
+        self.rounds.checks.alone(|| self.rounds.cache.pin_tree(top, record));
         self.rounds.is_due.notify_one();
     }
 
@@ -162,6 +190,7 @@ impl Rounds {
             let path = last_path(&self.cache, top);
             let looked = looked.get(&top);
             let Looked { files, whole, left_out, failed, .. } = looked.copied().unwrap_or_default();
+            let verified = hoarded.verified_sec.map(|then| self.wall_sec().saturating_sub(then));
             HoardedTree {
                 path: path.map(|path| path.display().to_string()),
                 priority: hoarded.priority,
@@ -173,6 +202,8 @@ impl Rounds {
                 left_out_bytes: left_out.bytes,
                 failed,
                 age_s: looked.map(|looked| self.clock.now().since(looked.at).as_secs()),
+                verified_age_s: verified,
+                wrong_chunks: self.checks.wrong(top),
             }
         };
         self.trees().into_iter().map(shown).collect()
@@ -193,18 +224,30 @@ impl Rounds {
 
     async fn run(&self, every: Duration) {
         loop {
-            let pause = if self.look_after().await { every } else { TRY_AGAIN_AFTER.min(every) };
-            // Either is a reason for the next round.
-            let _ = self.clock.timeout(pause, self.is_due.notified()).await;
+            let trees = self.look_after().await;
+            let pause = if trees.is_some() { every } else { TRY_AGAIN_AFTER.min(every) };
+            let checking = async {
+                self.check_due(trees.unwrap_or_default()).await;
+                std::future::pending::<()>().await;
+            };
+            // Each is a reason for the next round.
+            let pausing = async {
+                tokio::select! {
+                    () = self.is_due.notified() => {}
+                    () = checking => {}
+                }
+            };
+            let _ = self.clock.timeout(pause, pausing).await;
         }
     }
 
-    /// A round. Returns whether the server was there all the time.
-    async fn look_after(&self) -> bool {
+    /// A round. Returns the trees with the files for which there is room; `None` if the server was
+    /// not there all the time.
+    async fn look_after(&self) -> Option<Vec<(FileNo, Vec<File>)>> {
         let (mut trees, mut seen) = (Vec::new(), HashSet::new());
         for (top, hoarded) in self.trees() {
             if !self.client.reachable() {
-                return false;
+                return None;
             }
             trees.push(self.list(top, &hoarded, &mut seen).await);
         }
@@ -223,7 +266,7 @@ impl Rounds {
             }
             wanted.push(fits);
         }
-        for (tree, fits) in trees.iter().zip(wanted) {
+        for (tree, fits) in trees.iter().zip(&wanted) {
             let (mut fetched, mut since) = (Counted::default(), self.clock.now());
             let mut is_there = true;
             for file in fits {
@@ -231,7 +274,7 @@ impl Rounds {
                 if !is_there {
                     break;
                 }
-                if let Some(bytes) = self.complete(tree, file).await {
+                if let Some(bytes) = self.complete(tree, *file).await {
                     fetched.add(bytes);
                 }
                 if self.clock.now().since(since).as_secs() >= CHECKPOINT_AFTER_SEC {
@@ -241,10 +284,10 @@ impl Rounds {
             }
             self.make_durable(tree.top, fetched).await;
             if !is_there {
-                return false;
+                return None;
             }
         }
-        true
+        Some(trees.iter().map(|tree| tree.top).zip(wanted).collect())
     }
 
     /// Fetches what is missing of a file. Returns how many bytes it has if it is whole then.
@@ -329,45 +372,4 @@ fn divide(files: &[File], room: &mut u64) -> (Vec<File>, Vec<File>) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// All trees of up to five files of up to two chunks, and all rooms for them: nothing is lost
-    /// or counted twice, what fits does, and a file is left out only if there was no room for it at
-    /// its turn.
-    #[test]
-    fn room_goes_to_files_in_their_order() {
-        const SIZES: [u64; 4] = [0, 1, CHUNK_BYTES, CHUNK_BYTES + 1];
-        let chunks_of = |files: &[File]| -> u64 {
-            files.iter().map(|file| file.bytes.div_ceil(CHUNK_BYTES)).sum()
-        };
-        let mut cases = 0;
-        for chosen in 0..4usize.pow(5) {
-            let files: Vec<File> = (0..5)
-                .map(|at| File { ino: Ino(at), bytes: SIZES[chosen >> (2 * at) & 3] })
-                .collect();
-            for chunks in 0..=chunks_of(&files) {
-                let mut room = chunks * CHUNK_BYTES;
-                let (fits, left_out) = divide(&files, &mut room);
-                assert_eq!(chunks_of(&fits) * CHUNK_BYTES + room, chunks * CHUNK_BYTES);
-                let mut all = [&fits[..], &left_out[..]].concat();
-                all.sort_by_key(|file| file.ino.0);
-                assert_eq!(all, files);
-                for file in left_out {
-                    let is_earlier = |fit: &&File| fit.ino.0 < file.ino.0;
-                    let earlier: Vec<File> = fits.iter().filter(is_earlier).copied().collect();
-                    assert!(chunks_of(&earlier) + chunks_of(&[file]) > chunks, "{files:?}");
-                }
-                cases += 1;
-            }
-        }
-        assert!(cases > 5000, "{cases}");
-    }
-
-    #[test]
-    fn a_pin_without_a_priority_is_not_hoarded() {
-        let hoarded = Hoarded { priority: 7, uid: 1, gid: 2, groups: vec![3] };
-        assert_eq!(Hoarded::decode(&hoarded.encode()), Some(hoarded));
-        assert_eq!(Hoarded::decode(b""), None);
-    }
-}
+mod tests;

@@ -146,8 +146,7 @@ impl Engine {
         let client =
             Client::new(remote, cache.clone(), clock.clone(), options, session, start).await;
         let client = client.with_context(|| format!("cannot mount {}", back.source))?;
-        let every = back.options.hoard_every;
-        let hoard = Hoard::begin(client.clone(), cache.clone(), clock, every);
+        let hoard = Hoard::begin(client.clone(), cache.clone(), clock, back.options.hoard);
         Ok(Engine { server, switch, cache, cache_dir, client, hoard })
     }
 

@@ -229,3 +229,34 @@ fn a_damaged_chunk_is_found_ahead_and_forgotten() {
     assert!(whole(&file).is_some());
     assert!(read(&file, 0..2000 * CHUNK) == Some(bytes(1, 0..2000 * CHUNK)));
 }
+
+/// Of a comparison at an interval: what is wrong is forgotten, also if this run has verified it. A
+/// file of which the server lacks something is left alone, so no byte of that is dropped.
+#[test]
+fn a_comparison_finds_what_was_damaged_since_and_leaves_local_changes_alone() {
+    let disk = SimDisk::new();
+    let cache = open(&disk);
+    let file = filled(&cache, b"v1", 1, 4 * CHUNK);
+    cache.checkpoint().unwrap();
+    assert_eq!(file.verify_again(0..u64::MAX), (4, 0));
+    let damage = |at: u64| {
+        let path = crate::pool::data_path(file.number(), file.local_number());
+        let local = disk.open(&path, larder_io::OpenMode::Existing).unwrap();
+        local.write_at(b"damaged", at).unwrap();
+    };
+    damage(2 * CHUNK + 9);
+    assert_eq!(file.verify_again(0..2 * CHUNK), (2, 0));
+    assert_eq!(file.verify_again(2 * CHUNK..4 * CHUNK), (2, 1));
+    assert_eq!(read(&file, 2 * CHUNK..3 * CHUNK), None, "it is to be fetched");
+    assert_eq!(read(&file, 0..2 * CHUNK), Some(bytes(1, 0..2 * CHUNK)));
+    fill(&file, b"v1", 1, 2 * CHUNK..3 * CHUNK);
+    assert_eq!(file.verify_again(0..u64::MAX), (4, 0));
+
+    file.write(5, b"edit").unwrap();
+    damage(20);
+    damage(CHUNK);
+    assert_eq!(file.verify_again(0..u64::MAX), (0, 0));
+    let mut edit = [0; 4];
+    file.read_dirty(5, &mut edit).unwrap();
+    assert_eq!((&edit, file.dirty()), (b"edit", vec![5..9]));
+}

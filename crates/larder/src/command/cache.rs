@@ -208,7 +208,7 @@ fn pin(path: &Path, pinned: bool, priority: Option<u16>) -> Result<()> {
         let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let groups = rustix::process::getgroups().unwrap_or_default();
         let groups = groups.into_iter().map(rustix::process::Gid::as_raw).collect();
-        Hoarded { priority, uid, gid, groups }
+        Hoarded { priority, uid, gid, groups, verified_sec: None }
     });
     let request = Request::CachePin { path: below, pinned, hoarded };
     call(&socket, &request, SILENCE_MAX, &mut Shown::new(false))

@@ -67,6 +67,8 @@ are in parentheses.
                                 that are not sparse, or files up to SIZE (idle)
   hoard=S                       seconds between two looks at trees that are pinned with a priority (600);
                                 0: never; see larder cache pin
+  hoard_check=S                 seconds between two comparisons of their bytes here with the checksums
+                                (604800, a week); 0: never
   cache_max=SIZE, cache_files=N most bytes and files that the cache holds
   brun=P, bcull=P, bstop=P      percent of the cache's disk that is free when culling ends, when culling
                                 begins, and when nothing more is stored (10, 7, 3), as in

@@ -7,6 +7,7 @@ use larder_class::RuleFile;
 
 use super::smb::SmbOptions;
 use super::typed::{Typed, Value};
+use crate::hoard::Intervals;
 
 /// Everything that `-o` can say of a mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,8 +83,8 @@ pub(crate) struct Options {
     /// Most bytes of files in memory; `None`: a share of the machine's.
     pub(crate) scratch_bytes_max: Option<u64>,
     pub(crate) fill: Fill,
-    /// Time between two rounds that look after hoarded trees; 0: there are none.
-    pub(crate) hoard_every: Option<Duration>,
+    /// How often hoarded trees are looked after.
+    pub(crate) hoard: Intervals,
 }
 
 /// The rules that an option names: the built-in ones for build trees, or a file.
@@ -271,7 +272,7 @@ impl Options {
             memory_bytes_max: typed.number("memory"),
             scratch_bytes_max: typed.number("scratch"),
             fill: typed.fill(),
-            hoard_every: typed.number("hoard").map(Duration::from_secs),
+            hoard: Intervals::of_seconds(typed.number("hoard"), typed.number("hoard_check")),
         };
         if transport == Transport::Udp && options.connections > 1 {
             return Err("options nconnect and udp contradict each other".to_owned());

@@ -53,6 +53,9 @@ const AC_SECONDS_MAX: u64 = 366 * 24 * 3600;
 /// Longest time between two looks at hoarded trees, in seconds: 30 days.
 const HOARD_SECONDS_MAX: u64 = 30 * 24 * 3600;
 
+/// Longest time between two comparisons of hoarded files with their checksums, in seconds: a year.
+const HOARD_CHECK_SECONDS_MAX: u64 = 366 * 24 * 3600;
+
 /// Longest time that written bytes may be unsent, in seconds: a day.
 const WBACK_SECONDS_MAX: u64 = 24 * 3600;
 
@@ -148,6 +151,7 @@ const KNOWN: &[(&str, Shape)] = &[
     ("nouser_xattr", Flag),
     ("fill", Limit(&["off", "idle"])),
     ("hoard", Number(0, HOARD_SECONDS_MAX)),
+    ("hoard_check", Number(0, HOARD_CHECK_SECONDS_MAX)),
     ("cache_max", Size),
     ("cache_files", Number(1, u64::MAX)),
     ("brun", Percent),

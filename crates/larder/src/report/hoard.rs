@@ -29,6 +29,12 @@ pub(crate) struct HoardedTree {
     pub(crate) failed: u64,
     /// Age of the last round, in seconds; none if there was no round yet.
     pub(crate) age_s: Option<u64>,
+    /// For how many seconds all of it has been compared with its checksums; none if it was not yet.
+    #[serde(default)]
+    pub(crate) verified_age_s: Option<u64>,
+    /// Chunks of it that were wrong, and are fetched anew, since the worker began.
+    #[serde(default)]
+    pub(crate) wrong_chunks: u64,
 }
 
 impl fmt::Display for HoardedTree {
@@ -44,7 +50,14 @@ impl fmt::Display for HoardedTree {
         if self.failed > 0 {
             write!(f, "; {} cannot be read", self.failed)?;
         }
-        write!(f, "; {age_s} s ago")
+        if self.wrong_chunks > 0 {
+            write!(f, "; {} chunks were damaged here", self.wrong_chunks)?;
+        }
+        write!(f, "; {age_s} s ago")?;
+        match self.verified_age_s {
+            Some(age_s) => write!(f, "; checksums compared {age_s} s ago"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -65,11 +78,17 @@ mod tests {
             left_out_bytes: 1 << 20,
             failed: 1,
             age_s: Some(2),
+            verified_age_s: None,
+            wrong_chunks: 0,
         };
         assert_eq!(
             tree.to_string(),
             "/tools (9): 3 of 5 files, 3.00 MiB of 5.00 MiB; 1 files have no room; 1 cannot be read; 2 s ago"
         );
+        let compared = HoardedTree { verified_age_s: Some(9), wrong_chunks: 3, ..tree.clone() };
+        let told = compared.to_string();
+        let end = "; 3 chunks were damaged here; 2 s ago; checksums compared 9 s ago";
+        assert!(told.ends_with(end), "{told}");
         let new = HoardedTree { age_s: None, ..tree };
         assert_eq!(new.to_string(), "/tools (9): not looked after yet");
     }

@@ -1,6 +1,7 @@
 //! Pinned trees that are kept whole and fresh.
 
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use crate::harness::{Kind, Mount, Server, check, eventually, kill, pattern, said};
@@ -116,6 +117,51 @@ fn room_goes_to_the_more_important_tree() {
     check(&mount, &["cache", "pin", "--undo", major.to_str().unwrap()], 0, "");
     await_whole(&mount, "minor", 2);
     assert!(hoarded(&mount, "major").is_null());
+}
+
+/// The local files in the cache directory that have this content; each is damaged.
+fn damage(mount: &Mount, content: &[u8]) {
+    let (mut left, mut count) = (vec![mount.cache().join("data")], 0);
+    while let Some(dir) = left.pop() {
+        for entry in fs::read_dir(dir).unwrap().map(Result::unwrap) {
+            if entry.file_type().unwrap().is_dir() {
+                left.push(entry.path());
+            } else if is(&entry.path(), content) {
+                let file = fs::OpenOptions::new().write(true).open(entry.path()).unwrap();
+                file.write_all_at(&[!content[50_000]], 50_000).unwrap();
+                count += 1;
+            }
+        }
+    }
+    assert_eq!(count, 1);
+}
+
+/// Whether the mount is there or not while a byte changes on the cache's disk: within the interval
+/// that is found, and the server's bytes are here again.
+#[test]
+fn a_damaged_hoarded_file_is_right_again_without_the_server() {
+    let server = Server::start(Kind::Larder);
+    let (one, two) = (put(&server, "one", 1, 200_000), put(&server, "two", 2, 200_000));
+    let mut mount = Mount::new(&server, &["offline", "actimeo=1", OFTEN, "hoard_check=1"]);
+    pin(&mount, "", "7");
+    await_whole(&mount, "", 2);
+    let is_found = |mount: &Mount, count: u64| {
+        eventually("damage is found", || hoarded(mount, "")["wrong_chunks"] == count);
+        eventually("it is whole again", || {
+            let checked = hoarded(mount, "")["verified_age_s"].as_u64();
+            checked.is_some_and(|age_s| age_s <= 1) && hoarded(mount, "")["whole_files"] == 2
+        });
+    };
+    damage(&mount, &one);
+    is_found(&mount, 1);
+    mount.unmount();
+    damage(&mount, &two);
+    mount.mount();
+    is_found(&mount, 1);
+    let shown = said(&mount, &["status", mount.path("").to_str().unwrap()]).1;
+    assert!(shown.contains("; checksums compared "), "{shown}");
+    check(&mount, &["offline", mount.path("").to_str().unwrap()], 0, "");
+    assert!(is(&mount.path("one"), &one) && is(&mount.path("two"), &two));
 }
 
 /// A file may be hoarded by itself, and a mount can do without any of this.
