@@ -64,6 +64,8 @@ fuzz_target!(|input: &[u8]| {
         36 => both::<recall::LockFree>(rest),
         37 => both::<calls::Preallocate>(rest),
         38 => both::<calls::Destage>(rest),
+        39 => both::<calls::Archive>(rest),
+        40 => both::<calls::Make>(rest),
         _ => (),
     }
 });

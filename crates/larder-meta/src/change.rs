@@ -99,6 +99,7 @@ changes! {
     MkDir, |call| Bearer::Slot(call.sequence);
     Symlink, |call| Bearer::Slot(call.sequence);
     MkNod, |call| Bearer::Slot(call.sequence);
+    Make, |call| Bearer::Slot(call.sequence);
     Link, |call| Bearer::Slot(call.sequence);
     Remove, |call| Bearer::Slot(call.sequence);
     RmDir, |call| Bearer::Slot(call.sequence);

@@ -1,31 +1,41 @@
 //! Which transactions may be answered before they are durable, and what is held back until then.
 //!
-//! A file that is made in a class that lets it be lost is *volatile* ([`Inode::late`]); nothing but
-//! a regular file is. What touches nothing else is committed late
+//! A file, directory, link or special file that is made in a class that lets it be lost is
+//! *volatile* ([`Inode::late`]). What touches nothing else is committed late
 //! ([`crate::engine::Engine::commit_late`]): it survives the end of this process, and a crash of
 //! the machine may undo it, together with all that was committed after it. A sync follows soon, and
 //! any durable commit is one.
+//!
+//! Commits have one order, so a commit that is durable has the directories of its names, however
+//! late they were made. What comes after it must not move these names late: a directory ends being
+//! volatile, with all above it, as soon as something durable is in it.
 //!
 //! Nobody may take the bytes that such a crash leaves for those that were written last. So late
 //! commits are counted in *spans*, of which one ends with each sync. The bytes, size and attributes
 //! of a file are changed late only if its record says that they were changed in one of the last few
 //! spans, and then it says the present one. After a crash each volatile file of the last spans
-//! counts as lost ([`crate::volume`]); older ones are as they were written.
+//! counts as lost ([`crate::volume`]); older ones are as they were written. Other objects have
+//! nothing but their records, which are those of one moment, so their span does not matter.
 //!
 //! Invariants:
 //! - A transaction is late only if each record that it writes is of a kind that is listed here.
 //! - Blocks that a late transaction gives up are cleared when it is durable.
+//! - What is not volatile has all of its names in directories that are not volatile, and these are
+//!   in such directories up to the root. Nor has a volatile directory a name of a file with several.
 //!
 //! Absent on purpose: the engine, and the clock; [`crate::committer`] has these.
 
 use std::ops::Range;
 
 use larder_wire::meta::Status;
-use larder_wire::meta::words::{DiskId, FileId, Medium};
+use larder_wire::meta::calls::{Made, MakeWhat, Special};
+use larder_wire::meta::words::{DiskId, FileId, Kind, Medium};
 
 use crate::change::Change;
 use crate::data::copies::Sets;
-use crate::inode;
+use crate::inode::{self, Body};
+use crate::names;
+use crate::request::Request;
 use crate::store::records::{Extent, Inode, Record};
 use crate::store::{Txn, key};
 
@@ -79,12 +89,44 @@ impl Late {
         }
     }
 
-    /// The span for a file that is made volatile. `None`: there is nothing volatile on this volume.
+    /// The span for what is made volatile. `None`: there is nothing volatile on this volume.
     fn span(&self, sets: &Sets) -> Option<u64> {
         (self.is_possible && sets.memory().next().is_some()).then_some(self.span)
     }
 
-    /// A file that an OPEN has made is volatile if its bytes may be in one memory alone: with more
+    /// Carries out a call that makes anything but a regular file.
+    pub(crate) fn make(
+        &self,
+        txn: &mut Txn<'_>,
+        request: &Request<'_>,
+        call: &Change,
+        sets: &Sets,
+    ) -> Result<Made, Status> {
+        let (dentry, set, body, medium) = match call {
+            Change::MkDir(call) => (&call.dentry, call.set, Body::Directory, Medium::Disk),
+            Change::Symlink(call) => {
+                (&call.dentry, call.set, Body::Symlink(call.target.0.clone()), Medium::Disk)
+            }
+            Change::MkNod(call) => {
+                (&call.dentry, call.set, Body::Special(call.kind, call.device), Medium::Disk)
+            }
+            Change::Make(call) => {
+                let body = match &call.what {
+                    MakeWhat::Directory => Body::Directory,
+                    MakeWhat::Symlink(target) => Body::Symlink(target.0.clone()),
+                    MakeWhat::Special(Special { kind, device }) => Body::Special(*kind, *device),
+                };
+                (&call.dentry, call.set, body, call.medium)
+            }
+            _ => return Err(Status::Invalid),
+        };
+        let made = names::make(txn, request, dentry, body, set)?;
+        let inode = inode::get(txn, made.made.file)?;
+        self.made(txn, Some(medium), inode, sets);
+        Ok(made)
+    }
+
+    /// What a call has made is volatile if its class lets bytes be in one memory alone: with more
     /// copies, no single crash is to lose it.
     pub(crate) fn made(
         &self,
@@ -112,26 +154,47 @@ impl Late {
         change: Option<&Change>,
         sets: &Sets,
     ) -> Result<bool, Status> {
-        let Some(span) = self.span(sets) else { return Ok(false) };
-        let is_one = self.transactions < TRANSACTIONS_MAX
-            && change.is_none_or(is_known)
-            && Records { txn, change, sets, span }.are_volatile()?;
-        let files = on_record(txn)?;
+        if !self.is_possible {
+            return Ok(false);
+        }
+        let span = self.span(sets);
+        let is_late = match span {
+            Some(span) => {
+                self.transactions < TRANSACTIONS_MAX
+                    && change.is_none_or(is_known)
+                    && Records { txn, change, sets, span }.are_volatile()?
+            }
+            None => false,
+        };
+        let on_record = on_record(txn)?;
+        let dirs = change.map(parents).unwrap_or_default();
+        if !is_late {
+            dirs.iter().try_for_each(|dir| keep_directories(txn, *dir))?;
+        }
         let is_changed = change.is_some_and(changes_content);
-        for mut inode in files {
-            let late = match has_lasting(txn, inode.file(), sets)? {
+        for mut inode in on_record.into_iter().filter(|inode| inode.late != 0) {
+            if inode.attributes.links > 1 {
+                // Which names it has is not known from its record.
+                let all = dirs.iter().chain([&inode.parent]);
+                all.copied().try_for_each(|dir| keep_directories(txn, dir))?;
+            }
+            if inode.attributes.kind != Kind::File {
+                continue;
+            }
+            if has_lasting(txn, inode.file(), sets)? {
                 // A part of it was promised to be durable.
-                true => 0,
-                false if is_changed => span,
-                false => inode.late,
-            };
-            self.is_settled &= late != span;
-            if late != inode.late {
-                inode.late = late;
-                inode::put(txn, &inode);
+                keep(txn, inode)?;
+            } else if let Some(span) = span.filter(|_| is_changed) {
+                self.is_settled = false;
+                if inode.late != span {
+                    inode.late = span;
+                    inode::put(txn, &inode);
+                }
+            } else {
+                self.is_settled &= Some(inode.late) != span;
             }
         }
-        Ok(is_one)
+        Ok(is_late)
     }
 
     /// A commit is late, with so many transactions. Returns its number.
@@ -192,17 +255,28 @@ impl Late {
     }
 }
 
-/// A file is to be durable from now on, as it is.
-pub(crate) fn keep(txn: &mut Txn<'_>, file: FileId) -> Result<(), Status> {
-    let mut inode = inode::get(txn, file)?;
+/// A file of any kind is to be durable from now on, as it is, with its names.
+pub(crate) fn keep(txn: &mut Txn<'_>, mut inode: Inode) -> Result<(), Status> {
     if inode.late != 0 {
         inode.late = 0;
         inode::put(txn, &inode);
+        keep_directories(txn, inode.parent)?;
     }
     Ok(())
 }
 
-/// The volatile files whose records, or extents, a transaction has written.
+/// A directory, if it still exists, and those above it are to be durable from now on.
+fn keep_directories(txn: &mut Txn<'_>, first: FileId) -> Result<(), Status> {
+    let mut at = first;
+    while let Some(mut dir) = txn.get::<Inode>(&key::inode(at))?.filter(|dir| dir.late != 0) {
+        dir.late = 0;
+        inode::put(txn, &dir);
+        at = dir.parent;
+    }
+    Ok(())
+}
+
+/// What is no directory, and whose record, or extents, a transaction has written.
 fn on_record(txn: &Txn<'_>) -> Result<Vec<Inode>, Status> {
     let mut files = Vec::new();
     for key in txn.written().keys().filter(|key| matches!(key[0], b'i' | b'x')) {
@@ -214,7 +288,7 @@ fn on_record(txn: &Txn<'_>) -> Result<Vec<Inode>, Status> {
     let mut found = Vec::new();
     for file in files {
         let inode = txn.get::<Inode>(&key::inode(FileId(file)))?;
-        found.extend(inode.filter(|inode| inode.late != 0 && !inode.is_directory()));
+        found.extend(inode.filter(|inode| !inode.is_directory()));
     }
     Ok(found)
 }
@@ -252,15 +326,17 @@ fn is_known(change: &Change) -> bool {
             | Change::Alloc(_)
             | Change::CommitExtents(_)
             | Change::Punch(_)
+            | Change::Make(_)
             | Change::Link(_)
             | Change::Remove(_)
+            | Change::RmDir(_)
             | Change::Rename(_)
             | Change::SetXattr(_)
             | Change::RemoveXattr(_)
     )
 }
 
-/// The directories in which a call that may be late makes or removes names.
+/// The directories in which a call makes or removes names.
 fn parents(change: &Change) -> Vec<FileId> {
     use larder_wire::meta::calls::OpenWhat;
     match change {
@@ -268,8 +344,13 @@ fn parents(change: &Change) -> Vec<FileId> {
             OpenWhat::Create(create) => vec![create.dentry.dir],
             OpenWhat::File(_) | OpenWhat::Name(_) => Vec::new(),
         },
+        Change::MkDir(call) => vec![call.dentry.dir],
+        Change::Symlink(call) => vec![call.dentry.dir],
+        Change::MkNod(call) => vec![call.dentry.dir],
+        Change::Make(call) => vec![call.dentry.dir],
         Change::Link(call) => vec![call.dentry.dir],
         Change::Remove(call) => vec![call.dentry.dir],
+        Change::RmDir(call) => vec![call.dentry.dir],
         Change::Rename(call) => vec![call.from.dir, call.to.dir],
         _ => Vec::new(),
     }
@@ -327,13 +408,17 @@ impl Records<'_, '_> {
         let after = value.map(|value| Inode::from_bytes(value.clone()));
         let after = after.transpose().map_err(|_never| Status::Io)?;
         Ok(match (before, after) {
-            (Some(before), Some(after)) if before.is_directory() => {
-                // That its names change is as volatile as what they stand for.
-                parents(change).contains(&after.file())
-            }
             (Some(before), Some(after)) => {
-                let is_recent = before.late.saturating_add(SPANS) >= self.span;
-                before.late != 0 && after.late != 0 && (is_recent || !changes_content(change))
+                let are_late = before.late != 0 && after.late != 0;
+                match before.attributes.kind {
+                    // That its names change is as volatile as what they stand for.
+                    Kind::Directory => are_late || parents(change).contains(&after.file()),
+                    Kind::File => {
+                        let is_recent = before.late.saturating_add(SPANS) >= self.span;
+                        are_late && (is_recent || !changes_content(change))
+                    }
+                    _ => are_late,
+                }
             }
             (None, Some(one)) | (Some(one), None) => one.late != 0,
             (None, None) => true,

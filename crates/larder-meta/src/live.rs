@@ -29,7 +29,7 @@ use crate::data::copies::Sets;
 use crate::destage::Destage;
 use crate::disks::Disks;
 use crate::in_place::{InPlace, Mark};
-use crate::inode::{self, Body};
+use crate::inode;
 use crate::issued::{Table, Taken};
 use crate::late::Late;
 use crate::leases::{Action, Event, Leases};
@@ -263,16 +263,8 @@ impl Live {
                 Reply::of(&may.and_then(|_| data::punch(txn, request, call.file, call.range)))
             }
             Change::Preallocate(call) => Reply::of(&self.preallocate(txn, request, call)),
-            Change::MkDir(call) => {
-                Reply::of(&names::make(txn, request, &call.dentry, Body::Directory, call.set))
-            }
-            Change::Symlink(call) => {
-                let body = Body::Symlink(call.target.0.clone());
-                Reply::of(&names::make(txn, request, &call.dentry, body, call.set))
-            }
-            Change::MkNod(call) => {
-                let body = Body::Special(call.kind, call.device);
-                Reply::of(&names::make(txn, request, &call.dentry, body, call.set))
+            Change::MkDir(_) | Change::Symlink(_) | Change::MkNod(_) | Change::Make(_) => {
+                Reply::of(&self.late.make(txn, request, change, &self.sets))
             }
             Change::Link(call) => Reply::of(&names::link(txn, request, call.file, &call.dentry)),
             Change::Remove(call) => {

@@ -522,6 +522,7 @@ impl Service for Metadata {
             MetaProc::Symlink => run!(call, |a: Symlink| self.change(from, a).await),
             MetaProc::ReadLink => run!(call, |a: ReadLink| self.read(from, &a)),
             MetaProc::MkNod => run!(call, |a: MkNod| self.change(from, a).await),
+            MetaProc::Make => run!(call, |a: Make| self.change(from, a).await),
             MetaProc::Link => run!(call, |a: Link| self.change(from, a).await),
             MetaProc::Remove => run!(call, |a: Remove| self.change(from, a).await),
             MetaProc::RmDir => run!(call, |a: RmDir| self.change(from, a).await),

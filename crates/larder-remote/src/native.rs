@@ -37,7 +37,7 @@ mod xattrs;
 use std::ffi::{OsStr, OsString};
 use std::ops::Range;
 use std::os::unix::ffi::OsStringExt;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -72,6 +72,8 @@ pub struct Native {
     limits: RemoteLimits,
     uncommitted: UncommittedFiles,
     archived: Archived,
+    /// Whether the metadata server knows no objects without bytes that it may lose.
+    lacks_make: AtomicBool,
     /// How often written bytes were lost before they were committed, counted from a random number.
     losses: AtomicU64,
 }

@@ -150,7 +150,8 @@ pub struct SetAttr {
     pub mtime: Option<SetTime>,
     /// Sets no attribute of a file that exists. For a file that is being made: what is written next
     /// needs to be no more durable than [`Stability::Shared`](crate::Stability::Shared) with these
-    /// copies, so the server may reserve memory for it instead of disk.
+    /// copies, so the server may reserve memory for it instead of disk. Another object that is
+    /// being made needs to be no more durable than that.
     pub in_memory: Option<Volatile>,
 }
 

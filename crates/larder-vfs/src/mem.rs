@@ -54,6 +54,8 @@ struct Connection {
     calls: BTreeMap<&'static str, u64>,
     /// Those of them that carried an open's token.
     opened: BTreeMap<&'static str, u64>,
+    /// How many objects were to be made that may be lost.
+    volatile: u64,
     /// The errors of the next calls, in order.
     faults: VecDeque<Error>,
     /// After how many more calls one fails, and how.
@@ -293,6 +295,11 @@ impl MemRemote {
         self.connection().opened.get(method).copied().unwrap_or(0)
     }
 
+    /// How many objects were to be made that may be lost ([`SetAttr::in_memory`]).
+    pub fn made_volatile(&self) -> u64 {
+        self.connection().volatile
+    }
+
     /// How many opens of this connection are not closed.
     pub fn opens(&self) -> usize {
         self.opens.load(Ordering::SeqCst)
@@ -318,6 +325,7 @@ impl MemRemote {
         let mut connection = self.connection();
         connection.calls.clear();
         connection.opened.clear();
+        connection.volatile = 0;
     }
 
     fn set_reach(&self, reach: Reach) {

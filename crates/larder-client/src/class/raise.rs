@@ -1,5 +1,6 @@
 //! Bytes in the memory of other machines that are to be on the server's disk, because their file
-//! gets a stronger class, or a name of one.
+//! gets a stronger class, or a name of one. So are the records of objects without bytes that the
+//! server may lose.
 
 use std::ffi::OsStr;
 use std::sync::Arc;
@@ -58,9 +59,10 @@ impl Core {
         classes.any(|(_, class)| class.is_ok_and(Class::is_volatile))
     }
 
-    /// Before a file gets a name, and perhaps a class of its own with it: if that makes its class
-    /// stronger, open files of a weaker one get that class, what was written through them is sent,
-    /// and all of the file's bytes leave the memory of other machines.
+    /// Before an object gets a name, and perhaps a class of its own with it: if that makes its
+    /// class stronger, open files of a weaker one get that class, what was written through them
+    /// is sent, and all of the file's bytes leave the memory of other machines. Of a directory,
+    /// what is in it stays as it is.
     ///
     /// # Errors
     /// The server's; [`larder_vfs::Error::Busy`] if every write is to be at the server, and the
@@ -72,7 +74,7 @@ impl Core {
         name: (&Node, &OsStr),
         inherited: Option<&str>,
     ) -> Result<()> {
-        if !self.names_may_raise() || node.state().known().attr.kind != Kind::File {
+        if !self.names_may_raise() {
             return Ok(());
         }
         let own = self.set_classes.of(node.ino);
@@ -80,6 +82,9 @@ impl Core {
         let Some(within) = leaves_within(&self.class_for_owner(node).class, &after) else {
             return Ok(());
         };
+        if node.state().known().attr.kind != Kind::File {
+            return self.leave_memory(cred, node, within).await;
+        }
         let mut weaker = self.open_files.of(node.ino);
         weaker.retain(|(_, open)| leaves_within(&open.class(), &after).is_some());
         self.change_open_files(cred, (node, &weaker), &after, Some(within)).await
@@ -100,14 +105,16 @@ impl Core {
             .map(drop)
     }
 
-    /// Has the server move a file's bytes from memory to its disk.
+    /// Has the server move a file's bytes from memory to its disk, and lose no other object's
+    /// records. It keeps these in memory for a moment only, so a time has no meaning for them.
     pub(super) async fn leave_memory(
         &self,
         cred: &Cred,
         node: &Arc<Node>,
         within: Duration,
     ) -> Result<()> {
-        if !self.may_be_in_memory() || node.state().known().attr.kind != Kind::File {
+        let is_file = node.state().known().attr.kind == Kind::File;
+        if !self.may_be_in_memory() || (!is_file && !within.is_zero()) {
             return Ok(());
         }
         on_handle!(self, cred, node, handle => self.remote.leave_memory(cred, &handle, within))

@@ -27,10 +27,18 @@ impl Core {
             _ => None,
         };
         self.demand_path(dir, cred).await?;
-        let is_file = matches!(new, New::File | New::FileExclusive);
-        let in_memory = (is_file && !self.options.sync)
-            .then(|| volatile(&self.class_of_name(dir, name, cred)))
-            .flatten();
+        let may_be_lost = !self.options.sync
+            && match new {
+                New::File | New::FileExclusive => true,
+                // Its bytes are sent later.
+                New::Node(Kind::File, _) => false,
+                // What waits here for the server has its directory there already.
+                New::Directory | New::Symlink(_) | New::Node(..) => {
+                    self.remote.deferring().is_none()
+                }
+            };
+        let in_memory =
+            may_be_lost.then(|| volatile(&self.class_of_name(dir, name, cred))).flatten();
         let is_directory = matches!(new, New::Directory);
         let set = SetAttr { in_memory, ..set };
         let (asked, moment) = (self.now(), self.table.moment());

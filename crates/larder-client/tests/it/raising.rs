@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use larder_class::{Sources, load};
 use larder_client::{Here, Options, shared_offer};
-use larder_vfs::{Error, FileSystem, Ino};
+use larder_vfs::{Device, Error, FileSystem, Ino, Kind, New, SetAttr};
 
 use crate::rig::{Rig, root};
 
@@ -65,6 +65,66 @@ async fn each_way_to_a_stronger_class_moves_the_bytes() {
     moved(&rig);
     rig.rename("e.o", "e").await.unwrap();
     assert_eq!(moved(&rig), 1, "a name in doubt");
+}
+
+/// One object of each kind that has no bytes, under these names.
+async fn make_bare(rig: &Rig, names: [&str; 3]) {
+    let new = [New::Directory, New::Symlink("x".into()), New::Node(Kind::Fifo, Device::default())];
+    for (name, new) in names.into_iter().zip(new) {
+        let made =
+            rig.client.make(&root(), Ino::ROOT, name.as_ref(), new, SetAttr::default()).wait();
+        made.await.unwrap();
+    }
+}
+
+/// The server is told what it may lose, by the class that a file of that name would have: files,
+/// directories, links and special files. Names that wait on this machine have a directory that
+/// outlives what they promise.
+#[tokio::test]
+async fn the_server_is_told_which_objects_it_may_lose() {
+    let rig = Rig::new(options()).await;
+    make_bare(&rig, ["dir", "link", "fifo"]).await;
+    rig.put("file", b"").await;
+    assert_eq!(rig.server.made_volatile(), 0);
+    make_bare(&rig, ["dir.o", "link.o", "fifo.o"]).await;
+    assert_eq!(rig.server.made_volatile(), 3);
+    rig.put("file.o", b"").await;
+    assert_eq!(rig.server.made_volatile(), 4);
+    let rig = Rig::new(Options { sync: true, ..options() }).await;
+    make_bare(&rig, ["dir.o", "link.o", "fifo.o"]).await;
+    assert_eq!(rig.server.made_volatile(), 0, "nothing may be lost");
+    let rig = Rig::exclusive(options()).await;
+    make_bare(&rig, ["dir.o", "link.o", "fifo.o"]).await;
+    assert_eq!(rig.server.made_volatile(), 0, "names may wait in them");
+}
+
+/// Directories, links and special files get a stronger class as files do, at the server; what is in
+/// a directory does not.
+#[tokio::test]
+async fn what_has_no_bytes_is_raised_too() {
+    let rig = Rig::new(options()).await;
+    make_bare(&rig, ["dir.o", "link.o", "fifo.o"]).await;
+    for (from, to, count) in [
+        ("dir.o", "dir2.o", 0),
+        ("dir2.o", "dir", 1),
+        ("dir", "dir2", 0),
+        ("link.o", "link", 1),
+        ("fifo.o", "fifo", 1),
+    ] {
+        moved(&rig);
+        rig.rename(from, to).await.unwrap();
+        assert_eq!(moved(&rig), count, "{from} {to}");
+    }
+    make_bare(&rig, ["dir.o", "link.o", "fifo.o"]).await;
+    let ino = rig.find("link.o").await.unwrap();
+    moved(&rig);
+    rig.client.link(&root(), ino, Ino::ROOT, "other".as_ref()).wait().await.unwrap();
+    assert_eq!(moved(&rig), 1, "a link");
+    let ino = rig.find("dir.o").await.unwrap();
+    for (class, count) in [("volatile", 0), ("edited", 1)] {
+        rig.client.set_class(&root(), ino, Some(class)).await.unwrap();
+        assert_eq!(moved(&rig), count, "{class}");
+    }
 }
 
 /// Where the server cannot move the bytes, the file keeps its name and class, and who has it open

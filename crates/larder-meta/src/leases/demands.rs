@@ -64,6 +64,7 @@ pub(crate) fn of(txn: &Txn<'_>, change: &Change) -> Result<Vec<Demand>, Status> 
         Change::MkDir(call) => vec![whole(call.dentry.dir)],
         Change::Symlink(call) => vec![whole(call.dentry.dir)],
         Change::MkNod(call) => vec![whole(call.dentry.dir)],
+        Change::Make(call) => vec![whole(call.dentry.dir)],
         Change::Link(call) => vec![whole(call.file), whole(call.dentry.dir)],
         Change::Remove(call) => {
             vec![whole(call.dentry.dir), named(&call.dentry)?.and_then(whole)]

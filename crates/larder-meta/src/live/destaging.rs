@@ -55,7 +55,7 @@ impl Live {
     /// Returns when that is.
     ///
     /// # Errors
-    /// [`Status::Stale`] and the like if it is not a file with data; [`Status::Io`]
+    /// [`Status::Stale`], [`Status::Io`]
     pub(crate) fn hasten(
         &self,
         txn: &mut Txn<'_>,
@@ -63,9 +63,9 @@ impl Live {
         due_ms: u32,
         now: Instant,
     ) -> Result<u64, Status> {
-        inode::regular(txn, file)?;
+        let inode = inode::get(txn, file)?;
         if due_ms == 0 {
-            late::keep(txn, file)?;
+            late::keep(txn, inode)?;
         }
         let due_ms = self.destage.due_ms(now, due_ms);
         for (set, _) in self.sets.memory() {
@@ -86,7 +86,7 @@ impl Live {
         file: FileId,
         due_ms: u64,
     ) -> Result<Standing, Status> {
-        inode::regular(txn, file)?;
+        inode::get(txn, file)?;
         memory::standing(txn, file, due_ms, &self.sets)
     }
 

@@ -118,9 +118,7 @@ impl Move<'_> {
         enter(txn, to_dir, &to.name, moved.file(), now);
         to_dir.attributes.links += u32::from(is_directory);
         let moved_before = moved.attributes.version();
-        if is_directory {
-            moved.parent = to_dir.file();
-        }
+        moved.parent = to_dir.file();
         moved.touch(now, false);
 
         let to_after = to_dir.changed(to_before);

@@ -123,7 +123,7 @@ records! {
     /// A file of any kind.
     Inode, format 2 {
         attributes: Attributes,
-        /// Of a directory: where `..` leads.
+        /// Of a directory: where `..` leads. Of what is volatile and has one name: its directory.
         parent: FileId,
         /// Of a directory: how many names are in it.
         entries: u64,
@@ -132,8 +132,8 @@ records! {
         /// Of a symbolic link: where it leads.
         target: Opaque<4095>,
     }, or 3 {
-        /// In which span of late commits it was changed last, if it may be lost ([`crate::late`]);
-        /// 0: each change is durable before it is answered.
+        /// In which span of late commits it was changed last (of what is no file: made), if it may
+        /// be lost ([`crate::late`]); 0: each change is durable before it is answered.
         late: u64 = 0
     }
 

@@ -1,5 +1,6 @@
 //! Late commits: what is answered before it is durable, and what a crash of the machine leaves.
 
+mod directories;
 mod random;
 
 use std::collections::BTreeMap;

@@ -5,6 +5,7 @@
 //! other machines may have bytes in blocks that are free here, and are cleared before they are
 //! used. Files that may have been changed since are lost: their bytes in memory are not the last
 //! ones. A file that has no bytes is removed, since nobody could tell that it should have some.
+//! Directories, links and special files have no bytes: they are as they were at that moment.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -40,12 +41,13 @@ pub(super) fn recover(txn: &mut Txn<'_>, before: &Late) -> Result<(), Status> {
     let all = txn.scan_all::<Inode>(&key::inode(FileId(0))[..1])?;
     let mut inodes: BTreeMap<FileId, Inode> =
         all.into_iter().map(|(_, inode)| (inode.file(), inode)).collect();
-    let spans = inodes.values().filter(|inode| !inode.is_directory()).map(|inode| inode.late);
+    let is_file = |inode: &Inode| inode.attributes.kind == Kind::File;
+    let spans = inodes.values().filter(|inode| is_file(inode)).map(|inode| inode.late);
     let last = spans.max().unwrap_or(0).max(before.span);
     let is_recent = |inode: &Inode| inode.late != 0 && inode.late + SETTLED_SPANS >= last;
     let (mut lost, mut empty): (BTreeMap<DiskId, Lost>, BTreeSet<FileId>) = Default::default();
     for inode in inodes.values_mut().filter(|inode| inode.is_directory() || inode.late != 0) {
-        let is_lost = is_recent(inode) && inode.attributes.kind == Kind::File;
+        let is_lost = is_recent(inode) && is_file(inode);
         raise(inode, inode.is_directory() || is_lost);
         if is_lost && !lose(txn, inode.file(), &sets, &mut lost)? {
             empty.insert(inode.file());

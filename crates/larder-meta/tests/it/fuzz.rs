@@ -30,9 +30,12 @@ use larder_wire::meta::words::{
 use larder_wire::meta::{self, BLOCK_BYTES, DISKS_MAX, RANGES_MAX, Res, calls};
 use larder_wire::rpc::{AuthSys, CallHeader, Credential, ReplyHeader, Xid};
 use larder_wire::xdr::{Array, Decode, Encode, Encoder, Framing, Opaque};
+use words::anything;
 
 #[path = "fuzz_disks.rs"]
 mod disks;
+#[path = "fuzz_words.rs"]
+mod words;
 
 /// Inputs after which the volume is made anew, so that what they made there does not accumulate.
 const INPUTS_MAX: u32 = 500;
@@ -67,6 +70,9 @@ impl Fuzzed {
         let new =
             NewDisk { id: [2; 16], address: "disk:1".into(), bytes: DISK_BYTES, is_memory: false };
         volume::add_disk(&engine, &new).expect("it fits");
+        // Changes of volatile objects are late.
+        engine.let_be_late();
+        volume::add_disk(&engine, &NewDisk { is_memory: true, ..new }).expect("it fits");
         let owned = volume::take(&engine).expect("there is a volume");
         let metadata = runtime.block_on(async {
             let (store, disks) = (Arc::new(engine.clone()), Arc::new(GoodDisks::default()));
@@ -152,7 +158,10 @@ impl Fuzzed {
                 }
                 _ => None,
             },
-            calls::MkDir::NUMBER | calls::Symlink::NUMBER | calls::MkNod::NUMBER => {
+            calls::MkDir::NUMBER
+            | calls::Symlink::NUMBER
+            | calls::MkNod::NUMBER
+            | calls::Make::NUMBER => {
                 if let Ok(Ok(made)) = Res::<calls::Made>::decode(&mut reply) {
                     self.last = self.last.max(made.made.file);
                 }
@@ -501,6 +510,17 @@ impl Source<'_> {
                 let device = larder_wire::meta::words::Device { major: 1, minor: 3 };
                 bytes(&calls::MkNod { sequence, dentry, kind, device, set })
             }
+            calls::Make::NUMBER => {
+                let kind = [Kind::Fifo, Kind::File][usize::from(self.is())];
+                let device = larder_wire::meta::words::Device { major: 1, minor: 3 };
+                let what = match self.next() % 3 {
+                    0 => calls::MakeWhat::Directory,
+                    1 => calls::MakeWhat::Symlink("x".into()),
+                    _ => calls::MakeWhat::Special(calls::Special { kind, device }),
+                };
+                let (set, medium) = (self.set(), self.medium());
+                bytes(&calls::Make { sequence, dentry, what, set, medium })
+            }
             calls::Link::NUMBER => bytes(&calls::Link { sequence, file, dentry }),
             calls::Remove::NUMBER => bytes(&calls::Remove { sequence, dentry }),
             calls::RmDir::NUMBER => bytes(&calls::RmDir { sequence, dentry }),
@@ -516,39 +536,6 @@ impl Source<'_> {
             calls::Access::NUMBER => bytes(&calls::Access { session, file, wanted: 63 }),
             _ => bytes(&calls::FsStat { session }),
         }
-    }
-}
-
-/// Whether a call of a procedure uses a slot.
-fn bears_sequence(procedure: u32) -> bool {
-    let reads = [1, 2, 3, 4, 6, 9, 15, 21, 22, 23, 24, 26, 29, 31, 32, 33, 34];
-    procedure != 0 && !reads.contains(&procedure)
-}
-
-/// A session or a number in a slot, and words.
-fn anything(out: &mut Encoder, procedure: u32, sequence: Sequence, words: &[u8]) {
-    if bears_sequence(procedure) {
-        sequence.encode(out);
-    } else if procedure != calls::Session::NUMBER {
-        sequence.session.encode(out);
-    }
-    words.chunks(2).for_each(|word| put(out, word));
-}
-
-/// Writes a word of arguments: its kind, and its value.
-fn put(out: &mut Encoder, word: &[u8]) {
-    let [what, which] = [word[0], word.get(1).copied().unwrap_or(0)];
-    let which = u64::from(which);
-    match what % 8 {
-        // A file, an open file, a cookie; bytes at blocks and beside them; a name; any number.
-        0 => out.put_u64(1 + which % 16),
-        1 => out.put_u64(which % 64 * 4096),
-        2 => out.put_u64(which * 1000),
-        3 => out.put_u64(u64::MAX / (which + 1)),
-        4 => out.put_slice(&b"abcd.."[..1 + which as usize % 6]),
-        5 => out.put_slice([&b"user."[..], b"trusted.x", b"a", b"b"][which as usize % 4]),
-        6 => out.put_u32(which as u32 % 4),
-        _ => out.put_u32(which as u32 * 37),
     }
 }
 
@@ -573,7 +560,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     /// Inputs, unless the variable `LARDER_META_INPUTS` says otherwise.
-    const INPUTS: u64 = 1000;
+    const INPUTS: u64 = 2000;
 
     #[test]
     fn a_metadata_server_survives_random_calls() {

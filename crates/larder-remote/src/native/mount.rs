@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
 use larder_io::{Clock, RealClock};
@@ -157,6 +157,7 @@ impl Native {
             limits: limits(options.data_max),
             uncommitted: UncommittedFiles::default(),
             archived: Archived::default(),
+            lacks_make: AtomicBool::new(false),
             losses: AtomicU64::new(random_u64()),
             session,
         })

@@ -2,20 +2,23 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::sync::atomic::Ordering;
 
 use larder_vfs::{
     Change, Cred, Error, Found, Handle, LookedUp, Made, New, Removal, Result, SetAttr, Token,
 };
 use larder_wire::meta::TARGET_BYTES_MAX;
 use larder_wire::meta::calls::{
-    self, Create, Link, LookAt, MkDir, MkNod, NameChanged, Open, OpenWhat, Remove, Rename, Renamed,
-    RmDir, Symlink,
+    self, Create, Link, LookAt, Make, MakeWhat, MkDir, MkNod, NameChanged, Open, OpenWhat, Remove,
+    Rename, Renamed, RmDir, Special, Symlink,
 };
 use larder_wire::meta::words::{
     Attributes, ByteRange, Changed, Dentry, FileId, IfExists, LeaseKind, Medium, Mode, Seen,
+    SetAttributes,
 };
 use larder_wire::xdr::Opaque;
 
+use super::session::Failed;
 use super::{Native, convert};
 
 /// For how many bytes a new file gets blocks at once.
@@ -58,18 +61,11 @@ impl Native {
                 return self.create(cred, dentry, set, how, medium).await;
             }
             New::Directory => {
-                let args = |sequence| MkDir { sequence, dentry: dentry.clone(), set };
-                self.session.change(cred, args).await
+                self.make_bare(cred, dentry, MakeWhat::Directory, (set, medium)).await
             }
             New::Symlink(target) => {
-                let target = link_target(&target)?;
-                let args = |sequence| Symlink {
-                    sequence,
-                    dentry: dentry.clone(),
-                    target: target.clone(),
-                    set,
-                };
-                self.session.change(cred, args).await
+                let what = MakeWhat::Symlink(link_target(&target)?);
+                self.make_bare(cred, dentry, what, (set, medium)).await
             }
             // Its bytes are sent later, so who looks for them is to wait.
             New::Node(larder_vfs::Kind::File, _) => {
@@ -78,12 +74,49 @@ impl Native {
             }
             New::Node(kind, device) => {
                 let (kind, device) = (convert::node_kind(kind)?, convert::device(device));
-                let args = |sequence| MkNod { sequence, dentry: dentry.clone(), kind, device, set };
-                self.session.change(cred, args).await
+                let what = MakeWhat::Special(Special { kind, device });
+                self.make_bare(cred, dentry, what, (set, medium)).await
             }
         };
         let made = self.note_changes(made, |made| vec![made.dir])?;
         Ok(self.made(&made.made, true, &made.dir))
+    }
+
+    /// Makes an object that has no bytes, as durable as bytes on this medium.
+    async fn make_bare(
+        &self,
+        cred: &Cred,
+        dentry: Dentry,
+        what: MakeWhat,
+        (set, medium): (SetAttributes, Medium),
+    ) -> Result<calls::Made, Failed> {
+        let session = &self.session;
+        let dentry = || dentry.clone();
+        if medium != Medium::Disk && !self.lacks_make.load(Ordering::Relaxed) {
+            let args =
+                |sequence| Make { sequence, dentry: dentry(), what: what.clone(), set, medium };
+            match session.change(cred, args).await {
+                // The server is of a version that makes all of them durable.
+                Err(Failed::Call(Error::NotSupported)) => {
+                    self.lacks_make.store(true, Ordering::Relaxed);
+                }
+                made => return made,
+            }
+        }
+        match what {
+            MakeWhat::Directory => {
+                session.change(cred, |sequence| MkDir { sequence, dentry: dentry(), set }).await
+            }
+            MakeWhat::Symlink(target) => {
+                let target = || target.clone();
+                let args = |sequence| Symlink { sequence, dentry: dentry(), target: target(), set };
+                session.change(cred, args).await
+            }
+            MakeWhat::Special(Special { kind, device }) => {
+                let args = |sequence| MkNod { sequence, dentry: dentry(), kind, device, set };
+                session.change(cred, args).await
+            }
+        }
     }
 
     /// Makes a file, which is open at the server from then on, and gets blocks for its first bytes.
@@ -91,7 +124,7 @@ impl Native {
         &self,
         cred: &Cred,
         dentry: Dentry,
-        set: larder_wire::meta::words::SetAttributes,
+        set: SetAttributes,
         (if_exists, lease): (IfExists, LeaseKind),
         medium: Medium,
     ) -> Result<Made> {

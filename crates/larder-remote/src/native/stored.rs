@@ -5,15 +5,16 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use larder_vfs::{Cred, InArchive, Medium, Result, StoredPart};
-use larder_wire::meta::FILE_BYTES_MAX;
 use larder_wire::meta::calls::{Archive, ArchiveTold, Destage, GetCaps, LayoutGiven};
 use larder_wire::meta::words::{
     ByteRange, DiskId, Extent, ExtentState, FileId, Layout, Mode, OpenId,
 };
+use larder_wire::meta::{FILE_BYTES_MAX, Status};
 
 use super::Native;
 use super::disks::Grants;
 use super::plan::Location;
+use super::session::Failed;
 
 impl Native {
     /// See [`larder_vfs::Remote::stored`]. Asks the metadata server, whatever leases are held: a
@@ -42,7 +43,11 @@ impl Native {
         self.commit_pending(file).await?;
         let due_ms = u32::try_from(within.as_millis()).unwrap_or(u32::MAX);
         let moved = self.session.ask(cred, |session| Destage { session, file, due_ms });
-        Ok(moved.await?)
+        match moved.await {
+            // It is no regular file, and the server is of a version that loses none of these.
+            Err(Failed::Status(Status::IsDirectory | Status::Invalid)) => Ok(()),
+            moved => Ok(moved?),
+        }
     }
 
     /// See [`larder_vfs::Remote::in_archive`].

@@ -12,6 +12,7 @@ use larder_vfs::conformance::{Ability, Traits, Verdict, cases};
 use larder_vfs::{Cred, Error, Handle, Intent, New, Remote, Removal, SetAttr, Stability};
 use larder_wire::seal::Setup;
 
+mod bare;
 mod locks;
 
 async fn mount(volume: &Volume) -> Native {

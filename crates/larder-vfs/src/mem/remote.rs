@@ -298,6 +298,7 @@ impl Remote for MemRemote {
         set: SetAttr,
     ) -> Future<'a, Made> {
         let files = self.touched(dir, name);
+        self.connection().volatile += u64::from(set.in_memory.is_some());
         self.change("make", files, move |server| {
             let made = server.make(cred, dir, name, new, set)?;
             let found = &made.found;

@@ -132,7 +132,16 @@ xdr_struct! {
     Symlink { sequence: Sequence, dentry: Dentry, target: Target, set: SetAttributes }
     /// Arguments of MKNOD. Not for files, directories and symbolic links.
     MkNod { sequence: Sequence, dentry: Dentry, kind: Kind, device: Device, set: SetAttributes }
-    /// Answer of MKDIR, SYMLINK and MKNOD.
+    /// Arguments of MAKE: does what MKDIR, SYMLINK and MKNOD do, and says on which medium a file of
+    /// the same class would have its bytes. What would be in one memory may be lost with a crash of
+    /// the server's machine, until something durable is in it.
+    Make {
+        sequence: Sequence, dentry: Dentry, what: MakeWhat, set: SetAttributes, medium: Medium,
+    }
+    /// A special file.
+    #[derive(Copy)]
+    Special { kind: Kind, device: Device }
+    /// Answer of MKDIR, SYMLINK, MKNOD and MAKE.
     #[derive(Copy)]
     Made { made: Attributes, dir: Changed }
 
@@ -266,6 +275,11 @@ xdr_union! {
 }
 
 xdr_union! {
+    /// What to make.
+    MakeWhat { 0 => Directory, 1 => Symlink(Target), 2 => Special(Special) }
+}
+
+xdr_union! {
     /// What to look at: a known file, or a name.
     LookAt { 0 => File(FileId), 1 => Name(Dentry) }
 }
@@ -289,7 +303,7 @@ procedures! { PROGRAM, VERSION;
     29 Look => Res<LookedAt>, 30 Lock => Res<Attributes>, 31 TestLock => Res<LockTested>,
     32 AwaitLock => Res<LockAwaited>, 33 ForgoLock => Res<()>,
     34 LocksClaimed => Res<()>, 35 Preallocate => Res<FileChanged>, 36 Destage => Res<()>,
-    37 Archive => Res<ArchiveTold>,
+    37 Archive => Res<ArchiveTold>, 38 Make => Res<Made>,
 }
 
 impl Entry {

@@ -15,7 +15,7 @@ check_types!(arguments_survive:
     CommitExtents, Punch, MkDir, Symlink, ReadLink, MkNod, Link, Remove, RmDir, Rename, ReadDir,
     calls::Access, FsStat, GetXattr, SetXattr, ListXattr, RemoveXattr, ReturnLease, Look,
     Lock, TestLock, AwaitLock, ForgoLock, LocksClaimed, Preallocate, Destage,
-    Archive, ArchiveTold,
+    Archive, ArchiveTold, Make,
     RecallNull, Recall, LockFree,
 );
 check_types!(results_survive:
@@ -321,6 +321,38 @@ fn archiving_is_what_the_document_says() {
 }
 
 #[test]
+fn making_is_what_the_document_says() {
+    let set = SetAttributes { mode: Some(0o755), ..SetAttributes::default() };
+    let make = |text, what, set| {
+        let (sequence, medium) = (sequence(), Medium::Memory(1));
+        Make { sequence, dentry: dentry(text), what, set, medium }
+    };
+    golden(
+        &make("src", MakeWhat::Directory, set),
+        "a5a5a5a5 a5a5a5a5 a5a5a5a5 a5a5a5a5 00000003 00000007
+         00000000 00000001 00000003 73726300 00000000
+         00000001 000001ed 00000000 00000000 00000000 00000000 00000000
+         00000002 00000001",
+    );
+    let target = Opaque(Bytes::from_static(b"src"));
+    golden(
+        &make("l", MakeWhat::Symlink(target), SetAttributes::default()),
+        "a5a5a5a5 a5a5a5a5 a5a5a5a5 a5a5a5a5 00000003 00000007
+         00000000 00000001 00000001 6c000000 00000001 00000003 73726300
+         00000000 00000000 00000000 00000000 00000000 00000000
+         00000002 00000001",
+    );
+    let special = Special { kind: Kind::CharacterDevice, device: Device { major: 1, minor: 3 } };
+    golden(
+        &make("null", MakeWhat::Special(special), SetAttributes::default()),
+        "a5a5a5a5 a5a5a5a5 a5a5a5a5 a5a5a5a5 00000003 00000007
+         00000000 00000001 00000004 6e756c6c 00000002 00000004 00000001 00000003
+         00000000 00000000 00000000 00000000 00000000 00000000
+         00000002 00000001",
+    );
+}
+
+#[test]
 fn attributes_have_the_stated_length() {
     assert_eq!(to_segments(&attributes()).len(), ATTRIBUTES_BYTES);
     let entry = |attributes| Entry { name: name("abcde"), file: FileId(1), cookie: 2, attributes };
@@ -373,14 +405,15 @@ fn the_longest_reply_fits_into_a_record() {
 
 #[test]
 fn procedures_have_their_names() {
-    assert_eq!(PROCEDURE_NAMES.len(), Archive::NUMBER as usize + 1);
+    assert_eq!(PROCEDURE_NAMES.len(), Make::NUMBER as usize + 1);
     assert_eq!(PROCEDURE_NAMES[Open::NUMBER as usize], "OPEN");
     assert_eq!(PROCEDURE_NAMES[CommitExtents::NUMBER as usize], "COMMIT_EXTENTS");
     assert_eq!(PROCEDURE_NAMES[ReadDir::NUMBER as usize], "READDIR");
     assert_eq!(PROCEDURE_NAMES[Preallocate::NUMBER as usize], "PREALLOCATE");
     assert_eq!(PROCEDURE_NAMES[Destage::NUMBER as usize], "DESTAGE");
     assert_eq!(PROCEDURE_NAMES[Archive::NUMBER as usize], "ARCHIVE");
-    assert!(MetaProc::try_from(Archive::NUMBER).is_ok());
+    assert_eq!(PROCEDURE_NAMES[Make::NUMBER as usize], "MAKE");
+    assert!(MetaProc::try_from(Make::NUMBER).is_ok());
     let call = rpc::encode_call(
         rpc::Xid(1),
         &rpc::Credential::None,

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use larder_wire::meta::Res;
-use larder_wire::meta::calls::{self, Opened};
+use larder_wire::meta::calls::{self, MakeWhat, Opened};
 use larder_wire::meta::words::{ByteRange, FileId, IfExists, LeaseKind, Medium, Mode};
 
 use super::{Rig, dentry, mode};
@@ -32,6 +32,18 @@ impl Rig {
     /// The same until nothing is late.
     pub(crate) fn sync_all(&mut self) {
         while self.sync() {}
+    }
+
+    /// Makes anything but a regular file, in a class whose bytes may be on this medium alone.
+    pub(crate) fn make(
+        &mut self,
+        medium: Medium,
+        (dir, text): (FileId, &str),
+        what: MakeWhat,
+    ) -> Res<FileId> {
+        let (sequence, dentry, set) = (self.next(), dentry(dir, text), mode(0o755));
+        let call = calls::Make { sequence, dentry, what, set, medium };
+        self.call(&Caller::root(), call).map(|made| made.made.file)
     }
 
     /// Opens a new file of a class whose bytes may be in one memory alone.
