@@ -137,9 +137,9 @@ pub struct Sample {
     /// Further measurements, by name with unit, of the time while the work ran: `server_cpu_s` and
     /// `daemon_cpu_s` are the CPU time of the processes of the server, and of all daemons of the
     /// target; `elapsed_s` is the time of a work whose result is a rate; `daemon_switches` how
-    /// often threads of the daemons went to sleep, `daemon_file_calls` their calls like read(2) and
-    /// write(2), `index_commits` and `index_log_writes` transactions of the caches' indices and
-    /// writes to their session logs.
+    /// often threads of the daemons went to sleep, `daemon_file_calls` their calls like read(2)
+    /// and write(2), `index_commits` and `index_log_writes` transactions of the caches'
+    /// indices and writes to their session logs.
     pub extra: BTreeMap<String, f64>,
 }
 

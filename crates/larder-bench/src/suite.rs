@@ -238,8 +238,8 @@ pub type Check = Box<dyn FnOnce() -> Result<()> + Send>;
 pub struct Outcome {
     /// The result, if it is neither the time nor a rate. For several copies the mean counts.
     pub value: Option<f64>,
-    /// The amount of work done, if the result is a rate: the sum of all copies, divided by the time
-    /// until the last one has ended.
+    /// The amount of work done, if the result is a rate: the sum of all copies, divided by the
+    /// time until the last one has ended.
     pub amount: Option<f64>,
     /// CPU time of a compiler, to be subtracted from the time, in seconds.
     pub subtract_s: Option<f64>,

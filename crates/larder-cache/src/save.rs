@@ -44,8 +44,8 @@ struct Saving {
     groups: Vec<(u32, Option<Vec<u8>>)>,
     /// The local file's stamp, if it was written for this.
     stamp: Option<Stamp>,
-    /// The local file has bytes to sync. It is not kept open: a checkpoint of many files would take
-    /// a descriptor for each.
+    /// The local file has bytes to sync. It is not kept open: a checkpoint of many files would
+    /// take a descriptor for each.
     has_data: bool,
 }
 

@@ -22,8 +22,8 @@ pub struct Options {
     pub close_to_open: bool,
     /// Which names are cached (`lookupcache`).
     pub lookup_cache: LookupCache,
-    /// Locks of processes are passed on to the server; otherwise the front door's kernel keeps them
-    /// (`brl`).
+    /// Locks of processes are passed on to the server; otherwise the front door's kernel keeps
+    /// them (`brl`).
     pub pass_locks: bool,
     /// Files have extended attributes (`user_xattr`).
     pub has_xattrs: bool,
@@ -45,8 +45,8 @@ pub struct Options {
     pub write_bytes_max: u32,
     /// Farthest readahead of one stream, in bytes.
     pub readahead_bytes_max: u64,
-    /// One budget for all data in flight between server and cache, in bytes. As much again may wait
-    /// for the cache's disk.
+    /// One budget for all data in flight between server and cache, in bytes. As much again may
+    /// wait for the cache's disk.
     pub buffer_bytes_max: u64,
     /// Dirty bytes of one file that start write-back before close.
     pub dirty_bytes_max: u64,

@@ -25,8 +25,8 @@ use larder_wire::disk::sealed::ReplyError;
 use larder_wire::disk::session::{AskError, Granted, Hailing};
 use larder_wire::disk::words::{
     AwaitWrittenHead, ClearHead, CopyHead, Done, EpochHead, FlushHead, GroupReplaceHead, Head,
-    ReadHead, RefreshDone, RefreshHead, Refusal, Remedy, RevokeHead, StatusDone, StatusHead, Trust,
-    WriteHead,
+    Origin, ReadHead, RefreshDone, RefreshHead, Refusal, Remedy, RevokeHead, StatusDone,
+    StatusHead, Trust, WriteFromHead, WriteHead,
 };
 use larder_wire::disk::{PROCEDURE_NAMES, PROGRAM, VERSION};
 use larder_wire::seal::MasterKey;
@@ -127,6 +127,28 @@ impl DiskClient {
     ) -> Result<BootEpoch, DiskError> {
         let head = WriteHead { capability: granted.capability.clone(), offset, stable };
         let (_, _, boot) = self.ask(granted, head, data, options).await?;
+        Ok(boot)
+    }
+
+    /// Writes `length` bytes, at most [`larder_wire::disk::DATA_BYTES_MAX`], that the disk has at
+    /// `from`, to `offset` of it: they do not pass the caller. `source` is to read them. Otherwise
+    /// as [`DiskClient::write`].
+    ///
+    /// # Errors
+    /// As [`DiskClient::write`]
+    pub async fn write_from(
+        &self,
+        (granted, offset): (&Granted, u64),
+        (source, from): (&Granted, u64),
+        length: u32,
+        stable: bool,
+        options: CallOptions,
+    ) -> Result<BootEpoch, DiskError> {
+        let taken = Origin { capability: source.capability.clone(), offset: from, proof: [0; 32] };
+        let capability = granted.capability.clone();
+        let mut head = WriteFromHead { capability, offset, stable, length, source: taken };
+        head.source.proof = source.secret.sign_source(&head.claim());
+        let (_, _, boot) = self.ask(granted, head, Bytes::new(), options).await?;
         Ok(boot)
     }
 

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use larder_rpc::{CallOptions, RpcClient};
 use larder_wire::capability::BootEpoch;
 use larder_wire::disk::session::{AskError, Hailing, Session};
-use larder_wire::disk::words::{HandshakeCall, Head, Remedy};
+use larder_wire::disk::words::{FlushHead, HandshakeCall, Head, ReadHead, Remedy};
 use larder_wire::rpc::Credential;
 use larder_wire::seal::{KEY_BYTES, Secret};
 
@@ -79,8 +79,8 @@ impl Link {
             };
             let mut in_use = InUse { link: self, session, may_come_later: true };
             let Ok((request, asked)) = asked else { continue };
-            // Reads and flushes do no harm whenever they are executed.
-            in_use.may_come_later = secret.is_none() || !data.is_empty();
+            // These do no harm whenever they are executed.
+            in_use.may_come_later = ![ReadHead::NUMBER, FlushHead::NUMBER].contains(&H::NUMBER);
             let reply = self.rpc.call(&Credential::None, &request, options).await;
             let reply = reply.map_err(DiskError::Rpc)?.results;
             let answered = asked.answered::<H>(reply);

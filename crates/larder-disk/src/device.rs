@@ -11,7 +11,7 @@ use larder_wire::capability::{BootEpoch, Capability, Extent, Extents};
 use larder_wire::disk::sealed::{Sealed, SealedReply};
 use larder_wire::disk::words::{
     Done, Ending, FlushHead, HandshakeCall, HandshakeDone, Head, Hello, ReadHead, Refusal, Res,
-    SessionId, Shown, StatusDone, Welcome, WriteHead,
+    SessionId, Shown, StatusDone, Welcome, WriteFromHead, WriteHead,
 };
 use larder_wire::seal::{KEY_BYTES, MasterKey, RequestKeys, Secret, SessionKey, Setup};
 use larder_wire::xdr::Array;
@@ -335,9 +335,22 @@ impl Device {
             rate.pass(range.length()).await;
         }
         let entered = self.underway.enter();
+        let source = head.source().map(|(request, bytes)| bytes.map(|bytes| (request, bytes)));
+        let source = source.transpose()?;
         if !self.is_off() {
             self.standing().check(head.capability(), deed, self.now_ms())?;
+            if let Some((request, bytes)) = source {
+                let shown = &request.source.capability;
+                let secret = self.secret(shown)?;
+                let proof = &request.source.proof;
+                secret.check_source(&request.claim(), proof).map_err(|_| Refusal::Forged)?;
+                self.standing().check(shown, Deed::Read(bytes), self.now_ms())?;
+            }
         }
+        let data = match source {
+            Some((_, bytes)) => self.store.read(bytes).map(Bytes::from).map_err(refusal)?,
+            None => data,
+        };
         match deed {
             Deed::Handshake => Ok(Bytes::new()),
             Deed::Read(range) => self.store.read(range).map(Bytes::from).map_err(refusal),
@@ -461,6 +474,12 @@ pub(crate) trait ClientHead: Head<Done = Done> {
     fn is_stable(&self) -> bool {
         false
     }
+
+    /// The bytes of the disk that are written, if they are not the request's data, and the request,
+    /// which shows the capability to read them.
+    fn source(&self) -> Option<(&WriteFromHead, Result<Extent, Refusal>)> {
+        None
+    }
 }
 
 impl ClientHead for ReadHead {
@@ -487,6 +506,27 @@ impl ClientHead for WriteHead {
 
     fn is_stable(&self) -> bool {
         self.stable
+    }
+}
+
+impl ClientHead for WriteFromHead {
+    fn capability(&self) -> &Capability {
+        &self.capability
+    }
+
+    fn deed(&self, data: &Bytes) -> Result<Deed, Refusal> {
+        if !data.is_empty() || self.length as usize > larder_wire::disk::DATA_BYTES_MAX {
+            return Err(Refusal::Malformed);
+        }
+        Ok(Deed::Write(range(self.offset, u64::from(self.length))?))
+    }
+
+    fn is_stable(&self) -> bool {
+        self.stable
+    }
+
+    fn source(&self) -> Option<(&WriteFromHead, Result<Extent, Refusal>)> {
+        Some((self, range(self.source.offset, u64::from(self.length))))
     }
 }
 

@@ -8,7 +8,8 @@ use larder_wire::Procedure;
 use larder_wire::disk::sealed::Sealed;
 use larder_wire::disk::words::{
     AwaitWrittenHead, ClearHead, CopyHead, EpochHead, FlushHead, GroupReplaceHead, HandshakeCall,
-    Head, ReadHead, RefreshHead, Res, RevokeHead, StatusHead, WriteHead, read_length,
+    Head, ReadHead, RefreshHead, Res, RevokeHead, StatusHead, WriteFromHead, WriteHead,
+    read_length,
 };
 use larder_wire::disk::{PROCEDURE_NAMES, PROGRAM, VERSION};
 use larder_wire::rpc::{CallHeader, Outcome};
@@ -84,6 +85,7 @@ impl Service for DiskService {
             HandshakeCall::NUMBER => self.handshake(call).await,
             ReadHead::NUMBER => self.client::<ReadHead>(call).await,
             WriteHead::NUMBER => self.client::<WriteHead>(call).await,
+            WriteFromHead::NUMBER => self.client::<WriteFromHead>(call).await,
             FlushHead::NUMBER => self.client::<FlushHead>(call).await,
             RefreshHead::NUMBER => self.control::<RefreshHead>(call).await,
             RevokeHead::NUMBER => self.control::<RevokeHead>(call).await,

@@ -57,7 +57,8 @@ pub struct MountOptions {
     /// KiB.
     pub readahead_bytes: u32,
     /// Threads that read requests, each on its own descriptor. Default: 2: one was as fast on two
-    /// cores; the second keeps the mount responsive while the first has to wait for the local disk.
+    /// cores; the second keeps the mount responsive while the first has to wait for the local
+    /// disk.
     pub threads: usize,
     /// How requests travel. Default: [`Transport::Auto`].
     pub transport: Transport,

@@ -21,7 +21,8 @@
 //! - A transaction is late only if each record that it writes is of a kind that is listed here.
 //! - Blocks that a late transaction gives up are cleared when it is durable.
 //! - What is not volatile has all of its names in directories that are not volatile, and these are
-//!   in such directories up to the root. Nor has a volatile directory a name of a file with several.
+//!   in such directories up to the root. Nor has a volatile directory a name of a file with
+//!   several.
 //!
 //! Absent on purpose: the engine, and the clock; [`crate::committer`] has these.
 

@@ -105,8 +105,8 @@ pub(crate) struct Live {
     archive: Queue,
     restoring: Restoring,
     yielding: yielding::Yielding,
-    /// Files that the session no longer has open for writing, and that have blocks which were given
-    /// ahead.
+    /// Files that the session no longer has open for writing, and that have blocks which were
+    /// given ahead.
     closed: BTreeSet<(SessionId, FileId)>,
     /// A call found no room since those were last given up.
     is_short: bool,

@@ -167,8 +167,8 @@ struct TakenOver {
 pub(crate) struct Locks {
     files: BTreeMap<FileId, File>,
     sessions: BTreeMap<SessionId, Own>,
-    /// Sessions that may claim what they had before the server was restarted: empty after the grace
-    /// period.
+    /// Sessions that may claim what they had before the server was restarted: empty after the
+    /// grace period.
     claimants: BTreeSet<SessionId>,
     taken_over: BTreeMap<SessionId, TakenOver>,
     /// Notifications to be sent.

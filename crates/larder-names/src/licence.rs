@@ -8,8 +8,8 @@ pub struct Licence {
     /// The mount's user has declared that no other client changes names in the export
     /// (`-o exclusive`). What is held of them is true then whether the server answers or not.
     pub sole: bool,
-    /// The server excludes other clients from a directory while names in it are changed here: it is
-    /// asked for that at the first change ([`Remote::exclude`]).
+    /// The server excludes other clients from a directory while names in it are changed here: it
+    /// is asked for that at the first change ([`Remote::exclude`]).
     pub leased: bool,
     /// The mount's user permits it while the server is out of reach (`-o offline`), whatever the
     /// class of a file. Changes that other clients make during that time are found when the server

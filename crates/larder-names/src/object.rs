@@ -162,7 +162,8 @@ pub(crate) struct Taken {
     pub(crate) taker: Maker,
     /// The server may have been asked, and may have done so.
     pub(crate) is_attempted: bool,
-    /// The server was asked to rename it to this, and did not answer: it has one name or the other.
+    /// The server was asked to rename it to this, and did not answer: it has one name or the
+    /// other.
     pub(crate) asked: Option<Dentry>,
 }
 

@@ -19,9 +19,10 @@ pub struct Config {
     /// it themselves.
     pub squash_root: bool,
     /// Whether every change of a directory goes through this server. If so, replies carry its
-    /// attributes from before a change, unless another call came in between; with them clients keep
-    /// their caches valid over their own changes (RFC 1813, 2.6). If not, those attributes would
-    /// misrepresent changes made elsewhere, and are left out. For a file the file system decides.
+    /// attributes from before a change, unless another call came in between; with them clients
+    /// keep their caches valid over their own changes (RFC 1813, 2.6). If not, those
+    /// attributes would misrepresent changes made elsewhere, and are left out. For a file the
+    /// file system decides.
     pub sole_front_door: bool,
     /// A port mapper to register with, over UDP; usually port 111 of this machine.
     pub portmapper: Option<SocketAddr>,

@@ -16,6 +16,7 @@ mod archived;
 mod beside;
 mod commit;
 mod convert;
+mod copying;
 mod disks;
 mod leases;
 mod locking;
@@ -44,10 +45,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use larder_rpc::{Recovery, RpcClient, Snapshot};
 use larder_vfs::{
-    Access, Attr, Change, Changed, Committed, Cookie, Cred, Found, Future, Handle, InArchive,
-    Intent, Judged, Listing, LockChange, LockMode, LookedUp, Made, New, Remote, RemoteLimits,
-    RemoteOpened, RemoteRead, RemoteWritten, Removal, ReservedLock, Result, Seek, SetAttr,
-    SetXattr, SpaceChange, Stability, StatFs, StoredPart, Time, Token, Watcher,
+    Access, Attr, Change, Changed, Committed, Cookie, CopyEnd, Cred, Found, Future, Handle,
+    InArchive, Intent, Judged, Listing, LockChange, LockMode, LookedUp, Made, New, Remote,
+    RemoteCopied, RemoteLimits, RemoteOpened, RemoteRead, RemoteWritten, Removal, ReservedLock,
+    Result, Seek, SetAttr, SetXattr, SpaceChange, Stability, StatFs, StoredPart, Time, Token,
+    Watcher,
 };
 use larder_wire::meta::calls;
 use larder_wire::meta::words::{self, Attributes, FileId, Mode, OpenId, VolumeId};
@@ -393,6 +395,20 @@ impl Remote for Native {
 
     fn tells_holes(&self) -> bool {
         true
+    }
+
+    fn copies(&self) -> bool {
+        true
+    }
+
+    fn copy_range<'a>(
+        &'a self,
+        cred: &'a Cred,
+        from: CopyEnd<'a>,
+        to: CopyEnd<'a>,
+        len: u64,
+    ) -> Future<'a, RemoteCopied> {
+        Box::pin(async move { self.copy_within(cred, (from, to), len).await })
     }
 
     fn seek<'a>(

@@ -211,8 +211,8 @@ pub struct Slice {
     pub window: u32,
     /// Calls that wait for the window, at the end of the slice.
     pub backlog: u32,
-    /// Slices right before this one that were dropped, because they were not read in time. This one
-    /// includes their events.
+    /// Slices right before this one that were dropped, because they were not read in time. This
+    /// one includes their events.
     pub dropped: u64,
 }
 
@@ -221,8 +221,8 @@ pub struct Slice {
 pub struct Series {
     /// All slices before this one have been reported, now or earlier.
     pub until: u64,
-    /// By connection, in order of time. A slice without events is left out: the state at its end is
-    /// that at its beginning.
+    /// By connection, in order of time. A slice without events is left out: the state at its end
+    /// is that at its beginning.
     pub connections: Vec<Vec<Slice>>,
 }
 

@@ -187,7 +187,8 @@ pub struct ConnectionSnapshot {
     pub reconnects: u64,
     /// Replies to calls that are no longer awaited, and messages that are not replies.
     pub orphans: u64,
-    /// What the kernel has reserved for replies that wait to be received, in bytes; datagrams only.
+    /// What the kernel has reserved for replies that wait to be received, in bytes; datagrams
+    /// only.
     pub receive_buffer_bytes: Option<u64>,
 }
 

@@ -148,10 +148,10 @@ pub struct SetAttr {
     pub atime: Option<SetTime>,
     /// Last change of the data.
     pub mtime: Option<SetTime>,
-    /// Sets no attribute of a file that exists. For a file that is being made: what is written next
-    /// needs to be no more durable than [`Stability::Shared`](crate::Stability::Shared) with these
-    /// copies, so the server may reserve memory for it instead of disk. Another object that is
-    /// being made needs to be no more durable than that.
+    /// Sets no attribute of a file that exists. For a file that is being made: what is written
+    /// next needs to be no more durable than [`Stability::Shared`](crate::Stability::Shared)
+    /// with these copies, so the server may reserve memory for it instead of disk. Another
+    /// object that is being made needs to be no more durable than that.
     pub in_memory: Option<Volatile>,
 }
 

@@ -27,7 +27,7 @@ pub const PORT: u16 = 2051;
 /// Most data of one READ or WRITE, in bytes.
 pub const DATA_BYTES_MAX: usize = 1 << 20;
 /// Longest head of a request or reply, in bytes.
-pub const HEAD_BYTES_MAX: usize = 2048;
+pub const HEAD_BYTES_MAX: usize = 2560;
 /// A disk records for blocks of this size whether they were written.
 pub const BLOCK_BYTES: u64 = 4096;
 /// Most capabilities that one REVOKE names.
@@ -53,6 +53,7 @@ pub const PROCEDURE_NAMES: &[&str] = &[
     "CLEAR",
     "STATUS",
     "AWAIT_WRITTEN",
+    "WRITE_FROM",
 ];
 
 #[cfg(test)]

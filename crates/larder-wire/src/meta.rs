@@ -40,8 +40,8 @@ pub const TARGET_BYTES_MAX: usize = 4095;
 pub const XATTR_BYTES_MAX: usize = 65_536;
 /// Most names of extended attributes of one file.
 pub const XATTRS_MAX: usize = 4096;
-/// Most extents in one reply: as many as a capability can have. A file with more is requested part
-/// by part.
+/// Most extents in one reply: as many as a capability can have. A file with more is requested
+/// part by part.
 pub use crate::capability::EXTENTS_MAX;
 /// Most grants in one reply: one for each disk that its extents are on.
 pub const GRANTS_MAX: usize = 64;

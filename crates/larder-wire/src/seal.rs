@@ -140,6 +140,20 @@ impl Secret {
     pub fn check_hello(&self, hello: &impl Encode, mac: &[u8; KEY_BYTES]) -> Result<(), Forged> {
         equal(&self.sign_hello(hello), mac)
     }
+
+    /// Proves that whoever writes what is read under another capability holds that one's secret,
+    /// which this is. `claim` says what is read and written.
+    pub fn sign_source(&self, claim: &impl Encode) -> [u8; KEY_BYTES] {
+        derive(&self.0, "larder disk source 1", &[&encoded(claim)])
+    }
+
+    /// Checks that `proof` is the one of [`sign_source`](Self::sign_source).
+    ///
+    /// # Errors
+    /// [`Forged`]
+    pub fn check_source(&self, claim: &impl Encode, proof: &[u8; KEY_BYTES]) -> Result<(), Forged> {
+        equal(&self.sign_source(claim), proof)
+    }
 }
 
 impl SessionKey {

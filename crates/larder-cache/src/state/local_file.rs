@@ -12,8 +12,8 @@ pub(crate) struct LocalFile {
     serial: u64,
     /// It was checked since loading.
     is_checked: bool,
-    /// It is the one that the index recorded, or has been verified as a whole: it may be handed out
-    /// without reading it.
+    /// It is the one that the index recorded, or has been verified as a whole: it may be handed
+    /// out without reading it.
     is_stamped: bool,
     /// It waits in memory to be written.
     unwritten: Option<Arc<UnwrittenFile>>,

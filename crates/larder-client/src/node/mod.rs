@@ -7,8 +7,8 @@
 //! - [`attributes`]: fetches attributes when they are needed; [`lease`]: while a lease makes that
 //!   unnecessary; [`leasing`]: state of one lease.
 //! - [`rights`]: what the server allows each user, by its [`verdicts`], the valid ones of which are
-//!   [`valid_verdicts`], and whether it [`squash`]es root; [`privileges`] and [`dropped`]: set-uid and
-//!   set-gid bits that writers drop.
+//!   [`valid_verdicts`], and whether it [`squash`]es root; [`privileges`] and [`dropped`]: set-uid
+//!   and set-gid bits that writers drop.
 //! - [`identity`]: which file a handle means.
 
 mod attributes;

@@ -20,9 +20,9 @@ pub(crate) struct Opens {
     bypass: u32,
     cached: u32,
     direct: u32,
-    /// The local file that the kernel was given for passthrough opens. The kernel uses this one for
-    /// the inode until the file is not open in any mode any more, and shows it to processes that
-    /// map the file during that time.
+    /// The local file that the kernel was given for passthrough opens. The kernel uses this one
+    /// for the inode until the file is not open in any mode any more, and shows it to
+    /// processes that map the file during that time.
     backing: Option<Arc<BackingFile>>,
     /// The version that it shows, as far as that is known.
     backing_shows: Option<Version>,

@@ -45,7 +45,8 @@ struct Copy {
 /// What is known of a source before it is copied.
 struct Source {
     version: Version,
-    /// What is cached of it belongs to this version, and the server would notify us of another one.
+    /// What is cached of it belongs to this version, and the server would notify us of another
+    /// one.
     is_vouched_for: bool,
 }
 

@@ -28,7 +28,8 @@ pub(crate) fn time_of(ns: i64) -> Time {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Given {
     pub(super) time: Time,
-    /// That of the local file when it was set: if it is later now, the file has been written since.
+    /// That of the local file when it was set: if it is later now, the file has been written
+    /// since.
     pub(super) over: Time,
 }
 

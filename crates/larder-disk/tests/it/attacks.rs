@@ -15,8 +15,8 @@ use larder_wire::capability::{
 use larder_wire::disk::sealed::Sealed;
 use larder_wire::disk::session::{AskError, Granted, Hailing, Session};
 use larder_wire::disk::words::{
-    ClearHead, EpochHead, GroupReplaceHead, ReadHead, RefreshHead, Refusal, Res, StatusHead, Trust,
-    WriteHead,
+    ClearHead, EpochHead, GroupReplaceHead, Origin, ReadHead, RefreshHead, Refusal, Res,
+    StatusHead, Trust, WriteFromHead, WriteHead,
 };
 use larder_wire::seal::{MasterKey, Setup};
 use larder_wire::xdr::{Decode, to_segments};
@@ -448,6 +448,74 @@ async fn a_handshake_under_a_bad_capability_makes_no_session() {
     let other = MasterKey::new([6; 32]);
     let hello = Hailing::control(&other, VOLUME, DISK, 9, [1; 32], None);
     assert_eq!(stand.call(&hello.0).await.unwrap().unwrap_err(), Refusal::Forged);
+}
+
+/// A write of bytes that the disk has needs a capability to read them, too, and its secret. The
+/// attacker has a file of its own.
+#[tokio::test]
+async fn what_may_not_be_read_is_not_copied() {
+    let Scene { stand, owner, session: owners } = Scene::new().await;
+    let own = stand.grant(Mode::ReadWrite, &[(0, 4096)]);
+    let session = stand.session(&own).await;
+    let request = |source: &Granted, target: &Granted, from: u64, offset: u64, length: u32| {
+        let capability = source.capability.clone();
+        let taken = Origin { capability, offset: from, proof: [0; 32] };
+        let capability = target.capability.clone();
+        let mut head = WriteFromHead { capability, offset, stable: false, length, source: taken };
+        head.source.proof = source.secret.sign_source(&head.claim());
+        head
+    };
+    let ask = async |session: &Session, granted: &Granted, head: &WriteFromHead| {
+        let asked = session.ask(&granted.secret, head, Bytes::new()).unwrap();
+        refused(stand.deliver(asked).await.map(drop))
+    };
+    let length = SECRET.len() as u32;
+    let by_owner = request(&owner, &owner, 8192, 10_000, length);
+    ask(&owners, &owner, &by_owner).await.unwrap();
+    assert_eq!(stand.read(&owners, &owner, 10_000, length).await.unwrap(), SECRET);
+    // The capability was seen on the wire; its secret was not.
+    let seen = Granted { capability: owner.capability.clone(), secret: own.secret.clone() };
+    let mut replayed = request(&owner, &own, 8192, 0, length);
+    replayed.source.proof = by_owner.source.proof;
+    let with = |change: fn(&mut Capability)| {
+        let mut capability = stand.capability(Mode::Read, &[(8192, 4096)]);
+        change(&mut capability);
+        request(&Granted::mint(&master(), capability), &own, 8192, 0, length)
+    };
+    let good = stand.grant(Mode::Read, &[(8192, 4096)]);
+    let moved = |change: fn(&mut WriteFromHead)| {
+        let mut head = request(&good, &own, 8192, 0, length);
+        change(&mut head);
+        head
+    };
+    let revoked = stand.grant(Mode::Read, &[(8192, 4096)]);
+    stand.revoke(&revoked).await;
+    let table = [
+        (request(&seen, &own, 8192, 0, length), Refusal::Forged),
+        (replayed, Refusal::Forged),
+        (moved(|head| head.source.offset += 1), Refusal::Forged),
+        (moved(|head| head.offset += 1), Refusal::Forged),
+        (moved(|head| head.length -= 1), Refusal::Forged),
+        (request(&good, &own, 12_288 - 5, 0, 6), Refusal::OutOfExtents),
+        (request(&good, &own, 8192, 4091, 6), Refusal::OutOfExtents),
+        (request(&good, &own, 8192, 0, 0), Refusal::Malformed),
+        (request(&good, &own, u64::MAX, 0, 1), Refusal::Malformed),
+        (request(&revoked, &own, 8192, 0, length), Refusal::Revoked),
+        (with(|one| one.mode = Mode::Write), Refusal::WrongMode),
+        (with(|one| one.expiry_ms = 0), Refusal::Expired),
+        (with(|one| one.group = GroupId(1)), Refusal::OldGroup),
+        (with(|one| one.boot = BootEpoch(1)), Refusal::OldBoot),
+        (with(|one| one.disk = DiskId(DISK.0 + 1)), Refusal::WrongDisk),
+        (with(|one| one.volume = VolumeId([8; 16])), Refusal::WrongVolume),
+    ];
+    for (at, (head, expected)) in table.iter().enumerate() {
+        let before = stand.refused(*expected).1;
+        assert_eq!(ask(&session, &own, head).await, Err(*expected), "{at}");
+        assert_eq!(stand.refused(*expected).1, before + 1, "{at}");
+    }
+    assert_eq!(stand.read(&session, &own, 0, 4096).await.unwrap(), vec![0; 4096]);
+    ask(&session, &own, &moved(|_| ())).await.unwrap();
+    assert_eq!(stand.read(&session, &own, 0, length).await.unwrap(), SECRET);
 }
 
 /// Zero bytes, and bytes where there is no disk, cannot be asked for.

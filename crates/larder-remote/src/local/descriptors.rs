@@ -58,8 +58,8 @@ type Key = (Handle, Purpose);
 #[derive(Debug)]
 struct Entry {
     file: Arc<OpenFile>,
-    /// Whether it was requested again since it was opened, or since it was last checked by eviction
-    /// or the sweeper.
+    /// Whether it was requested again since it was opened, or since it was last checked by
+    /// eviction or the sweeper.
     used: AtomicBool,
 }
 

@@ -25,14 +25,14 @@ pub struct LocalOptions {
     pub anonymous_gid: u32,
     /// Whether changes are refused.
     pub read_only: bool,
-    /// Whether changes of names and attributes are on the disk before they are answered, as the RFC
-    /// asks (3.3.8 and others). Without it (exports(5): `async`) a crash of the server may undo
-    /// what was answered. This does not concern data, for which the caller says how durable it is
-    /// to be.
+    /// Whether changes of names and attributes are on the disk before they are answered, as the
+    /// RFC asks (3.3.8 and others). Without it (exports(5): `async`) a crash of the server may
+    /// undo what was answered. This does not concern data, for which the caller says how
+    /// durable it is to be.
     pub durable_names: bool,
-    /// Whether other processes of this machine change files of the directory. Where its file system
-    /// has leases, they show for each change whether that can have happened; elsewhere this option
-    /// decides.
+    /// Whether other processes of this machine change files of the directory. Where its file
+    /// system has leases, they show for each change whether that can have happened; elsewhere
+    /// this option decides.
     pub shared: bool,
     /// How long each operation of the disk takes, one after the other; zero: the disk's own time.
     /// For measuring what a server with a slow disk would do.

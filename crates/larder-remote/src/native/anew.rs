@@ -175,7 +175,7 @@ impl Native {
 }
 
 /// A layout without the committed extents.
-fn own(mut layout: Layout) -> Layout {
+pub(super) fn own(mut layout: Layout) -> Layout {
     layout.extents.0.retain(|extent| extent.state == ExtentState::Provisional);
     layout
 }

@@ -256,6 +256,41 @@ impl Disks {
         }
     }
 
+    /// Has each disk of a set copy `length` bytes that it has, not durably yet. `None` if one of
+    /// them cannot do so: then they are to be read and written.
+    pub(super) async fn copy(
+        &self,
+        (sources, from): (&Grants, Location),
+        (targets, to): (&Grants, Location),
+        length: u64,
+    ) -> Option<Vec<Unflushed>> {
+        if from.disk != to.disk {
+            return None;
+        }
+        let sources = sources.covering(from, length, false);
+        let targets = targets.covering(to, length, true);
+        let length = u32::try_from(length).ok()?;
+        let mut copied = Vec::with_capacity(targets.len());
+        for granted in &targets {
+            let number = granted.capability.disk;
+            let source = sources.iter().find(|one| one.capability.disk == number)?;
+            let (options, to) = (CallOptions::default(), (&**granted, to.position));
+            let copying = async {
+                let disk = self.disk(number).await.ok()?;
+                let from = (&**source, from.position);
+                let done = disk.client.write_from(to, from, length, false, options).await;
+                done.inspect_err(|cause| tracing::debug!(disk = number.0, %cause, "not copied"))
+                    .ok()
+            };
+            let boot = match targets.len() {
+                1 => copying.await?,
+                _ => self.patiently(copying).await.ok()??,
+            };
+            copied.push(Unflushed { boot, granted: Arc::clone(granted) });
+        }
+        (!copied.is_empty()).then_some(copied)
+    }
+
     /// The disks to which [`Self::write`] writes; none if one of them recently did not answer in
     /// time, or the grants do not cover these bytes.
     pub(super) fn to_be_written(

@@ -42,12 +42,12 @@ pub struct MountOptions {
     pub data_max: u32,
     /// Which port calls come from.
     pub source_port: SourcePort,
-    /// File with certificates, one of which must have signed the metadata server's. Then the client
-    /// sends nothing without TLS.
+    /// File with certificates, one of which must have signed the metadata server's. Then the
+    /// client sends nothing without TLS.
     pub authorities: Option<PathBuf>,
     /// Identifies the mount to the metadata server, the same in each of its lives: a new life then
-    /// ends the sessions of the one before. No other mount may use it. By default it is random, and
-    /// what a killed mount has left ends when its session expires.
+    /// ends the sessions of the one before. No other mount may use it. By default it is random,
+    /// and what a killed mount has left ends when its session expires.
     pub client: Option<[u8; 16]>,
     /// The clock that times its waits.
     pub clock: Arc<dyn Clock>,

@@ -16,6 +16,20 @@ pub(super) struct Piece {
     pub(super) at: Option<Location>,
 }
 
+impl Piece {
+    /// Whether a byte of the file is one of them.
+    pub(super) fn holds(&self, at: u64) -> bool {
+        (self.offset..self.offset + self.length).contains(&at)
+    }
+
+    /// The same bytes without those before `at`, which is one of them.
+    pub(super) fn from(self, at: u64) -> Piece {
+        let skipped = at - self.offset;
+        let moved = |place: Location| Location { position: place.position + skipped, ..place };
+        Piece { offset: at, length: self.length - skipped, at: self.at.map(moved) }
+    }
+}
+
 /// A location on a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Location {

@@ -130,7 +130,7 @@ impl Native {
     }
 
     /// The location of a range, from its start on, and the file's attributes.
-    async fn layout(
+    pub(super) async fn layout(
         &self,
         cred: &Cred,
         (file, open): (FileId, Option<&Open>),

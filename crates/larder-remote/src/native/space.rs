@@ -47,7 +47,7 @@ impl Native {
 
     /// The size of a file that the caller may write, and the extents of a range that are not holes,
     /// from its start on.
-    async fn to_write(
+    pub(super) async fn to_write(
         &self,
         cred: &Cred,
         file: FileId,

@@ -144,7 +144,7 @@ impl Native {
         while tried < GRANTS_MAX {
             self.before_try(tried).await;
             let ahead = open.and_then(|open| open.ahead(range.start, range.end));
-            let mut layout = match ahead {
+            let layout = match ahead {
                 Some(layout) => layout,
                 None => match self.alloc(cred, file, &blocks, how.medium, &mut tried).await? {
                     Some(layout) => layout,
@@ -152,7 +152,7 @@ impl Native {
                 },
             };
             let (offset, data) = with_zeros_before(&layout, offset, data);
-            whole_blocks(&mut layout);
+            let layout = whole_blocks(layout);
             let (pieces, grants) = self.planned(&layout, offset..range.end)?;
             let end = pieces.last().map_or(offset, |last| last.offset + last.length);
             match self.write_pieces(pieces, grants, offset, &data, how.is_stable).await {
@@ -244,10 +244,11 @@ impl Native {
 
 /// Extends each extent to the end of its last block: what is written beyond the end of an extent
 /// that was shortened by a smaller size goes into that block.
-fn whole_blocks(layout: &mut Layout) {
+pub(super) fn whole_blocks(mut layout: Layout) -> Layout {
     for extent in &mut layout.extents.0 {
         extent.length = extent.length.next_multiple_of(BLOCK_BYTES);
     }
+    layout
 }
 
 /// What to write, and where, so that no old bytes become visible: beyond the end of an extent that
@@ -306,8 +307,7 @@ mod tests {
 
     #[test]
     fn extents_are_written_to_the_end_of_their_blocks() {
-        let mut layout = layout(&[(0, 4096), (8192, 8200)]);
-        whole_blocks(&mut layout);
+        let layout = whole_blocks(layout(&[(0, 4096), (8192, 8200)]));
         let lengths: Vec<_> = layout.extents.0.iter().map(|extent| extent.length).collect();
         assert_eq!(lengths, [4096, 4096]);
     }

@@ -165,8 +165,8 @@ pub(super) struct Link {
 struct Closing {
     begun: u64,
     under_way: BTreeSet<u64>,
-    /// Those that nobody waits for and that are still being made: that takes long if another client
-    /// has to return a lease.
+    /// Those that nobody waits for and that are still being made: that takes long if another
+    /// client has to return a lease.
     given_up: BTreeSet<u64>,
 }
 

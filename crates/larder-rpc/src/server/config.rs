@@ -41,8 +41,8 @@ pub struct Config {
     pub first_call_max: Duration,
     /// Largest call over TCP, in bytes.
     pub record_bytes_max: usize,
-    /// TLS for clients that ask for it, over TCP. If it is required, calls in the clear are refused
-    /// over UDP as well.
+    /// TLS for clients that ask for it, over TCP. If it is required, calls in the clear are
+    /// refused over UDP as well.
     pub tls: Option<ServerTls>,
     /// The clock for all waits.
     pub clock: Arc<dyn Clock>,

@@ -123,8 +123,8 @@ pub struct Call<C> {
     pub caller: C,
     /// The sender of the call.
     pub peer: Peer,
-    /// The backchannel to the caller, if the service [calls back](Service::calls_back) and the call
-    /// came over TCP.
+    /// The backchannel to the caller, if the service [calls back](Service::calls_back) and the
+    /// call came over TCP.
     pub backchannel: Option<Backchannel>,
     arguments: Bytes,
 }

@@ -1,8 +1,8 @@
 //! The form in which requests and replies travel: a head, data, and a seal over both.
 //!
 //! ```text
-//! request   session u64 · sequence u64 · head opaque<2048> · seal 16 bytes · data opaque<1 MiB>
-//! reply     head opaque<2048> · seal 16 bytes · data opaque<1 MiB>
+//! request   session u64 · sequence u64 · head opaque<2560> · seal 16 bytes · data opaque<1 MiB>
+//! reply     head opaque<2560> · seal 16 bytes · data opaque<1 MiB>
 //! ```
 //!
 //! The seal covers the procedure's number, session and sequence too, so that none of them can be

@@ -16,7 +16,7 @@ use crate::seal::{Forged, MasterKey, Setup};
 use crate::xdr::{Decode, Encode, to_segments};
 
 check_types!(words_survive:
-    HandshakeCall, Res<HandshakeDone>, ReadHead, WriteHead, FlushHead, RefreshHead, RevokeHead,
+    HandshakeCall, Res<HandshakeDone>, ReadHead, WriteHead, WriteFromHead, FlushHead, RefreshHead, RevokeHead,
     GroupReplaceHead, EpochHead, CopyHead, ClearHead, StatusHead, AwaitWrittenHead, Res<WrittenDone>, Res<Done>, Res<RefreshDone>,
     StatusDone,
 );
@@ -242,6 +242,7 @@ fn each_refusal_and_each_procedure_has_its_number() {
         ClearHead::NUMBER,
         StatusHead::NUMBER,
         AwaitWrittenHead::NUMBER,
+        WriteFromHead::NUMBER,
     ];
     assert_eq!(numbers.len(), PROCEDURE_NAMES.len());
     assert!(numbers.iter().enumerate().all(|(at, number)| at as u32 == *number));
@@ -278,7 +279,9 @@ fn heads_have_room() {
         (0..crate::capability::EXTENTS_MAX as u64).map(|at| Extent::new(at * 8192, 4096).unwrap());
     let extents = Extents::new(extents.collect()).unwrap();
     let capability = Capability { extents, ..granted().capability };
-    let read = ReadHead { capability, offset: 0, length: 0 };
+    let read = ReadHead { capability: capability.clone(), offset: 0, length: 0 };
+    let from = Origin { capability: capability.clone(), offset: 0, proof: [0; 32] };
+    let write_from = WriteFromHead { capability, offset: 0, stable: true, length: 1, source: from };
     let revoke = RevokeHead {
         group: GroupId(1),
         ids: crate::xdr::Array((0..REVOKED_MAX as u32).map(CapabilityId).collect()),
@@ -300,6 +303,7 @@ fn heads_have_room() {
     };
     for length in [
         to_segments(&read).len(),
+        to_segments(&write_from).len(),
         to_segments(&revoke).len(),
         to_segments(&Res::<StatusDone>::Ok(status)).len(),
     ] {

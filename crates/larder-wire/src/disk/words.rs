@@ -205,6 +205,16 @@ xdr_struct! {
     ReadHead { capability: Capability, offset: u64, length: u32 }
     /// WRITE: the request's data to `offset` of the disk; if `stable`, durable before the reply.
     WriteHead { capability: Capability, offset: u64, stable: bool }
+    /// WRITE_FROM: `length` bytes of the same disk to `offset` of it; otherwise as WRITE.
+    WriteFromHead {
+        capability: Capability, offset: u64, stable: bool, length: u32, source: Origin,
+    }
+    /// Where these bytes begin, the capability to read them, and the proof that the caller has its
+    /// secret: over [`WriteFromHead::claim`].
+    Origin { capability: Capability, offset: u64, proof: [u8; KEY_BYTES] }
+    /// What is read and written, and under which capability it is written. So a proof is of no use
+    /// for other bytes, or to the holder of another capability.
+    Claim { target: Capability, offset: u64, length: u32, from: u64 }
     /// FLUSH: what was written to the disk, and acknowledged, is durable before the reply.
     FlushHead { capability: Capability }
 
@@ -296,6 +306,16 @@ heads! {
     2 ReadHead => Done, 3 WriteHead => Done, 4 FlushHead => Done, 5 RefreshHead => RefreshDone,
     6 RevokeHead => Done, 7 GroupReplaceHead => Done, 8 EpochHead => Done, 9 CopyHead => Done,
     10 ClearHead => Done, 11 StatusHead => StatusDone, 12 AwaitWrittenHead => WrittenDone,
+    13 WriteFromHead => Done,
+}
+
+impl WriteFromHead {
+    /// What the proof of its source is over.
+    pub fn claim(&self) -> Claim {
+        let WriteFromHead { capability, offset, length, source, .. } = self;
+        let target = capability.clone();
+        Claim { target, offset: *offset, length: *length, from: source.offset }
+    }
 }
 
 /// How many bytes a READ requests, from its whole message, which is not checked: the length is the

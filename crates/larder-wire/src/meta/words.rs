@@ -8,8 +8,9 @@ use super::{
 };
 use crate::xdr::{Array, Opaque};
 
-/// The name of one entry of a directory: never empty, without `/` and without NUL. A name that is
-/// longer than [`super::NAME_BYTES_MAX`] decodes, so that the server can answer with an error.
+/// The name of one entry of a directory: never empty, without `/` and without NUL. A name that
+/// is longer than [`super::NAME_BYTES_MAX`] decodes, so that the server can answer with an
+/// error.
 pub use crate::nfs3::filename3 as Name;
 
 /// Disks are named as in capabilities. An open file has a mode, too.

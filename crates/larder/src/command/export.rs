@@ -82,12 +82,12 @@ pub(crate) struct Args {
     /// they ask and read more
     #[arg(long)]
     shared: bool,
-    /// Answer changes of names and attributes before they are on the disk, as `async` of exports(5)
-    /// does: a crash of this machine may undo what was answered
+    /// Answer changes of names and attributes before they are on the disk, as `async` of
+    /// exports(5) does: a crash of this machine may undo what was answered
     #[arg(long, conflicts_with = "source")]
     async_names: bool,
-    /// For benchmarks: each operation of the disk (a sync, a read that is not in memory) takes this
-    /// long, one after the other
+    /// For benchmarks: each operation of the disk (a sync, a read that is not in memory) takes
+    /// this long, one after the other
     #[arg(long, value_name = "TIME", value_parser = parse_span, conflicts_with = "source")]
     disk_latency: Option<Duration>,
 }

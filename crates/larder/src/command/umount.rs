@@ -55,8 +55,8 @@ pub(crate) struct Args {
     /// Detach the mount although files are open on it; they stay usable until they are closed
     #[arg(short, long)]
     lazy: bool,
-    /// Send nothing: what the server lacks stays in the cache on disk, and the next mount with that
-    /// cache sends it
+    /// Send nothing: what the server lacks stays in the cache on disk, and the next mount with
+    /// that cache sends it
     #[arg(long, conflicts_with = "pid")]
     detach: bool,
 }

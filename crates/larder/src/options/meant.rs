@@ -61,8 +61,8 @@ pub(crate) struct Options {
     pub(crate) smb: SmbOptions,
     /// Files have extended attributes.
     pub(crate) xattrs: bool,
-    /// Lost files are made again when they are opened (`rebuild`). Off unless it is asked for: this
-    /// machine then runs commands that other clients of the volume recorded.
+    /// Lost files are made again when they are opened (`rebuild`). Off unless it is asked for:
+    /// this machine then runs commands that other clients of the volume recorded.
     pub(crate) remakes: bool,
     /// Locks of processes stay with this machine.
     pub(crate) no_locks: bool,

@@ -29,7 +29,8 @@ pub(crate) struct HoardedTree {
     pub(crate) failed: u64,
     /// Age of the last round, in seconds; none if there was no round yet.
     pub(crate) age_s: Option<u64>,
-    /// For how many seconds all of it has been compared with its checksums; none if it was not yet.
+    /// For how many seconds all of it has been compared with its checksums; none if it was not
+    /// yet.
     #[serde(default)]
     pub(crate) verified_age_s: Option<u64>,
     /// Chunks of it that were wrong, and are fetched anew, since the worker began.

@@ -25,7 +25,17 @@ fn transfers(mount: &Mount) -> [u64; 2] {
 
 #[test]
 fn what_a_share_copies_does_not_pass_the_client() {
-    let server = Server::start(Kind::Samba);
+    copied_at_the_server(Kind::Samba, "IOCTL");
+}
+
+#[test]
+fn what_a_volume_copies_does_not_pass_the_client() {
+    copied_at_the_server(Kind::Volume, "WRITE_FROM");
+}
+
+/// Copies files; `procedure` has it done.
+fn copied_at_the_server(kind: Kind, procedure: &str) {
+    let server = Server::start(kind);
     let two = Mount::new(&server, &[]);
     let content = pattern(1, (5 << 20) + 5);
     fs::write(two.path("from"), &content).unwrap();
@@ -38,7 +48,7 @@ fn what_a_share_copies_does_not_pass_the_client() {
         let before = transfers(&one);
         copy(&one.path("from"), &one.path("to"));
         assert_eq!(transfers(&one), before, "{options:?}");
-        assert!(one.calls("IOCTL") >= 2, "the server was asked for a key, and to copy");
+        assert!(one.calls(procedure) >= 2, "the server was asked to copy");
         assert!(fs::read(two.path("to")).unwrap() == content, "{options:?}");
         assert!(fs::read(one.path("to")).unwrap() == content, "{options:?}");
         fs::remove_file(one.path("to")).unwrap();
@@ -48,7 +58,11 @@ fn what_a_share_copies_does_not_pass_the_client() {
 /// Between files that are being written, and within one: earlier writes count.
 #[test]
 fn copies_lie_over_what_was_written_before_and_below_what_is_written_after() {
-    let server = Server::start(Kind::Samba);
+    [Kind::Samba, Kind::Volume].into_iter().for_each(copies_lie_between);
+}
+
+fn copies_lie_between(kind: Kind) {
+    let server = Server::start(kind);
     let two = Mount::new(&server, &[]);
     for options in [&[][..], &["nopassthrough"], &["plain"]] {
         let one = Mount::new(&server, options);

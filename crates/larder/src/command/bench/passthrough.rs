@@ -24,8 +24,8 @@ pub(super) struct Args {
     /// Where to mount it
     #[arg(value_name = "MOUNTPOINT")]
     mountpoint: PathBuf,
-    /// Each sync of a file takes this long, one after the other, and the kernel reads and writes no
-    /// file itself
+    /// Each sync of a file takes this long, one after the other, and the kernel reads and writes
+    /// no file itself
     #[arg(long, value_name = "TIME", value_parser = parse_span)]
     disk_latency: Option<Duration>,
 }

@@ -60,8 +60,8 @@ pub(crate) struct Object {
     pub(crate) names: u32,
     /// Removed by this mount while it had the file open: at the server the file has a hidden name.
     pub(crate) hidden_by: Option<Who>,
-    /// What this mount has written to it was in vain: it was removed. What the mount is shown of it
-    /// from then on does not matter.
+    /// What this mount has written to it was in vain: it was removed. What the mount is shown of
+    /// it from then on does not matter.
     pub(crate) written_in_vain: [bool; 2],
     /// The mount that has removed names of it without the other one's knowledge, or by a name that
     /// it mistook for another file's.
