@@ -295,7 +295,6 @@ impl Committer {
             Arc::clone(&recaller),
             (sets, in_place),
             (destage, leaving, archive),
-            engine.boot().is_some(),
         );
         let first_due = watch::Sender::new(live.first_due(clock.instant()));
         Committer {

@@ -43,6 +43,12 @@ pub enum EngineError {
     /// There is no store there.
     #[error("it holds no volume")]
     None,
+    /// The database was restarted without its last commits, which were late. Nothing that was
+    /// durable is lost; the next owner brings the volume in order.
+    #[error(
+        "the metadata's database was restarted without its last commits, for which nobody waited"
+    )]
+    Lost,
     /// The store cannot be reached now. Nothing that was answered is lost, and the request can be
     /// repeated.
     #[error("the metadata store cannot be reached: {0}")]
@@ -58,7 +64,7 @@ impl EngineError {
     /// later, the client is to repeat the call: then it is carried out, or answered as it was.
     pub(crate) fn status(&self) -> Status {
         match self {
-            EngineError::NotOwner | EngineError::Away(_) => {
+            EngineError::NotOwner | EngineError::Lost | EngineError::Away(_) => {
                 tracing::warn!("{self}");
                 Status::Later
             }
@@ -91,13 +97,14 @@ pub trait Engine: Send + Sync + 'static {
     ///
     /// # Errors
     /// [`EngineError::NotOwner`]: nothing was written, or all of it was, before another owner took
-    /// the volume. [`EngineError::Away`], [`EngineError::Failed`]: a view may have all of it or
-    /// nothing; the engine takes no more commits.
+    /// the volume. [`EngineError::Lost`], [`EngineError::Away`], [`EngineError::Failed`]: a view
+    /// may have all of it or nothing; the engine takes no more commits.
     fn commit(&self, writes: &Writes, owner: &Owner) -> Result<(), EngineError>;
 
     /// As [`commit`](Self::commit), but durable only with a later commit or [`sync`](Self::sync):
-    /// until then the end of this process does not undo it, and a crash of the machine may. What a
-    /// crash leaves is all commits up to one of them, whichever way they were made.
+    /// until then the end of this process does not undo it, and a crash of what it lives in
+    /// ([`boot`](Self::boot)) may. What that leaves is all commits up to one of them, whichever way
+    /// they were made.
     ///
     /// # Errors
     /// As [`commit`](Self::commit)
@@ -108,22 +115,27 @@ pub trait Engine: Send + Sync + 'static {
     /// Makes durable what was committed before. May be called beside commits.
     ///
     /// # Errors
-    /// [`EngineError::Failed`]: late commits may be lost.
+    /// [`EngineError::Failed`], [`EngineError::Away`]: late commits may be lost.
+    /// [`EngineError::Lost`]: they are.
     fn sync(&self) -> Result<(), EngineError> {
         Ok(())
     }
 
     /// Names what late commits live in until they are durable, such as a boot of the machine: while
     /// the name is the same, none is lost. `None`: each commit is durable at once.
-    fn boot(&self) -> Option<Vec<u8>> {
-        None
+    ///
+    /// # Errors
+    /// [`EngineError::Away`], [`EngineError::Failed`]
+    fn boot(&self) -> Result<Option<Vec<u8>>, EngineError> {
+        Ok(None)
     }
 
     /// As [`view`](Self::view), for the owner of the volume, which alone commits: it waits for a
     /// store that is away, and so do reads through the view.
     ///
     /// # Errors
-    /// [`EngineError::NotOwner`], [`EngineError::Away`] after a wait, [`EngineError::Failed`]
+    /// [`EngineError::NotOwner`], [`EngineError::Lost`], [`EngineError::Away`] after a wait,
+    /// [`EngineError::Failed`]
     fn steady_view(&self) -> Result<Box<dyn View>, EngineError> {
         self.view()
     }

@@ -133,10 +133,9 @@ impl Live {
         recaller: Arc<dyn Recaller>,
         (sets, in_place): (Sets, InPlace),
         (destage, leaving, archive): (Destage, Leaving, (Queue, Restoring)),
-        has_late_commits: bool,
     ) -> Live {
         let mut opens = Opens::new(volume.epoch);
-        let late = Late::new(volume.epoch, has_late_commits);
+        let late = Late::new(volume.epoch, volume.boot.is_some());
         let patience = sessions.lease() / RECALLS_PER_LEASE;
         let mut leases = Leases::new(volume.epoch, patience);
         let mut locks = Locks::new(sessions.lease() / TURNS_PER_LEASE, sessions.lease());

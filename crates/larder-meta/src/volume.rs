@@ -90,6 +90,8 @@ pub struct Owned {
     pub(crate) epoch: u64,
     /// The owner's record that each commit expects.
     pub(crate) owner: engine::Owner,
+    /// What its late commits live in ([`Engine::boot`]).
+    pub(crate) boot: Option<Vec<u8>>,
 }
 
 impl Owned {
@@ -508,7 +510,8 @@ fn take_and(
     let epoch = before.map_or(0, |owner| owner.epoch) + 1;
     let owner = Owner { epoch, process };
     txn.put(key::owner(), &owner);
-    settle(&mut txn, engine.boot(), epoch)?;
+    let boot = engine.boot()?;
+    settle(&mut txn, boot.clone(), epoch)?;
     also(&mut txn)?;
     let expected = engine::Owner { key: key::owner(), value: view.get(&key::owner())? };
     engine.commit(&txn.finish().0, &expected).map_err(|error| match error {
@@ -520,7 +523,7 @@ fn take_and(
         error => error.into(),
     })?;
     let owner = engine::Owner { key: key::owner(), value: Some(owner.to_bytes()) };
-    Ok(Owned { id: VolumeId(volume.id), epoch, owner })
+    Ok(Owned { id: VolumeId(volume.id), epoch, owner, boot })
 }
 
 /// Brings in order what late commits of earlier owners have left, and puts on record what those of

@@ -77,7 +77,10 @@ impl Committer {
             match self.write(&group) {
                 Ok(number) => {
                     late = number;
-                    self.ownership.committed(begun);
+                    // With a late commit the store may forget the term that it has begun.
+                    if number == 0 {
+                        self.ownership.committed(begun);
+                    }
                     self.live.log_losses();
                 }
                 Err(error) => self.fail(&error),
@@ -197,8 +200,8 @@ impl Committer {
         if !self.live.late().are_durable() {
             return self.sync_soon();
         }
-        if let (Some(span), Some(boot)) = (self.live.late_mut().settle(), self.engine.boot()) {
-            let record = Late { boot: Opaque(boot.into()), span };
+        if let (Some(span), Some(boot)) = (self.live.late_mut().settle(), &self.volume.boot) {
+            let record = Late { boot: Opaque(boot.clone().into()), span };
             group.writes.insert(key::late(), Some(record.to_bytes()));
             group.late += 1;
         }
@@ -206,7 +209,7 @@ impl Committer {
 
     /// The server ends: nothing is late after that.
     fn end_late(&mut self) {
-        if self.engine.boot().is_none() {
+        if self.volume.boot.is_none() {
             return;
         }
         let writes = Writes::from([(key::late(), None)]);

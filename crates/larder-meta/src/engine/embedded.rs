@@ -207,8 +207,8 @@ impl Engine for Embedded {
         Ok(())
     }
 
-    fn boot(&self) -> Option<Vec<u8>> {
-        self.boot.clone()
+    fn boot(&self) -> Result<Option<Vec<u8>>, EngineError> {
+        Ok(self.boot.clone())
     }
 }
 

@@ -148,8 +148,8 @@ impl Engine for MemoryEngine {
         Ok(())
     }
 
-    fn boot(&self) -> Option<Vec<u8>> {
-        self.lock().boot.map(|boot| boot.to_be_bytes().to_vec())
+    fn boot(&self) -> Result<Option<Vec<u8>>, EngineError> {
+        Ok(self.lock().boot.map(|boot| boot.to_be_bytes().to_vec()))
     }
 
     fn term(&self) -> Option<Duration> {

@@ -5,11 +5,17 @@
 //! every commit changes, and expects the number that this process last read: commits are
 //! sequential, and none is carried out after a process has checked whether it was.
 //!
+//! A late commit is answered before the database has written it out. It lives in the memory of the
+//! database's processes, as an unlogged table does: that is empty after each recovery from a crash.
+//! A word in such a table names what late commits live in, and a commit that is not there any more
+//! shows in the number of commits.
+//!
 //! Invariants:
 //! - The outcome of a commit whose answer is lost is determined, not guessed: another statement
 //!   raises the number, after which the first one cannot be carried out any more, or finds that it
 //!   was, by its mark.
-//! - No settings make a commit less durable than the server's disk.
+//! - No settings make a commit less durable than the server's disk, unless it is late.
+//! - Once a process has committed, it sees no state without its last commit.
 //! - While the owner's term lasts, by the server's own clock, no other process becomes the owner.
 //!
 //! Absent on purpose: more than one commit at a time.
@@ -61,8 +67,10 @@ struct Server {
     target: Target,
     clock: Arc<dyn Clock>,
     waits: Waits,
-    /// Commits up to this number were seen.
+    /// The commit that is expected to be the last one.
     seen: AtomicU64,
+    /// The last commit of this process: 0 if there is none.
+    own: AtomicU64,
     trips: Arc<AtomicU64>,
     idle: Mutex<Vec<Line>>,
 }
@@ -84,6 +92,7 @@ struct Batch<'a> {
     writes: &'a Writes,
     owner: &'a Owner,
     term: Duration,
+    is_late: bool,
 }
 
 /// How one try to commit went.
@@ -113,7 +122,8 @@ impl Postgres {
         waits: Waits,
     ) -> Result<Postgres, EngineError> {
         let (trips, idle) = (Arc::default(), Mutex::default());
-        let server = Server { target, clock, waits, seen: AtomicU64::new(0), trips, idle };
+        let (seen, own) = Default::default();
+        let server = Server { target, clock, waits, seen, own, trips, idle };
         let server = Arc::new(server);
         let line = server.connect()?;
         let checked = line.check().map_err(|trouble| report(&trouble))?;
@@ -222,13 +232,16 @@ impl Postgres {
                     }
                     // Another process has committed since: whether our commit came before is not
                     // known, and does not matter to a process that is not the owner any more.
+                    Ok(last) if last.number < server.own.load(Ordering::SeqCst) => {
+                        return Err(EngineError::Lost);
+                    }
                     Ok(_) => return Err(EngineError::NotOwner),
                     Err(away) => away,
                 }
             } else {
                 match self.try_commit(committing, batch, (number, &own)) {
                     Tried::Done => return self.committed(number + 1),
-                    Tried::Refused => return Err(EngineError::NotOwner),
+                    Tried::Refused => return Err(self.why_refused(committing)),
                     Tried::Again => continue,
                     Tried::Failed(cause) => return Err(EngineError::Failed(cause)),
                     Tried::Unknown(away) => {
@@ -244,17 +257,30 @@ impl Postgres {
         }
     }
 
+    /// Why a commit does not fit to what is there.
+    fn why_refused(&self, committing: &mut Committing) -> EngineError {
+        let number = self.line(committing).ok().and_then(|line| line.number().ok());
+        let own = self.server.own.load(Ordering::SeqCst);
+        if number.is_some_and(|number| number < own) {
+            EngineError::Lost
+        } else {
+            EngineError::NotOwner
+        }
+    }
+
     fn commit_in_turn(&self, batch: &Batch<'_>) -> Result<(), EngineError> {
         let mut committing = self.committing();
         if committing.has_failed {
             return Err(failed("it failed before"));
         }
         let done = self.commit_once(&mut committing, batch);
-        committing.has_failed = matches!(&done, Err(EngineError::Away(_) | EngineError::Failed(_)));
+        committing.has_failed =
+            matches!(&done, Err(EngineError::Lost | EngineError::Away(_) | EngineError::Failed(_)));
         done
     }
 
     fn committed(&self, number: u64) -> Result<(), EngineError> {
+        self.server.own.store(number, Ordering::SeqCst);
         self.server.saw(number);
         Ok(())
     }
@@ -282,17 +308,24 @@ impl Server {
         }
     }
 
+    /// This is the number of commits. A process that has committed nothing yet may have seen late
+    /// commits of another one that are lost by now.
     fn saw(&self, number: u64) {
-        self.seen.fetch_max(number, Ordering::SeqCst);
+        match self.own.load(Ordering::SeqCst) {
+            0 => self.seen.store(number, Ordering::SeqCst),
+            _ => drop(self.seen.fetch_max(number, Ordering::SeqCst)),
+        }
     }
 
     /// A transaction that sees one state: with `wanted`, that of this commit.
     fn snapshot(self: &Arc<Self>, wanted: Option<u64>) -> Result<Snapshot, EngineError> {
+        let own = self.own.load(Ordering::SeqCst);
         loop {
             let kept = self.idle().pop();
             let is_kept = kept.is_some();
             let line = kept.map_or_else(|| self.connect(), Ok)?;
             match line.begin() {
+                Ok(number) if number < own => return Err(EngineError::Lost),
                 Ok(number) if wanted.is_some_and(|wanted| wanted != number) => {
                     return Err(EngineError::NotOwner);
                 }
@@ -301,6 +334,25 @@ impl Server {
                     let server = Arc::clone(self);
                     return Ok(Snapshot { number, line: Some(line), server });
                 }
+                // It broke while it was unused: the others may have, too.
+                Err(_) if is_kept => {}
+                Err(trouble) => return Err(report(&trouble)),
+            }
+        }
+    }
+
+    /// Has the server write out all commits before. Returns how many there were.
+    fn sync(&self) -> Result<u64, EngineError> {
+        loop {
+            let kept = self.idle().pop();
+            let is_kept = kept.is_some();
+            let line = kept.map_or_else(|| self.connect(), Ok)?;
+            match line.sync() {
+                Ok(number) => {
+                    self.put_back(line);
+                    return Ok(number);
+                }
+                Err(Trouble::Conflict) => {}
                 // It broke while it was unused: the others may have, too.
                 Err(_) if is_kept => {}
                 Err(trouble) => return Err(report(&trouble)),
@@ -331,7 +383,38 @@ impl Engine for Postgres {
     }
 
     fn commit(&self, writes: &Writes, owner: &Owner) -> Result<(), EngineError> {
-        self.commit_in_turn(&Batch { writes, owner, term: self.server.waits.term })
+        let term = self.server.waits.term;
+        self.commit_in_turn(&Batch { writes, owner, term, is_late: false })
+    }
+
+    fn commit_late(&self, writes: &Writes, owner: &Owner) -> Result<(), EngineError> {
+        let term = self.server.waits.term;
+        self.commit_in_turn(&Batch { writes, owner, term, is_late: true })
+    }
+
+    /// The database writes its log out in the order of commits, up to one that somebody waits for.
+    fn sync(&self) -> Result<(), EngineError> {
+        let server = &self.server;
+        let own = server.own.load(Ordering::SeqCst);
+        let number = server.patiently(|| server.sync())?;
+        // The database may have been restarted in between.
+        if number < own { Err(EngineError::Lost) } else { Ok(()) }
+    }
+
+    fn boot(&self) -> Result<Option<Vec<u8>>, EngineError> {
+        let name = larder_rpc::random_u64().to_be_bytes();
+        loop {
+            let line = self.server.connect()?;
+            match line.life(&name) {
+                Ok(life) => return Ok(Some(life)),
+                Err(Trouble::Conflict) => {}
+                Err(Trouble::Refused(cause)) => {
+                    tracing::info!("each commit waits for the database's disk: {cause}");
+                    return Ok(None);
+                }
+                Err(trouble) => return Err(report(&trouble)),
+            }
+        }
     }
 
     fn steady_view(&self) -> Result<Box<dyn View>, EngineError> {
@@ -353,7 +436,8 @@ impl Engine for Postgres {
     }
 
     fn release(&self, owner: &Owner) -> Result<(), EngineError> {
-        self.commit_in_turn(&Batch { writes: &Writes::new(), owner, term: Duration::ZERO })
+        let (writes, term) = (&Writes::new(), Duration::ZERO);
+        self.commit_in_turn(&Batch { writes, owner, term, is_late: false })
     }
 }
 

@@ -18,10 +18,10 @@ use larder_wire::xdr::Array;
 use crate::client::{Client, GoodDisks, dentry, engine, serve_metadata};
 
 /// An engine that counts the commits that are durable when they return, and the others.
-struct Counting {
-    engine: Arc<dyn Engine>,
-    durable: AtomicU64,
-    late: AtomicU64,
+pub(crate) struct Counting {
+    pub(crate) engine: Arc<dyn Engine>,
+    pub(crate) durable: AtomicU64,
+    pub(crate) late: AtomicU64,
 }
 
 impl Engine for Counting {
@@ -43,7 +43,7 @@ impl Engine for Counting {
         self.engine.sync()
     }
 
-    fn boot(&self) -> Option<Vec<u8>> {
+    fn boot(&self) -> Result<Option<Vec<u8>>, EngineError> {
         self.engine.boot()
     }
 }
@@ -81,7 +81,12 @@ async fn serve(dir: &tempfile::TempDir) -> (Arc<Counting>, Client) {
 }
 
 /// Makes a file, which gets blocks with its open, commits them, and closes it. Returns its number.
-async fn make(client: &Client, first: u32, at: (FileId, &str), medium: Medium) -> FileId {
+pub(crate) async fn make(
+    client: &Client,
+    first: u32,
+    at: (FileId, &str),
+    medium: Medium,
+) -> FileId {
     let create = calls::Create {
         dentry: dentry(at.0, at.1),
         set: SetAttributes::default(),

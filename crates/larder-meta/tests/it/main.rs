@@ -10,5 +10,6 @@ mod fuzz;
 mod killed;
 mod late;
 mod postgres;
+mod postgres_late;
 mod serving;
 mod store;

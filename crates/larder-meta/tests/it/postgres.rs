@@ -24,14 +24,14 @@ fn target(server: &PostgresServer, database: &str) -> Target {
 }
 
 /// An engine on a store in a new database.
-fn engine(server: &PostgresServer) -> (String, Postgres) {
+pub(crate) fn engine(server: &PostgresServer) -> (String, Postgres) {
     let name = server.database();
     Postgres::create(&target(server, &name), &clock()).unwrap();
     let engine = open(server, &name).unwrap();
     (name, engine)
 }
 
-fn open(server: &PostgresServer, database: &str) -> Result<Postgres, EngineError> {
+pub(crate) fn open(server: &PostgresServer, database: &str) -> Result<Postgres, EngineError> {
     Postgres::open(target(server, database), clock(), WAITS)
 }
 

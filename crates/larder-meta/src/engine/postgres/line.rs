@@ -39,7 +39,8 @@ const SCAN: &str =
     "SELECT key, value FROM larder_records WHERE key >= $1 AND key < $2 ORDER BY key LIMIT $3";
 /// Of two commits at the same time, both change the same row, so the later one fails; if it does
 /// not, its snapshot has every commit before it. A commit that takes the volume ($9) waits for the
-/// end of a term.
+/// end of a term. A late one ($10) is answered before the database has written it out: what the
+/// setting is when the transaction ends decides that.
 const COMMIT: &str = "WITH turn AS (UPDATE larder_store SET commits = commits + 1, mark = $1, \
         owned_until = clock_timestamp() + $8::bigint * interval '1 millisecond' \
       WHERE commits = $2 AND (NOT $9::boolean OR owned_until <= clock_timestamp()) \
@@ -49,11 +50,25 @@ const COMMIT: &str = "WITH turn AS (UPDATE larder_store SET commits = commits + 
     written AS (INSERT INTO larder_records (key, value) \
       SELECT w.key, w.value FROM turn, unnest($6::bytea[], $7::bytea[]) AS w (key, value) \
       ON CONFLICT (key) DO UPDATE SET value = excluded.value) \
-    SELECT commits FROM turn";
+    SELECT commits, CASE WHEN $10::boolean THEN set_config('synchronous_commit', 'off', true) END \
+    FROM turn";
 const FENCE: &str = "WITH turn AS (UPDATE larder_store SET commits = commits + 1, mark = $1 \
       WHERE commits = $2 RETURNING commits, mark) \
     SELECT commits, mark FROM turn UNION ALL \
     SELECT commits, mark FROM larder_store WHERE NOT EXISTS (SELECT FROM turn)";
+
+/// Tables that not each store has. After a recovery from a crash the first is empty.
+const HAS_LIFE: &str =
+    "SELECT to_regclass('larder_life') IS NOT NULL AND to_regclass('larder_syncs') IS NOT NULL";
+const MAKE_LIFE: &str = "BEGIN; LOCK TABLE larder_store IN EXCLUSIVE MODE; \
+    CREATE UNLOGGED TABLE IF NOT EXISTS larder_life \
+      (one boolean PRIMARY KEY, name text NOT NULL); \
+    CREATE TABLE IF NOT EXISTS larder_syncs (syncs bigint NOT NULL); \
+    INSERT INTO larder_syncs SELECT 0 WHERE NOT EXISTS (SELECT FROM larder_syncs); COMMIT";
+/// A commit that writes something into a logged table, and waits until the database's disk has the
+/// log up to it.
+const SYNC: &str =
+    "UPDATE larder_syncs SET syncs = syncs + 1 RETURNING (SELECT commits FROM larder_store)";
 
 /// In milliseconds.
 const OWNED_FOR: &str = "SELECT greatest(0, \
@@ -229,9 +244,41 @@ impl Line {
         })
     }
 
+    /// Names what late commits live in: by `name` if that has no name yet.
+    pub(super) fn life(&self, name: &[u8]) -> Result<Vec<u8>, Trouble> {
+        let has = first(&self.run(self.client.simple_query(HAS_LIFE))?);
+        if has.into_iter().next().flatten().as_deref() != Some("t") {
+            self.run(self.client.batch_execute(MAKE_LIFE))?;
+        }
+        let name: String = name.iter().map(|byte| format!("{byte:02x}")).collect();
+        let script = format!(
+            "INSERT INTO larder_life VALUES (true, '{name}') ON CONFLICT DO NOTHING; \
+             SELECT name FROM larder_life"
+        );
+        let row = first(&self.run(self.client.simple_query(&script))?);
+        let name = row.into_iter().next().flatten();
+        name.map(String::into_bytes).ok_or(Trouble::Conflict)
+    }
+
+    /// Waits until the database's disk has all commits before. Returns how many there were.
+    pub(super) fn sync(&self) -> Result<u64, Trouble> {
+        let sync = self.prepared(SYNC)?;
+        let row = self.run(self.client.query_one(&sync, &[]))?;
+        Ok(row.try_get::<_, i64>(0)?.cast_unsigned())
+    }
+
+    /// How many commits there are.
+    pub(super) fn number(&self) -> Result<u64, Trouble> {
+        self.number_by("SELECT commits FROM larder_store")
+    }
+
     /// Begins a transaction that sees one state. Returns the number of that state.
     pub(super) fn begin(&self) -> Result<u64, Trouble> {
-        let row = first(&self.run(self.client.simple_query(BEGIN))?);
+        self.number_by(BEGIN)
+    }
+
+    fn number_by(&self, statements: &str) -> Result<u64, Trouble> {
+        let row = first(&self.run(self.client.simple_query(statements))?);
         let number = row.into_iter().next().flatten().and_then(|text| text.parse().ok());
         number.ok_or_else(|| {
             Trouble::Refused("the store does not say how many commits it has".into())
@@ -257,7 +304,7 @@ impl Line {
     /// Commits as number `number` plus one. Returns whether it was carried out.
     pub(super) fn commit(
         &self,
-        Batch { writes, owner, term }: &Batch<'_>,
+        Batch { writes, owner, term, is_late }: &Batch<'_>,
         number: u64,
         mark: &[u8],
     ) -> Result<bool, Trouble> {
@@ -278,7 +325,18 @@ impl Line {
         let takes = writes.contains_key(&owner.key);
         let done = self.run(self.client.query_opt(
             &commit,
-            &[&mark, &number, &owner.key, &owner.value, &removed, &keys, &values, &term, &takes],
+            &[
+                &mark,
+                &number,
+                &owner.key,
+                &owner.value,
+                &removed,
+                &keys,
+                &values,
+                &term,
+                &takes,
+                is_late,
+            ],
         ))?;
         Ok(done.is_some())
     }
