@@ -5,6 +5,9 @@
 //! rules of their own: larder runs a rule as the owner of the file, so it does so only if that user
 //! or root keeps the rule. Rules are written in class `edited`, whatever class the mount has: they
 //! must survive the files that they describe.
+//!
+//! Copies of inputs are each user's own, too: other users may not be allowed to read these bytes,
+//! and must not be able to put others in their place.
 
 use std::ffi::OsString;
 use std::fs::{self, File, Permissions};
@@ -42,6 +45,15 @@ pub(crate) struct Made {
     pub(crate) at: RulePath,
     /// When it was last changed, by the rule.
     pub(crate) changed_ns: i64,
+}
+
+/// What is kept below `.larder`.
+struct Kept {
+    /// The directory.
+    kind: &'static str,
+    name: String,
+    class: &'static str,
+    mode: u32,
 }
 
 /// The rules of a mounted volume.
@@ -92,9 +104,14 @@ impl Library {
         Ok(file)
     }
 
-    /// The path of the kept bytes with a hash, if there are any.
-    pub(super) fn content_path(&self, hash: Hash) -> PathBuf {
-        self.path("contents", hash)
+    /// The path of the copy of an input that a user has, or root, if there is one.
+    pub(super) fn content_path(&self, hash: Hash, user: u32) -> PathBuf {
+        let own = self.own_content(hash, user);
+        if user != 0 && !own.exists() { self.own_content(hash, 0) } else { own }
+    }
+
+    fn own_content(&self, hash: Hash, user: u32) -> PathBuf {
+        self.root.join(NAME).join("contents").join(name(hash, user))
     }
 
     /// The path of the outputs with a hash that are kept for others, if there are any.
@@ -130,18 +147,33 @@ impl Library {
             bail!("the command used too many files for a rule ({})", rule.inputs.len());
         }
         let user = rustix::process::geteuid().as_raw();
-        self.keep(("rules", &name(id, user)), RECORD, id, text.as_bytes())?;
+        let kept = Kept { kind: "rules", name: name(id, user), class: RECORD, mode: 0o444 };
+        self.keep(&kept, id, text.as_bytes())?;
         // It may have been there before.
         self.rule_of(id, user)?;
         Ok(id)
     }
 
-    /// Keeps a copy of a file's bytes, which have this hash.
+    /// Keeps a copy of a file's bytes, which are so many and have this hash. It is durable when
+    /// this returns, and only this user can read it.
     ///
     /// # Errors
-    /// If they cannot be copied, or have another hash by now.
-    pub(crate) fn keep_content(&self, hash: Hash, from: impl Read) -> Result<()> {
-        self.keep(("contents", &hash.to_string()), RECORD, hash, from)
+    /// If they cannot be copied, or have another hash by now; or if another user's file is in its
+    /// place.
+    pub(crate) fn keep_content(&self, hash: Hash, bytes: u64, from: impl Read) -> Result<()> {
+        let user = rustix::process::geteuid().as_raw();
+        let kept = Kept { kind: "contents", name: name(hash, user), class: RECORD, mode: 0o400 };
+        let path = self.own_content(hash, user);
+        let is_ours = |seen: &fs::Metadata| seen.is_file() && seen.uid() == user;
+        match fs::symlink_metadata(&path) {
+            Ok(seen) if !is_ours(&seen) => {
+                bail!("somebody else's file is in the place of {}", path.display())
+            }
+            // What was broken off, or changed by hand.
+            Ok(seen) if seen.size() != bytes => fs::remove_file(&path)?,
+            _ => (),
+        }
+        self.keep(&kept, hash, from)
     }
 
     /// The same for an output, for others: it may be lost.
@@ -149,7 +181,8 @@ impl Library {
     /// # Errors
     /// As [`Library::keep_content`].
     pub(super) fn keep_output(&self, hash: Hash, from: impl Read) -> Result<()> {
-        self.keep(("outputs", &hash.to_string()), "volatile", hash, from)
+        let name = hash.to_string();
+        self.keep(&Kept { kind: "outputs", name, class: "volatile", mode: 0o444 }, hash, from)
     }
 
     /// Lists a rule with those for the same work.
@@ -178,21 +211,15 @@ impl Library {
         listed.collect()
     }
 
-    fn keep(
-        &self,
-        (kind, name): (&str, &str),
-        class: &str,
-        hash: Hash,
-        from: impl Read,
-    ) -> Result<()> {
-        let dir = self.dir(kind)?;
-        let path = dir.join(name);
+    fn keep(&self, kept: &Kept, hash: Hash, from: impl Read) -> Result<()> {
+        let dir = self.dir(kept.kind)?;
+        let path = dir.join(&kept.name);
         if path.exists() && !bytes::is_lost(&path)? {
             return Ok(());
         }
         let new = dir.join(format!(".new-{}-{hash}", std::process::id()));
         let written =
-            self.write(&new, class, hash, from).and_then(|()| Ok(fs::rename(&new, &path)?));
+            self.write(&new, kept, hash, from).and_then(|()| Ok(fs::rename(&new, &path)?));
         if written.is_err() {
             // A file that is left does no harm.
             let _ = fs::remove_file(&new);
@@ -200,14 +227,15 @@ impl Library {
         written.with_context(|| format!("cannot keep {}", path.display()))
     }
 
-    fn write(&self, path: &Path, class: &str, hash: Hash, from: impl Read) -> Result<()> {
+    fn write(&self, path: &Path, kept: &Kept, hash: Hash, from: impl Read) -> Result<()> {
+        // Not readable by others before it is known who may.
         let mut file =
-            File::options().write(true).create(true).truncate(true).mode(0o644).open(path)?;
-        let asked = larder_io::class_hint::ask(&file, class);
-        asked.with_context(|| format!("it cannot be of class {class}"))?;
+            File::options().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+        let asked = larder_io::class_hint::ask(&file, kept.class);
+        asked.with_context(|| format!("it cannot be of class {}", kept.class))?;
         let copied = bytes::copy(from, &mut file)?;
         anyhow::ensure!(copied == hash, "the bytes changed meanwhile");
-        file.set_permissions(Permissions::from_mode(0o444))?;
+        file.set_permissions(Permissions::from_mode(kept.mode))?;
         Ok(file.sync_all()?)
     }
 
@@ -274,9 +302,9 @@ impl Library {
     }
 }
 
-/// The name of a rule's file.
-fn name(rule: Hash, user: u32) -> String {
-    format!("{rule}-{user}")
+/// The name of a file with this hash that a user keeps.
+fn name(hash: Hash, user: u32) -> String {
+    format!("{hash}-{user}")
 }
 
 fn read_rule(file: File, id: Hash) -> Result<Rule, Refusal> {

@@ -168,14 +168,16 @@ impl Run<'_> {
     fn source(&self, place: &RulePath) -> PathBuf {
         match (self.rule.freshness, self.rule.inputs.get(place)) {
             (Freshness::Original, Some(Input::File { hash, .. })) => {
-                self.maker.library.content_path(*hash)
+                let user = rustix::process::geteuid().as_raw();
+                self.maker.library.content_path(*hash, user)
             }
             _ => place.at(self.root()),
         }
     }
 
     fn look(&self, place: &RulePath) -> Result<Event> {
-        Ok(Event::Input(found(File::open(self.source(place)))?))
+        let found = found(File::open(self.source(place)));
+        Ok(Event::Input(found.with_context(|| format!("its input {place}"))?))
     }
 
     fn command(&mut self) -> Result<Event> {

@@ -293,7 +293,8 @@ fn hash_and_keep(library: &Library, path: &Path, keeps: bool) -> Result<Hash> {
     let hash = open(path)?;
     if keeps {
         let file = File::open(path).with_context(|| path.display().to_string())?;
-        library.keep_content(hash, file)?;
+        let bytes = file.metadata().with_context(|| path.display().to_string())?.size();
+        library.keep_content(hash, bytes, file)?;
     }
     Ok(hash)
 }

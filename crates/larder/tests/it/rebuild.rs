@@ -1,5 +1,7 @@
 //! Lost files are made again: rules, and as which user they are run, on mounts of a volume.
 
+mod originals;
+
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
@@ -11,7 +13,7 @@ use rustix::io::Errno;
 
 use crate::harness::{Mount, eventually, scratch, succeed};
 use crate::server::Server;
-use crate::several_disks::{Disk, Volume, status};
+use crate::several_disks::{Disk, Volume};
 
 /// Which files are in memory alone.
 const RULES: &str = r#"
@@ -48,7 +50,8 @@ impl Lossy {
         let mut volume = Volume::with_memory_disk();
         volume.disks.iter_mut().for_each(Disk::start);
         let server = Server::meta(&["--engine", &volume.engine()]);
-        eventually("both disks are there", || status(&server)["disks"][1]["state"] == "up");
+        let are_there = |told: serde_json::Value| told["disks"][1]["state"] == "up";
+        eventually("both disks are there", || status(&server).is_some_and(are_there));
         let rules = scratch("larder-rules-");
         fs::write(rules.path().join("rules.toml"), RULES).unwrap();
         Lossy { volume, server, rules }
@@ -79,10 +82,19 @@ impl Lossy {
         self.volume.disks[1].kill();
         self.volume.disks[1].start();
         self.server.restart();
-        let lost = || status(&self.server)["lost"].as_array().is_some_and(|lost| !lost.is_empty());
-        eventually("the loss is noticed", lost);
+        let lost =
+            |told: serde_json::Value| told["lost"].as_array().is_some_and(|lost| !lost.is_empty());
+        eventually("the loss is noticed", || status(&self.server).is_some_and(lost));
         mount.mount();
     }
+}
+
+/// The state of a volume. A server that was just started listens before commands find it.
+fn status(server: &Server) -> Option<serde_json::Value> {
+    let mut command = server.larder_here();
+    command.args(["volume", "status", "--json", &server.address().to_string()]);
+    let told = command.output().unwrap();
+    told.status.success().then(|| serde_json::from_slice(&told.stdout).unwrap())
 }
 
 fn is_lost(path: &Path) -> bool {
@@ -332,7 +344,10 @@ fn a_lost_file_is_made_again_when_it_is_opened() {
 
     lossy.lose(&mut mount);
     let other = lossy.mount_with(&["rebuild"]);
-    let read = |mount: &Mount, name: &str| fs::read_to_string(mount.path(name)).unwrap();
+    let read = |mount: &Mount, name: &str| {
+        let read = fs::read_to_string(mount.path(name));
+        read.unwrap_or_else(|error| panic!("{name}: {error}: {}", mount.log()))
+    };
     let (uuids, boths) = std::thread::scope(|scope| {
         let readers = [&mount, &other, &mount, &other]
             .map(|mount| scope.spawn(|| (read(mount, "out-uuid"), read(mount, "out-both"))));
