@@ -44,7 +44,7 @@ use std::time::Instant;
 use larder_io::Clock;
 use larder_wire::meta::Status;
 use larder_wire::meta::recall::Recall;
-use larder_wire::meta::words::{DiskId, FileId, Sequence, SessionId, Time};
+use larder_wire::meta::words::{DiskId, FileId, Sequence, SessionId};
 use larder_wire::xdr::Opaque;
 use tokio::sync::{oneshot, watch};
 
@@ -64,6 +64,7 @@ use crate::live::destaging::Copying;
 use crate::live::{Cleared, Live, Moment, Restoring};
 use crate::ownership::Ownership;
 use crate::request::Request;
+pub(crate) use crate::request::wall;
 use crate::rights::Caller;
 use crate::sessions::Sessions;
 use crate::slots::{Slots, Verdict};
@@ -116,6 +117,8 @@ pub(crate) enum Event {
     Activity(oneshot::Sender<Activity>),
     /// A session's client can be called by another connection.
     Reached(SessionId),
+    /// A client has the disks looked at, and waits until what is noticed is on record.
+    Look(Waiter),
     /// Some time has passed.
     Tick,
     /// The server is to end: nothing is changed or answered any more, and the volume is released.
@@ -409,9 +412,7 @@ impl Committer {
                 self.end_move(view, group, file, &failed);
                 self.make_room(view, group);
             }
-            Event::Limits(limits) => {
-                self.internal(view, group, |live, txn| live.limits_told(txn, limits));
-            }
+            Event::Limits(limits) => self.note_limits(view, group, limits),
             Event::Stores(stores) => self.note_stores(view, group, stores),
             Event::Disks(change, waiter) => {
                 self.change_disks(view, group, &change, Some(waiter));
@@ -425,6 +426,7 @@ impl Committer {
                 self.live.session_is_reached(session);
                 self.act();
             }
+            Event::Look(waiter) => self.look_for(view, group, waiter),
             Event::Tick => self.tick(view, group),
             Event::End(done) => group.end = Some(done),
         }
@@ -589,10 +591,4 @@ impl Committer {
         group.finished.push(Finished::nobody_asked(ended));
         true
     }
-}
-
-/// The time for times of files.
-pub(crate) fn wall(clock: &dyn Clock) -> Time {
-    let wall = clock.wall();
-    Time { seconds: wall.sec, nanoseconds: wall.nsec }
 }

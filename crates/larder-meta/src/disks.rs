@@ -125,6 +125,12 @@ pub trait Disks: Send + Sync + 'static {
         watch::Sender::default().subscribe()
     }
 
+    /// Asks the memory disks whether they were started again: [`list`](Self::list) has their boots
+    /// then. Resolves when each has answered, or was not reached.
+    fn look(&self) -> Acknowledged {
+        Box::pin(std::future::ready(()))
+    }
+
     /// From which stores the disks serve, or would. Tells when one changes. Memory disks, whose
     /// stores do not outlive their boots, are not among them.
     fn stores(&self) -> watch::Receiver<Stores> {

@@ -13,7 +13,7 @@ use crate::disks::Disks;
 use crate::rights::Caller;
 use crate::store::records::Volume;
 use crate::store::{Txn, key};
-use crate::{attributes, names, xattrs};
+use crate::{attributes, names, volume, xattrs};
 
 /// The number of files that a volume reports as its capacity: only its numbers limit it.
 const FILES_MAX: u64 = 1 << 48;
@@ -104,6 +104,7 @@ reads! {
         xattrs::get(txn, caller, call.file, &call.name);
     ListXattr => calls::XattrNames, |txn, caller, call| xattrs::list(txn, caller, call.file);
     FsStat => Space, |txn, _, call| space(txn, call);
+    Lost => calls::LostTold, |txn, _, call| volume::loss::told(txn, call);
 }
 
 fn space(txn: &Txn<'_>, _call: &FsStat) -> Result<Space, Status> {

@@ -1,5 +1,6 @@
 //! A call's context, besides its arguments.
 
+use larder_io::Clock;
 use larder_wire::meta::words::{SessionId, Time};
 
 use crate::rights::Caller;
@@ -11,4 +12,10 @@ pub(crate) struct Request<'a> {
     pub(crate) session: SessionId,
     /// The server's wall clock. Times of a file never go backwards, even if the clock does.
     pub(crate) now: Time,
+}
+
+/// The time for times of files.
+pub(crate) fn wall(clock: &dyn Clock) -> Time {
+    let wall = clock.wall();
+    Time { seconds: wall.sec, nanoseconds: wall.nsec }
 }

@@ -42,6 +42,8 @@ use crate::volume::{DisksChange, DisksChanged, Joining, NewDisk, Owned, Removal,
 const QUEUE_MAX: usize = 4096;
 /// After so long the sync begins that makes a late commit durable.
 const LATE_FOR: Duration = Duration::from_millis(200);
+/// How long memory disks may take to say whether they were started again.
+const LOOK_MAX: Duration = Duration::from_secs(3);
 /// Divisor of a session's lease: how often expired sessions are searched for.
 const TICKS_PER_LEASE: u32 = 4;
 /// The user of callers without credentials.
@@ -344,6 +346,25 @@ impl Metadata {
         }
     }
 
+    /// Tells which files have lost bytes; if the client wants that, as the disks say now.
+    async fn lost(&self, from: From<'_>, call: &calls::Lost) -> Reply {
+        if let Err(status) = self.sessions.renew(call.session, self.clock.instant()) {
+            return self.while_ours(Reply::refused(status));
+        }
+        if call.look {
+            // A disk that does not answer cannot say what it has lost.
+            let _ = self.clock.timeout(LOOK_MAX, self.disks.look()).await;
+            let (waiter, noticed) = oneshot::channel();
+            let sent = self.queue.send(Event::Look(waiter)).await;
+            match (sent, noticed.await) {
+                (Ok(()), Ok(reply)) if !reply.failed => {}
+                (Ok(()), Ok(reply)) => return self.while_ours(reply),
+                _ => return Reply::refused(Status::Io),
+            }
+        }
+        self.read(from, call)
+    }
+
     fn renew(&self, channel: Option<&Backchannel>, call: &calls::Renew) -> Reply {
         let of = |_| {
             self.note(call.session, channel);
@@ -486,7 +507,7 @@ impl Service for Metadata {
 
     fn results_bytes_max(&self, _program: u32, procedure: u32, _call: &[u8]) -> usize {
         match MetaProc::try_from(procedure) {
-            Ok(MetaProc::ReadDir | MetaProc::ListXattr) => 1 << 20,
+            Ok(MetaProc::ReadDir | MetaProc::ListXattr | MetaProc::Lost) => 1 << 20,
             Ok(MetaProc::GetXattr) => meta::XATTR_BYTES_MAX,
             Ok(MetaProc::Open | MetaProc::GetCaps | MetaProc::Alloc | MetaProc::Look) => 1 << 16,
             _ => 0,
@@ -543,6 +564,7 @@ impl Service for Metadata {
             MetaProc::LocksClaimed => run!(call, |a: LocksClaimed| self.change(from, a).await),
             MetaProc::Destage => run!(call, |a: Destage| self.destage(from, &a).await),
             MetaProc::Archive => run!(call, |a: Archive| self.archive(from, &a).await),
+            MetaProc::Lost => run!(call, |a: Lost| self.lost(from, &a).await),
         }
     }
 }

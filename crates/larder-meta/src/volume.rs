@@ -5,7 +5,7 @@
 //! - [`removal`]: taking disks out.
 //! - [`tenure`]: whether a disk stays.
 
-mod loss;
+pub(crate) mod loss;
 mod recovery;
 mod removal;
 mod tenure;

@@ -22,6 +22,7 @@ mod leases;
 mod locking;
 mod locks;
 mod look;
+mod losses;
 mod mount;
 mod names;
 mod opens;
@@ -56,6 +57,7 @@ use larder_wire::meta::words::{self, Attributes, FileId, Mode, OpenId, VolumeId}
 
 use archived::Archived;
 use disks::Disks;
+pub use losses::{LostFile, LostFiles};
 pub use mount::{MountError, MountOptions};
 use opens::{Held, Open};
 use session::Session;
@@ -78,6 +80,8 @@ pub struct Native {
     lacks_make: AtomicBool,
     /// How often written bytes were lost before they were committed, counted from a random number.
     losses: AtomicU64,
+    /// The number of the last loss of the volume that is known here.
+    loss_known: AtomicU64,
 }
 
 impl Native {

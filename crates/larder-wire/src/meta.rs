@@ -63,6 +63,10 @@ pub const DISKS_MAX: usize = 256;
 pub const ADDRESS_BYTES_MAX: usize = 255;
 /// Most entries in one reply of READDIR.
 pub const ENTRIES_MAX: usize = 8192;
+/// Most files in one answer to LOST.
+pub const LOST_FILES_MAX: usize = 4096;
+/// Longest path in an answer to LOST.
+pub const LOST_PATH_BYTES_MAX: usize = 4095;
 /// Most slots of a session: a client can have this many changing calls in flight.
 pub const SLOTS_MAX: u32 = 256;
 /// Blocks are allocated in units of this size.
@@ -113,6 +117,7 @@ pub const PROCEDURE_NAMES: &[&str] = &[
     "DESTAGE",
     "ARCHIVE",
     "MAKE",
+    "LOST",
 ];
 
 xdr_enum! {
@@ -135,7 +140,7 @@ xdr_enum! {
         ReadDir = 21, Access = 22, FsStat = 23, GetXattr = 24, SetXattr = 25, ListXattr = 26,
         RemoveXattr = 27, ReturnLease = 28, Look = 29, Lock = 30, TestLock = 31,
         AwaitLock = 32, ForgoLock = 33, LocksClaimed = 34, Preallocate = 35, Destage = 36,
-        Archive = 37, Make = 38,
+        Archive = 37, Make = 38, Lost = 39,
     }
 }
 

@@ -12,7 +12,7 @@ use crate::classes::{self, IfWrong};
 use crate::error::Usage;
 use crate::login::Login;
 use crate::mountpoint;
-use crate::options::{self, Options};
+use crate::options::{self, Options, Remakes};
 use crate::source::{Protocol, Source};
 
 /// The word for `--cache` that means no cache on disk.
@@ -103,10 +103,12 @@ impl Backend {
         self.source.protocol != Protocol::Nfs && !self.options.no_locks
     }
 
-    /// Whether lost files are made again when they are opened. Rules are stored in extended
-    /// attributes.
-    pub(crate) fn remakes(&self) -> bool {
-        self.source.protocol == Protocol::Native && self.options.xattrs && self.options.remakes
+    /// When lost files are made again. Rules are stored in extended attributes.
+    pub(crate) fn remakes(&self) -> Remakes {
+        match self.source.protocol == Protocol::Native && self.options.xattrs {
+            true => self.options.remakes,
+            false => Remakes::Never,
+        }
     }
 
     /// Whether files have extended attributes.

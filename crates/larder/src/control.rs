@@ -93,6 +93,9 @@ pub(crate) enum Request {
         /// Its number; all, if there is none.
         number: Option<u64>,
     },
+    /// Has the metadata server look whether memory disks have lost bytes, so that lost files are
+    /// known to be lost.
+    LookForLosses,
     /// Adds a disk to the volume that a metadata server serves: answers a
     /// [`Enrolled`].
     EnrolDisk(Wanted),
@@ -196,6 +199,7 @@ impl Request {
                 | Request::Explain { .. }
                 | Request::Unsaved
                 | Request::Conflicts
+                | Request::LookForLosses
         )
     }
 }

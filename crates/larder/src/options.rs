@@ -10,6 +10,7 @@
 
 mod meant;
 mod nearest;
+mod remakes;
 mod size;
 mod smb;
 mod span;
@@ -17,6 +18,7 @@ mod typed;
 mod utc;
 
 pub(crate) use meant::{CacheLimits, Fill, LookupCache, Options, ServerLost, Transport, rule_file};
+pub(crate) use remakes::Remakes;
 pub(crate) use size::{Bytes, parse_rate, parse_size};
 pub(crate) use smb::SmbOptions;
 pub(crate) use span::parse_span;

@@ -1,8 +1,10 @@
 //! Lost files are made again: rules are recorded and kept, and run.
 
 mod at_access;
+mod at_once;
 mod bytes;
 mod confined;
+mod inside;
 mod library;
 mod making;
 mod paths;
@@ -14,6 +16,7 @@ pub(crate) mod shared;
 use larder_rebuild::System;
 
 pub(crate) use at_access::AtAccess;
+pub(crate) use at_once::AtOnce;
 pub(crate) use confined::{is_meant, run_inside};
 pub(crate) use library::Library;
 pub(crate) use making::{Maker, Outcome};

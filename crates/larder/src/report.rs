@@ -31,7 +31,7 @@ pub(crate) use conflict::Conflict;
 pub(crate) use explained::{ArchiveKnown, Explained, StoredAt, promised_levels};
 pub(crate) use export::{Behind, ExportStat, Served};
 pub(crate) use hoard::HoardedTree;
-pub(crate) use remade::{Remade, StaysLost};
+pub(crate) use remade::{Rebuild, Remade, StaysLost};
 pub(crate) use server::{
     DiskServed, DiskStatus, LossTold, LostFile, ServerStatus, Standby, VolumeStatus,
 };
@@ -97,7 +97,10 @@ pub(crate) struct Status {
     /// How many there are; of a daemon of an earlier version 0.
     #[serde(default)]
     pub(crate) conflicts_total: u64,
-    /// Files that are lost, and could not be made again when they were opened.
+    /// What is made again, if the mount does that by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) rebuild: Option<Rebuild>,
+    /// Files that are lost, and could not be made again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) stay_lost: Vec<StaysLost>,
     /// The cache; `None` without one on disk, or if its state is unknown.
@@ -336,6 +339,10 @@ impl Status {
         let more = self.count_conflicts().saturating_sub(CONFLICTS_MAX as u64);
         if more > 0 {
             writeln!(f, "  conflict and {more} more: larder conflicts {at}")?;
+        }
+        if let Some(rebuild) = self.rebuild.filter(|rebuild| *rebuild != Rebuild::default()) {
+            let Rebuild { made, running, waiting } = rebuild;
+            writeln!(f, "  rebuild  {made} made again, {running} being made, {waiting} waiting")?;
         }
         for StaysLost { path, why } in &self.stay_lost {
             writeln!(f, "  lost     {path}: {why}")?;

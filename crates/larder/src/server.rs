@@ -184,6 +184,14 @@ impl Server {
         }
     }
 
+    /// Its volume, if it is one of our own servers.
+    pub(crate) fn volume(&self) -> Option<Later<Native>> {
+        match &self.way {
+            Way::Native(native) => Some(native.clone()),
+            Way::Nfs(_) | Way::Smb(_) => None,
+        }
+    }
+
     /// Counts since it was reached.
     pub(crate) fn rpc(&self) -> Rpc {
         let snapshot = match &self.way {

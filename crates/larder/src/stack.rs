@@ -21,9 +21,9 @@ use crate::front_door::{self, FrontDoor};
 use crate::hoard::Hoard;
 use crate::link::Hold;
 use crate::memory_dir;
-use crate::options::{Fill, LookupCache};
+use crate::options::{Fill, LookupCache, Remakes};
 use crate::plan::Plan;
-use crate::rebuild::AtAccess;
+use crate::rebuild::{AtAccess, AtOnce};
 use crate::remembered;
 use crate::report::{CacheState, KernelState};
 use crate::server::{Server, Unreached};
@@ -61,6 +61,8 @@ pub(crate) struct Stack {
     front_door: FrontDoor,
     /// Makes lost files again, if the mount does that.
     pub(crate) at_access: Option<Arc<AtAccess>>,
+    /// The same for files that nobody has opened.
+    at_once: Option<AtOnce>,
 }
 
 /// Builds a mount: the engine, with the kernel's front door.
@@ -78,12 +80,17 @@ pub(crate) async fn build(
     let engine = Engine::build(&plan.back, Some(&plan.mountpoint), start, patience).await?;
     let on_disk = engine.cache_dir.is_some();
     let front_door = front_door::open(plan, engine.client.clone(), on_disk, hold, events).await?;
-    let at_access = plan.back.remakes().then(|| {
+    let remakes = plan.back.remakes();
+    let at_access = (remakes >= Remakes::AtAccess).then(|| {
         let at_access = Arc::new(AtAccess::new(&plan.mountpoint, Arc::new(RealClock)));
         engine.client.remake_by(at_access.clone());
         at_access
     });
-    Ok(Stack { engine, front_door, at_access })
+    let wanted = at_access.clone().filter(|_| remakes == Remakes::AtOnce);
+    let at_once = wanted.zip(engine.server.volume()).map(|(making, volume)| {
+        AtOnce::begin(making, volume, engine.client.clone(), Arc::new(RealClock))
+    });
+    Ok(Stack { engine, front_door, at_access, at_once })
 }
 
 impl Engine {
@@ -335,6 +342,7 @@ impl Stack {
     /// Accepts no more requests of the kernel, and waits until those in flight are answered.
     /// Returns whether they are in time.
     pub(crate) fn leave(&self, wait_max: Duration) -> bool {
+        self.at_once.iter().for_each(AtOnce::end);
         self.front_door.leave(wait_max)
     }
 
@@ -344,6 +352,7 @@ impl Stack {
     /// # Errors
     /// If the cache could not be closed.
     pub(crate) fn close(&self) -> Result<()> {
+        self.at_once.iter().for_each(AtOnce::end);
         self.engine.server.leave();
         self.front_door.close();
         self.engine.close()

@@ -10,8 +10,10 @@ use larder_wire::meta::words::{DiskId, FileId};
 use tokio::sync::oneshot;
 
 use super::archiving::ToArchive;
-use super::{Committer, Ended, Event, Finished, Group, wall};
-use crate::disks::Stores;
+use super::waiting::answer;
+use super::{Committer, Ended, Event, Finished, Group, Waiter, wall};
+use crate::change::Reply;
+use crate::disks::{Limits, Stores};
 use crate::engine::{EngineError, View};
 use crate::live::archiving::Unread;
 use crate::live::{Cleared, Doing, Live};
@@ -102,6 +104,23 @@ impl Committer {
     /// Looks for stores that are not on record, and for memory disks that were started again.
     pub(super) fn look_at_disks(&mut self, view: &dyn View, group: &mut Group) {
         self.internal(view, group, Live::note_stores);
+        self.live.look_for_restarts();
+        self.note_restarts(view, group);
+    }
+
+    /// The same on behalf of a client, which is answered when what is noticed is on record.
+    pub(super) fn look_for(&mut self, view: &dyn View, group: &mut Group, waiter: Waiter) {
+        if let Some(status) = self.failed {
+            return answer(waiter, Reply::refused(status));
+        }
+        self.look_at_disks(view, group);
+        let reply = Some((waiter, Reply::of(&Ok::<(), Status>(()))));
+        group.finished.push(Finished { reply, ..Finished::nobody_asked(Ended::default()) });
+    }
+
+    /// Memory disks have reported how much they can hold, which they do first after a start.
+    pub(super) fn note_limits(&mut self, view: &dyn View, group: &mut Group, limits: Limits) {
+        self.internal(view, group, |live, txn| live.limits_told(txn, limits));
         self.live.look_for_restarts();
         self.note_restarts(view, group);
     }

@@ -240,6 +240,9 @@ impl Committer {
             Event::AskArchive(asked) => {
                 answer(asked.waiter, Reply::refused(self.failed.unwrap_or(Status::Io)));
             }
+            Event::Look(waiter) => {
+                answer(waiter, Reply::refused(self.failed.unwrap_or(Status::Io)));
+            }
             // No further work is done.
             Event::Revoked(_)
             | Event::Written(..)

@@ -6,6 +6,8 @@
 //! before the disk is refreshed again, all capabilities that were ever made for it are voided.
 //! Orders to one disk are sent one after the other, in the order in which they were given.
 
+mod asking;
+
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -30,8 +32,8 @@ use super::pending::Pending;
 use super::reach::{Reach, Unreached};
 use super::store_check::StoreCheck;
 use super::{
-    Acknowledged, BytesRead, CapabilityName, Copied, DiskAddress, DiskState, Disks, Limits, Minted,
-    Stores, Witnessed,
+    Acknowledged, BytesRead, CapabilityName, Copied, DiskAddress, Disks, Limits, Minted, Stores,
+    Witnessed,
 };
 
 /// How long a disk trusts what it knows: the most by which a disk that is away can delay a
@@ -43,8 +45,8 @@ const REFRESH: Duration = Duration::from_secs(8);
 const MEMORY_REFRESH: Duration = Duration::from_secs(1);
 /// Pause after an order that did not reach its disk.
 const PAUSE: Duration = Duration::from_millis(500);
-/// How long all disks together may take to say how they do.
-const STATUS_MAX: Duration = Duration::from_secs(3);
+/// How often a disk is refreshed at most when its boot is to be known.
+const LOOKS_MAX: u32 = 3;
 /// Most orders to a disk that wait.
 const ORDERS_MAX: usize = 4096;
 
@@ -80,6 +82,8 @@ enum Order {
     Status(oneshot::Sender<Option<StatusDone>>),
     /// Its store is on record: it is refreshed at once.
     Refresh,
+    /// It is refreshed at once: it may be in another boot.
+    Look(oneshot::Sender<()>),
     /// It is not the volume's any more.
     Retire,
 }
@@ -122,6 +126,7 @@ impl ControlledDisks {
             // By a server before us.
             trusted_until: clock.instant() + TRUST,
             must_void: true,
+            has_booted: false,
             pending: Pending::default(),
             data: Arc::clone(&data),
             limits: is_memory.then(|| self.limits.clone()),
@@ -154,37 +159,6 @@ impl ControlledDisks {
             // A task that is gone will never be ready: callers find out by its refusals.
             let _ = keeper.reach.clone().wait_for(Reach::is_ready).await;
         }
-    }
-
-    /// The status of each disk. Takes at most [`STATUS_MAX`], however many are away.
-    pub async fn status(&self) -> Vec<DiskState> {
-        let until = self.clock.instant() + STATUS_MAX;
-        let mut asked = Vec::new();
-        for (disk, keeper) in &*self.all() {
-            let (done, is_done) = oneshot::channel();
-            // One that has no room for more orders does not answer either.
-            let is_asked = keeper.orders.try_send(Order::Status(done)).is_ok();
-            asked.push((*disk, keeper.clone(), is_asked.then_some(is_done)));
-        }
-        let mut states = Vec::new();
-        for (disk, keeper, is_done) in asked {
-            let status = match is_done {
-                Some(is_done) => {
-                    let left = until.saturating_duration_since(self.clock.instant());
-                    let answered = self.clock.timeout(left, is_done).await;
-                    answered.ok().and_then(Result::ok).flatten()
-                }
-                None => None,
-            };
-            let (is_there, problem) = match &*keeper.reach.borrow() {
-                Reach::Ready => (true, None),
-                Reach::Unknown => (false, None),
-                Reach::Away(why) => (false, Some(why.clone())),
-            };
-            let (unwanted, public) = (lock(&keeper.known).unwanted(), keeper.public);
-            states.push(DiskState { disk, public, is_there, problem, unwanted, status });
-        }
-        states
     }
 
     fn data(&self, disk: DiskId) -> Option<Arc<Data>> {
@@ -299,6 +273,10 @@ impl Disks for ControlledDisks {
         self.limits.subscribe()
     }
 
+    fn look(&self) -> Acknowledged {
+        self.ask_memory()
+    }
+
     fn stores(&self) -> watch::Receiver<Stores> {
         self.stores.subscribe()
     }
@@ -337,6 +315,8 @@ struct Keep {
     /// Capabilities that should have ended may still be valid: none is made, and the disk is not
     /// refreshed, before it has voided all.
     must_void: bool,
+    /// It is in another boot than when it was refreshed last.
+    has_booted: bool,
     pending: Pending,
     /// The connection for its bytes.
     data: Arc<Data>,
@@ -361,20 +341,34 @@ impl Keep {
             match order {
                 None => return,
                 Some(Some(Order::Retire)) => return self.pending.retire(),
-                Some(None | Some(Order::Refresh)) => {
-                    let pause = match self.refresh().await {
-                        Ok(()) if self.limits.is_some() => MEMORY_REFRESH,
-                        Ok(()) => REFRESH,
-                        Err(error) => {
-                            self.is_away(&error);
-                            PAUSE
+                Some(None | Some(Order::Refresh)) => next_refresh = self.refresh_now().await,
+                Some(Some(Order::Look(done))) => {
+                    // One that was started again refuses what is said to the boot before.
+                    for _ in 0..LOOKS_MAX {
+                        next_refresh = self.refresh_now().await;
+                        if self.reach.borrow().is_ready() {
+                            break;
                         }
-                    };
-                    next_refresh = self.clock.instant() + pause;
+                    }
+                    // A caller that is gone does not wait.
+                    let _ = done.send(());
                 }
                 Some(Some(order)) => self.carry_out(order).await,
             }
         }
+    }
+
+    /// Refreshes the disk. Returns when it is to be refreshed next.
+    async fn refresh_now(&mut self) -> Instant {
+        let pause = match self.refresh().await {
+            Ok(()) if self.limits.is_some() => MEMORY_REFRESH,
+            Ok(()) => REFRESH,
+            Err(error) => {
+                self.is_away(&error);
+                PAUSE
+            }
+        };
+        self.clock.instant() + pause
     }
 
     async fn carry_out(&mut self, order: Order) {
@@ -407,7 +401,7 @@ impl Keep {
                 self.catch_up().await;
             }
             // The loop has taken them.
-            Order::Retire | Order::Refresh => {}
+            Order::Retire | Order::Refresh | Order::Look(_) => {}
         }
     }
 
@@ -536,7 +530,8 @@ impl Keep {
         self.tell_store(done.store, true);
         if let Some(limits) = &self.limits {
             let (disk, limit) = (self.whose.disk, done.limit);
-            limits.send_if_modified(|all| all.insert(disk, limit) != Some(limit));
+            let has_booted = std::mem::take(&mut self.has_booted);
+            limits.send_if_modified(|all| all.insert(disk, limit) != Some(limit) || has_booted);
         }
         while let Some(victim) = { lock(&self.known).wants_group() } {
             let group = lock(&self.known).next_group();
@@ -560,6 +555,7 @@ impl Keep {
             return Err(Unreached::Small { size, wanted: self.bytes });
         }
         if lock(&self.known).booted(boot) {
+            self.has_booted = true;
             tracing::info!(disk = self.whose.disk.0, "the disk has started anew");
         }
         // For a boot whose clock is not known, it is not known either what the disk was told.

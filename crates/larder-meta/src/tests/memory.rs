@@ -3,8 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use larder_wire::meta::calls::{self, LostTold};
 use larder_wire::meta::words::{DiskId, ExtentState, FileId, Layout, Medium, Mode};
 use larder_wire::meta::{BLOCK_BYTES, Status};
+use larder_wire::xdr::{Array, Opaque};
 
 use super::mirrors::granted;
 use super::rig::{Rig, refused};
@@ -301,6 +303,47 @@ fn the_last_losses_are_on_record() {
     assert!(losses.iter().all(|loss| (loss.files, loss.bytes, loss.disk) == (2, 3 * B, MEMORY)));
     assert!(losses.is_sorted_by(|one, next| one.at_s <= next.at_s));
     rig.check();
+}
+
+/// A client has the server look, and is told what is lost: where it is, and whose. It is told
+/// nothing if there was no other loss than those that it knows.
+#[test]
+fn who_asks_is_told_what_is_lost() {
+    let (mut rig, first) = with_memory(8);
+    let dir = rig.mkdir(&Caller::root(), FileId::ROOT, "d").unwrap();
+    let user = super::rig::user(1000, &[]);
+    rig.set(dir, super::rig::mode(0o777)).unwrap();
+    let second = rig.create(&user, dir, "g").unwrap().file.after.file;
+    let fill = |rig: &mut Rig| {
+        for file in [first, second] {
+            let layout = rig.alloc_on(Medium::Memory(1), file, 0..B).unwrap().layout;
+            rig.commit(file, &layout, 0..B).unwrap();
+        }
+    };
+    let ask = |rig: &Rig, since, after| {
+        let call = calls::Lost { session: rig.session, look: false, since, after };
+        rig.read(&Caller::root(), &call).unwrap()
+    };
+    let none = |number| LostTold { number, files: Array(Vec::new()), end: true };
+    fill(&mut rig);
+    rig.disks.restart(MEMORY);
+    assert_eq!(ask(&rig, 0, FileId(0)), none(0));
+    let (waiter, mut noticed) = tokio::sync::oneshot::channel();
+    rig.event(Event::Look(waiter));
+    assert!(!noticed.try_recv().unwrap().failed);
+    let lost =
+        |file, uid, path: &[u8]| calls::LostFile { file, uid, path: Opaque::copy_from_slice(path) };
+    let all = Array(vec![lost(first, 0, b"f"), lost(second, 1000, b"d/g")]);
+    let told = LostTold { number: 1, files: all, end: true };
+    assert_eq!(ask(&rig, 0, FileId(0)), told);
+    assert_eq!(ask(&rig, 0, first).files.0, told.files.0[1..]);
+    assert_eq!(ask(&rig, 1, FileId(0)), none(1));
+    rig = rig.crash();
+    rig.resume_all();
+    assert_eq!(ask(&rig, 0, FileId(0)), told);
+    // A client may still have it open.
+    rig.remove(dir, "g").unwrap();
+    assert_eq!(ask(&rig, 0, first).files.0, [lost(second, 1000, b"")]);
 }
 
 /// What the server reports of bytes that were to be in memory.

@@ -1,15 +1,22 @@
 //! What memory disks have lost: the files, and the events.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
-use larder_wire::meta::Status;
+use larder_wire::meta::calls::{self, LostFile, LostTold};
 use larder_wire::meta::words::{DiskId, FileId};
+use larder_wire::meta::{LOST_FILES_MAX, LOST_PATH_BYTES_MAX, Status};
+use larder_wire::xdr::{Array, Opaque};
 
 use super::{VolumeError, unreadable};
 use crate::data;
 use crate::engine::{Engine, Writes};
+use crate::inode;
 use crate::store::records::{self, Entry};
 use crate::store::{Txn, key};
+
+/// Most bytes of paths in one answer to LOST.
+const LOST_BYTES_MAX: usize = 512 << 10;
 
 /// A file with lost bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,11 +35,38 @@ pub struct Lost {
 pub fn lost(engine: &dyn Engine) -> Result<BTreeMap<FileId, Lost>, VolumeError> {
     let view = engine.view()?;
     let none = Writes::new();
-    let txn = Txn::new(&*view, &none);
-    let lost = data::memory::lost(&txn).map_err(unreadable)?;
-    let names = if lost.is_empty() { BTreeMap::new() } else { names(&txn).map_err(unreadable)? };
+    lost_files(&Txn::new(&*view, &none)).map_err(unreadable)
+}
+
+fn lost_files(txn: &Txn<'_>) -> Result<BTreeMap<FileId, Lost>, Status> {
+    let lost = data::memory::lost(txn)?;
+    let names = if lost.is_empty() { BTreeMap::new() } else { names(txn)? };
     let lost = lost.into_iter();
     Ok(lost.map(|(file, bytes)| (file, Lost { bytes, path: path_of(&names, file) })).collect())
+}
+
+/// The results of LOST.
+pub(crate) fn told(txn: &Txn<'_>, call: &calls::Lost) -> Result<LostTold, Status> {
+    let number = data::memory::losses(txn)?.last().map_or(0, |(number, _)| *number);
+    let mut told = LostTold { number, files: Array(Vec::new()), end: true };
+    if number <= call.since {
+        return Ok(told);
+    }
+    let mut bytes = 0;
+    let behind = (Bound::Excluded(call.after), Bound::Unbounded);
+    for (file, lost) in lost_files(txn)?.range(behind) {
+        let path = lost.path.as_deref().unwrap_or_default();
+        let path = path.strip_prefix(b"/").unwrap_or(path);
+        let path = if path.len() <= LOST_PATH_BYTES_MAX { path } else { &[] };
+        bytes += path.len();
+        if told.files.0.len() == LOST_FILES_MAX || bytes > LOST_BYTES_MAX {
+            told.end = false;
+            break;
+        }
+        let uid = inode::get(txn, *file)?.attributes.uid;
+        told.files.0.push(LostFile { file: *file, uid, path: Opaque::copy_from_slice(path) });
+    }
+    Ok(told)
 }
 
 /// A loss: a memory disk was started again, and no other disk had what was there; or the metadata

@@ -501,8 +501,8 @@ impl Source<'_> {
             }
             calls::ReadLink::NUMBER => bytes(&calls::ReadLink { session, file }),
             calls::ListXattr::NUMBER => bytes(&calls::ListXattr { session, file }),
-            calls::RemoveXattr::NUMBER => {
-                bytes(&calls::RemoveXattr { sequence, file, name: self.xattr() })
+            calls::Lost::NUMBER => {
+                bytes(&calls::Lost { session, look: self.is(), since: 0, after: file })
             }
             calls::MkNod::NUMBER => {
                 let (kind, set) =

@@ -159,6 +159,7 @@ impl Native {
             archived: Archived::default(),
             lacks_make: AtomicBool::new(false),
             losses: AtomicU64::new(random_u64()),
+            loss_known: AtomicU64::new(0),
             session,
         })
     }

@@ -10,8 +10,8 @@ use super::words::{
     Written,
 };
 use super::{
-    DISKS_MAX, ENTRIES_MAX, LOCK_CHANGES_MAX, PROGRAM, RANGES_MAX, RETURNED_MAX, Res,
-    TARGET_BYTES_MAX, VERSION, XATTR_BYTES_MAX, XATTRS_MAX,
+    DISKS_MAX, ENTRIES_MAX, LOCK_CHANGES_MAX, LOST_FILES_MAX, LOST_PATH_BYTES_MAX, PROGRAM,
+    RANGES_MAX, RETURNED_MAX, Res, TARGET_BYTES_MAX, VERSION, XATTR_BYTES_MAX, XATTRS_MAX,
 };
 use crate::xdr::{self, Array, Opaque};
 
@@ -267,6 +267,18 @@ xdr_struct! {
     /// when it is due, in ms from now; 0 if it has been due, and for how long.
     #[derive(Copy)]
     ArchiveTold { is_there: bool, due_ms: Option<u64>, late_ms: u64 }
+
+    /// Arguments of LOST: which files have lost bytes, behind `after` in the order of their
+    /// numbers. With `look`, the server first asks its memory disks whether they were started
+    /// again. If there was no loss after the one with number `since`, it lists none.
+    #[derive(Copy)]
+    Lost { session: SessionId, look: bool, since: u64, after: FileId }
+    /// Results of LOST: the number of the last loss, 0 if there was none; as many files as fit; and
+    /// whether these are all.
+    LostTold { number: u64, files: Array<LostFile, LOST_FILES_MAX>, end: bool }
+    /// A file with lost bytes: its owner, and one of its paths below the root; an empty one if it
+    /// has none, or only a longer one.
+    LostFile { file: FileId, uid: u32, path: Opaque<LOST_PATH_BYTES_MAX> }
 }
 
 xdr_union! {
@@ -303,7 +315,7 @@ procedures! { PROGRAM, VERSION;
     29 Look => Res<LookedAt>, 30 Lock => Res<Attributes>, 31 TestLock => Res<LockTested>,
     32 AwaitLock => Res<LockAwaited>, 33 ForgoLock => Res<()>,
     34 LocksClaimed => Res<()>, 35 Preallocate => Res<FileChanged>, 36 Destage => Res<()>,
-    37 Archive => Res<ArchiveTold>, 38 Make => Res<Made>,
+    37 Archive => Res<ArchiveTold>, 38 Make => Res<Made>, 39 Lost => Res<LostTold>,
 }
 
 impl Entry {

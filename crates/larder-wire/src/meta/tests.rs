@@ -15,14 +15,14 @@ check_types!(arguments_survive:
     CommitExtents, Punch, MkDir, Symlink, ReadLink, MkNod, Link, Remove, RmDir, Rename, ReadDir,
     calls::Access, FsStat, GetXattr, SetXattr, ListXattr, RemoveXattr, ReturnLease, Look,
     Lock, TestLock, AwaitLock, ForgoLock, LocksClaimed, Preallocate, Destage,
-    Archive, ArchiveTold, Make,
+    Archive, ArchiveTold, Make, Lost,
     RecallNull, Recall, LockFree,
 );
 check_types!(results_survive:
     Res<SessionGiven>, Res<Renewed>, Res<()>, Res<Attributes>, Res<FileChanged>, Res<LookedUp>,
     Res<Opened>, Res<LayoutGiven>, Res<Made>, Res<LinkRead>, Res<NameChanged>, Res<calls::Renamed>,
     Res<Entries>, Res<AccessGiven>, Res<Space>, Res<XattrGot>, Res<XattrNames>, Res<LookedAt>,
-    Res<LockTested>, Res<LockAwaited>,
+    Res<LockTested>, Res<LockAwaited>, Res<LostTold>,
 );
 
 fn name(text: &'static str) -> Name {
@@ -353,6 +353,21 @@ fn making_is_what_the_document_says() {
 }
 
 #[test]
+fn what_is_lost_is_told_as_the_document_says() {
+    let session = sequence().session;
+    golden(
+        &Lost { session, look: true, since: 2, after: FileId(0x1122) },
+        "a5a5a5a5 a5a5a5a5 a5a5a5a5 a5a5a5a5 00000001 00000000 00000002 00000000 00001122",
+    );
+    let path = Opaque::copy_from_slice(b"dir/out");
+    let file = LostFile { file: FileId(0x1123), uid: 1000, path };
+    golden(
+        &LostTold { number: 3, files: Array(vec![file]), end: true },
+        "00000000 00000003 00000001 00000000 00001123 000003e8 00000007 6469722f 6f757400 00000001",
+    );
+}
+
+#[test]
 fn attributes_have_the_stated_length() {
     assert_eq!(to_segments(&attributes()).len(), ATTRIBUTES_BYTES);
     let entry = |attributes| Entry { name: name("abcde"), file: FileId(1), cookie: 2, attributes };
@@ -405,7 +420,7 @@ fn the_longest_reply_fits_into_a_record() {
 
 #[test]
 fn procedures_have_their_names() {
-    assert_eq!(PROCEDURE_NAMES.len(), Make::NUMBER as usize + 1);
+    assert_eq!(PROCEDURE_NAMES.len(), Lost::NUMBER as usize + 1);
     assert_eq!(PROCEDURE_NAMES[Open::NUMBER as usize], "OPEN");
     assert_eq!(PROCEDURE_NAMES[CommitExtents::NUMBER as usize], "COMMIT_EXTENTS");
     assert_eq!(PROCEDURE_NAMES[ReadDir::NUMBER as usize], "READDIR");
@@ -413,7 +428,8 @@ fn procedures_have_their_names() {
     assert_eq!(PROCEDURE_NAMES[Destage::NUMBER as usize], "DESTAGE");
     assert_eq!(PROCEDURE_NAMES[Archive::NUMBER as usize], "ARCHIVE");
     assert_eq!(PROCEDURE_NAMES[Make::NUMBER as usize], "MAKE");
-    assert!(MetaProc::try_from(Make::NUMBER).is_ok());
+    assert_eq!(PROCEDURE_NAMES[Lost::NUMBER as usize], "LOST");
+    assert!(MetaProc::try_from(Lost::NUMBER).is_ok());
     let call = rpc::encode_call(
         rpc::Xid(1),
         &rpc::Credential::None,

@@ -76,9 +76,10 @@ are in parentheses.
   memory=SIZE                   budget for buffers and tables (256M)
   scratch=SIZE                  most that files take in memory whose class asks for no more, as scratch does
                                 (an eighth of the machine's memory); 0: they lie on the cache's disk
-  rebuild, norebuild            whether a lost file of a volume is made again when it is opened (norebuild);
-                                rebuild needs user_xattr, and lets this machine run, in a sandbox, commands that
-                                other clients of the volume recorded; see larder run
+  rebuild[=now], norebuild      whether a lost file of a volume is made again when it is opened, or with
+                                =now as soon as it is known to be lost (norebuild); rebuild needs user_xattr,
+                                and lets this machine run, in a sandbox, commands that other clients of the
+                                volume recorded; see larder run
   user_xattr, nouser_xattr      whether files have the extended attributes of users (nouser_xattr); on
                                 NFS there are only those that report durability classes
 

@@ -1,5 +1,6 @@
 //! `larder rebuild`: makes lost files again, by their rules.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -7,10 +8,14 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use larder_rebuild::Refusal;
+use rustix::process::Signal;
+use serde_json::Value;
 
-use super::{mount_of, print, print_json};
+use super::{Target, mount_of, print, print_json};
+use crate::control::Request;
 use crate::rebuild::{Library, Maker, Outcome, remade_as};
 use crate::report::Remade;
+use crate::runtime_dir::RuntimeDir;
 
 /// Arguments of `larder rebuild`.
 #[derive(Debug, clap::Args)]
@@ -28,6 +33,9 @@ pub(crate) struct Args {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    /// A process of larder waits, and the server has noticed what is lost
+    #[arg(long, hide = true)]
+    noticed: bool,
 }
 
 /// Makes files.
@@ -35,10 +43,17 @@ pub(crate) struct Args {
 /// # Errors
 /// If a path is in no mount, or cannot be read.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let (mut told, mut is_lost) = (Vec::new(), false);
+    if args.noticed {
+        // Whoever has us make files ends us by ending, or by being killed.
+        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    }
+    let (mut told, mut is_lost, mut noticed) = (Vec::new(), false, BTreeSet::new());
     for path in &args.paths {
         let path = fs::canonicalize(path).with_context(|| path.display().to_string())?;
         let (root, _) = mount_of(&path)?;
+        if !args.noticed && noticed.insert(root.clone()) {
+            notice(&root);
+        }
         let library = Library::of(&root);
         let maker = Maker::new(&library);
         for file in files(&path, &library)? {
@@ -58,6 +73,17 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         print_json(&told)?;
     }
     Ok(if is_lost { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Has the mount's server look at its memory disks. If another user's daemon serves the mount, or
+/// the server does not answer, what it has not noticed so far is not lost yet.
+fn notice(root: &Path) {
+    let target = RuntimeDir::open().map(|runtime| Target::around(&runtime, root));
+    if let Ok(Ok(target)) = target
+        && let Err(error) = target.ask::<Value>(&Request::LookForLosses)
+    {
+        tracing::debug!(%error, "the server was not asked what is lost");
+    }
 }
 
 fn say(one: &Remade) -> Result<()> {

@@ -14,13 +14,16 @@ use crate::clock::{Since, clock};
 use crate::control::{Request, Sink};
 use crate::event::Event;
 use crate::link::Supervisor;
-use crate::report::{Stat, Status};
+use crate::report::{Stat, Status, StaysLost};
 use crate::runtime_dir::Record;
 use crate::series::Batch;
 use crate::stack::Stack;
 
 /// How often a recording is sent: seldom enough to cost nothing, often enough for its memory.
 const SERIES_ROUND: Duration = Duration::from_millis(100);
+
+/// How long the server may take to look for losses.
+const LOOK_MAX: Duration = Duration::from_secs(5);
 
 /// Everything that answers are made of.
 pub(super) struct Answers {
@@ -62,6 +65,14 @@ impl Answers {
                 answered.recv().context("the daemon is ending already")??;
                 Ok(Value::Null)
             }
+            Request::LookForLosses => {
+                let volume = self.stack.engine.server.volume().and_then(|volume| volume.get());
+                let volume = volume.context("no server of a volume was reached")?;
+                let looked = clock().timeout(LOOK_MAX, volume.lost_files(true, u64::MAX));
+                let looked = self.runtime.block_on(looked).context("the server does not answer")?;
+                looked.context("the server does not tell what is lost")?;
+                Ok(Value::Null)
+            }
             other => self.stack.engine.carry_out(&self.runtime, other, sink),
         }
     }
@@ -77,9 +88,17 @@ impl Answers {
             transport: self.stack.door_transport().to_string(),
             log: self.record.log.as_ref().map(|log| log.display().to_string()),
             uptime_s: self.begin.elapsed().as_secs(),
-            stay_lost: self.stack.at_access.as_ref().map_or_else(Vec::new, |one| one.stay_lost()),
+            stay_lost: self.stay_lost(),
+            rebuild: self.stack.at_access.as_ref().map(|making| making.status()),
             ..self.stack.engine.status()
         }
+    }
+
+    /// Files that stay lost. What is there by now, however it was made, is none of them.
+    fn stay_lost(&self) -> Vec<StaysLost> {
+        let Some(making) = &self.stack.at_access else { return Vec::new() };
+        self.runtime.block_on(making.look_again(&self.stack.engine.client));
+        making.stay_lost()
     }
 
     fn stat(&self) -> Stat {

@@ -12,6 +12,7 @@ use crate::control::Serving;
 use crate::event::{End, Event};
 use crate::link::Hold;
 use crate::plan::Plan;
+use crate::rebuild::AtAccess;
 use crate::report::Dirty;
 use crate::stack::Stack;
 use crate::unmount::{How, UnmountError, unmount};
@@ -76,6 +77,7 @@ pub(super) async fn end_of(
             Ok(left) => left,
             Err(error) => {
                 tracing::warn!("cannot unmount: {error}");
+                stack.at_access.iter().for_each(AtAccess::resume);
                 if let Some(answer) = answer {
                     let _ = answer.send(Err(anyhow!("{error}")));
                 }
@@ -190,6 +192,10 @@ async fn take_away(
     plan: &Plan,
     (how, unsent): (Leave, Unsent),
 ) -> Result<Left, UnmountError> {
+    if let Some(making) = &stack.at_access {
+        // What makes files for which nobody waits would use the mount.
+        making.pause().await;
+    }
     let server_dead = !stack.engine.server.answers(ANSWER_MAX).await;
     let lost = match (server_dead, unsent) {
         (false, Unsent::Goes) => write_back(stack).await,

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use larder_class::RuleFile;
 
+use super::remakes::Remakes;
 use super::smb::SmbOptions;
 use super::typed::{Typed, Value};
 use crate::hoard::Intervals;
@@ -61,9 +62,8 @@ pub(crate) struct Options {
     pub(crate) smb: SmbOptions,
     /// Files have extended attributes.
     pub(crate) xattrs: bool,
-    /// Lost files are made again when they are opened (`rebuild`). Off unless it is asked for:
-    /// this machine then runs commands that other clients of the volume recorded.
-    pub(crate) remakes: bool,
+    /// When lost files are made again.
+    pub(crate) remakes: Remakes,
     /// Locks of processes stay with this machine.
     pub(crate) no_locks: bool,
     /// The certificates of authorities for our own metadata server, if it is to use TLS.
@@ -261,7 +261,7 @@ impl Options {
             retransmissions: typed.small("retrans").map(u32::from),
             smb: SmbOptions::meant(&typed),
             xattrs: typed.flag("user_xattr", "nouser_xattr", false),
-            remakes: typed.flag("rebuild", "norebuild", false),
+            remakes: typed.remakes(),
             no_locks: typed.flag("nobrl", "brl", false),
             authorities: typed.text("ca").map(PathBuf::from),
             front_door: typed.front_door()?,

@@ -35,6 +35,8 @@ enum Shape {
     /// 0 to 99, with or without a percent sign.
     Percent,
     Words(&'static [&'static str]),
+    /// One of these words, or none.
+    MayBe(&'static [&'static str]),
     /// One of these words, or a size in bytes.
     Limit(&'static [&'static str]),
     /// Permission bits, in octal.
@@ -43,7 +45,7 @@ enum Shape {
     Text(&'static str),
 }
 
-use Shape::{Flag, Limit, Mode, Number, Percent, Size, Text, Words};
+use Shape::{Flag, Limit, MayBe, Mode, Number, Percent, Size, Text, Words};
 
 use crate::source::Protocol;
 
@@ -145,7 +147,7 @@ const KNOWN: &[(&str, Shape)] = &[
     ("nolease", Flag),
     ("brl", Flag),
     ("nobrl", Flag),
-    ("rebuild", Flag),
+    ("rebuild", MayBe(&["now"])),
     ("norebuild", Flag),
     ("user_xattr", Flag),
     ("nouser_xattr", Flag),
@@ -296,7 +298,7 @@ impl Shape {
     fn read(self, name: &str, value: Option<&str>) -> Result<Value, String> {
         let (Some(value), false) = (value, matches!(self, Flag)) else {
             return match (self, value) {
-                (Flag, None) => Ok(Value::Flag),
+                (Flag | MayBe(_), None) => Ok(Value::Flag),
                 (Flag, Some(_)) => Err(format!("option {name} takes no value")),
                 _ => Err(format!("option {name} needs a value: {name}={}", self.example())),
             };
@@ -313,7 +315,7 @@ impl Shape {
                 Ok(number @ 0..=99) => Ok(Value::Number(number)),
                 _ => Err(bad("not a percentage from 0 to 99".to_owned())),
             },
-            Words(words) => match words.iter().find(|word| **word == value) {
+            Words(words) | MayBe(words) => match words.iter().find(|word| **word == value) {
                 Some(word) => Ok(Value::Word(word)),
                 None => Err(bad(format!("not one of {}", words.join(", ")))),
             },
@@ -338,7 +340,7 @@ impl Shape {
             Number(least, _) => least.max(1).to_string(),
             Size => "1M".to_owned(),
             Percent => "10%".to_owned(),
-            Words(words) | Limit(words) => words[0].to_owned(),
+            Words(words) | Limit(words) | MayBe(words) => words[0].to_owned(),
             Mode => "0644".to_owned(),
             Text(example) => example.to_owned(),
         }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use crate::report::Remade;
 
@@ -22,14 +22,31 @@ pub(crate) fn remade_as(user: u32, file: &Path) -> Vec<Remade> {
 ///
 /// # Errors
 /// A line for the user: it could not be run, or did not report anything.
-pub(super) fn remade_apart(user: Option<u32>, file: &Path) -> Result<Vec<Remade>, String> {
+fn remade_apart(user: Option<u32>, file: &Path) -> Result<Vec<Remade>, String> {
+    told_by(begin_apart(user, file)?)
+}
+
+/// Begins to make a file in a process of its own.
+///
+/// # Errors
+/// A line for the user: it could not be run.
+pub(super) fn begin_apart(user: Option<u32>, file: &Path) -> Result<Child, String> {
     let mut command = Command::new("/proc/self/exe");
-    command.args(["rebuild", "--json", "--"]).arg(file).current_dir("/").stdin(Stdio::null());
+    command.args(["rebuild", "--json", "--noticed", "--"]).arg(file).current_dir("/");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     if let Some(user) = user {
         command.env_clear().uid(user).gid(primary_group(user));
     }
-    let ended =
-        command.output().map_err(|error| format!("larder rebuild cannot be run: {error}"))?;
+    command.spawn().map_err(|error| format!("larder rebuild cannot be run: {error}"))
+}
+
+/// What such a process reports. Blocks until it has ended.
+///
+/// # Errors
+/// A line for the user: it did not report anything.
+pub(super) fn told_by(child: Child) -> Result<Vec<Remade>, String> {
+    let ended = child.wait_with_output();
+    let ended = ended.map_err(|error| format!("larder rebuild was lost: {error}"))?;
     serde_json::from_slice(&ended.stdout)
         .map_err(|_| String::from_utf8_lossy(&ended.stderr).trim().to_owned())
 }

@@ -13,7 +13,18 @@ pub(crate) struct Remade {
     pub(crate) why: Option<String>,
 }
 
-/// A file of a mount that could not be made again when it was opened.
+/// What a mount makes again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Rebuild {
+    /// How often files were made.
+    pub(crate) made: u64,
+    /// Files that are being made.
+    pub(crate) running: u64,
+    /// Files that will be.
+    pub(crate) waiting: u64,
+}
+
+/// A file of a mount that could not be made again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct StaysLost {
     pub(crate) path: String,

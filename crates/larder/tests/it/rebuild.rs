@@ -1,5 +1,6 @@
 //! Lost files are made again: rules, and as which user they are run, on mounts of a volume.
 
+mod at_once;
 mod originals;
 
 use std::fs;

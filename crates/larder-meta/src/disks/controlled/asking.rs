@@ -1,0 +1,56 @@
+//! What all disks are asked at a time: how they do, and whether they were started again.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use super::super::{Acknowledged, DiskState};
+use super::{ControlledDisks, Order, Reach, lock};
+
+/// How long all disks together may take to say how they do.
+const STATUS_MAX: Duration = Duration::from_secs(3);
+
+impl ControlledDisks {
+    /// The status of each disk. Takes at most [`STATUS_MAX`], however many are away.
+    pub async fn status(&self) -> Vec<DiskState> {
+        let until = self.clock.instant() + STATUS_MAX;
+        let mut asked = Vec::new();
+        for (disk, keeper) in &*self.all() {
+            let (done, is_done) = oneshot::channel();
+            // One that has no room for more orders does not answer either.
+            let is_asked = keeper.orders.try_send(Order::Status(done)).is_ok();
+            asked.push((*disk, keeper.clone(), is_asked.then_some(is_done)));
+        }
+        let mut states = Vec::new();
+        for (disk, keeper, is_done) in asked {
+            let status = match is_done {
+                Some(is_done) => {
+                    let left = until.saturating_duration_since(self.clock.instant());
+                    let answered = self.clock.timeout(left, is_done).await;
+                    answered.ok().and_then(Result::ok).flatten()
+                }
+                None => None,
+            };
+            let (is_there, problem) = match &*keeper.reach.borrow() {
+                Reach::Ready => (true, None),
+                Reach::Unknown => (false, None),
+                Reach::Away(why) => (false, Some(why.clone())),
+            };
+            let (unwanted, public) = (lock(&keeper.known).unwanted(), keeper.public);
+            states.push(DiskState { disk, public, is_there, problem, unwanted, status });
+        }
+        states
+    }
+
+    /// Refreshes the memory disks at once: those that were started again are known then.
+    pub(super) fn ask_memory(&self) -> Acknowledged {
+        let mut memory = BTreeMap::new();
+        for (disk, keeper) in &*self.all() {
+            if keeper.is_memory {
+                memory.insert(*disk, ());
+            }
+        }
+        self.order(memory, |(), done| Order::Look(done))
+    }
+}
