@@ -35,12 +35,16 @@ impl Core {
         Answer::later(async move {
             let opened = answer.wait().await?;
             let node = core.node(ino)?;
-            if !core.is_replaced(&node, &cred).await {
+            if !core.is_to_be_replaced(&node, &cred).await {
                 return Ok(opened);
             }
-            // No caller is left to which an error could be reported.
+            // First: a rename hides a file that is open, and for that moment nobody finds one of
+            // its name. No caller is left to which an error could be reported.
             let _ = core.release(opened.id).await;
-            Err(Error::Stale)
+            if core.has_remade(&node).await {
+                return Err(Error::Stale);
+            }
+            core.open(&cred, ino, flags).wait().await
         })
     }
 
@@ -66,9 +70,8 @@ impl Core {
         })
     }
 
-    /// Whether bytes of a file are lost, and its name now leads to another file.
-    async fn is_replaced(&self, node: &Node, cred: &Cred) -> bool {
-        let Some(remaker) = self.remaker.get() else { return false };
+    /// Whether bytes of a file are lost, and its opener may wait until it is made again.
+    async fn is_to_be_replaced(&self, node: &Node, cred: &Cred) -> bool {
         if self.holds_whole(node) {
             return false;
         }
@@ -77,8 +80,15 @@ impl Core {
         let lost = on_handle!(self, asking, node, handle =>
             self.remote.is_lost(asking, &handle, token.as_ref()));
         // Any other error is reported by the read itself.
-        let is_lost = lost == Ok(true);
-        is_lost && remaker.serves(cred.pid) && remaker.remake(self.path_of(node.ino)).await
+        lost == Ok(true) && self.remaker.get().is_some_and(|remaker| remaker.serves(cred.pid))
+    }
+
+    /// Has a lost file made again. Returns whether its name now leads to another file.
+    async fn has_remade(&self, node: &Node) -> bool {
+        match self.remaker.get() {
+            Some(remaker) => remaker.remake(self.path_of(node.ino)).await,
+            None => false,
+        }
     }
 
     /// Reads a range whose bytes are lost from the file that is made in its place.
