@@ -99,6 +99,8 @@ async fn a_file_that_is_emptied_without_the_server_is_readable_whenever_a_proces
     let first = rig.disk.logged();
     rig.set("file", empty()).await;
     let done = rig.disk.logged();
+    // The local file with the former bytes leaves the disk.
+    rig.checkpoint();
     die_everywhere(&rig, (first, ALL), |at, read| read.is_empty() || (at < done && read == bytes))
         .await;
     let next = rig.kill(Start::Resume).await;
