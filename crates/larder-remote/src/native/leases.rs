@@ -15,10 +15,11 @@
 //!
 //! Invariants:
 //! - a lease ends here before the server learns that it was returned;
+//! - however often a lease is recalled, it is returned once, when what depends on it is done;
 //! - the cached description of a file is that of its present version, except for changes of ours
 //!   whose replies have not arrived.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
@@ -54,8 +55,8 @@ impl std::fmt::Debug for Leases {
 #[derive(Default)]
 struct State {
     held: HashMap<FileId, Held>,
-    /// Files whose write lease is recalled, and not returned yet.
-    returning: HashSet<FileId>,
+    /// Leases that are recalled, and not returned yet.
+    returning: HashMap<FileId, Returning>,
     /// Counts events.
     moment: Moment,
     /// The moments at which requests in flight began, and how many began at each.
@@ -70,6 +71,23 @@ struct State {
 }
 
 type Moment = u64;
+
+struct Returning {
+    number: LeaseNumber,
+    /// It is a write lease, and what waits under it is not at the server yet.
+    excludes: bool,
+}
+
+/// What a recall asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Recalled {
+    /// A lease that was held. Whoever gets this answer returns it.
+    Held(LeaseKind),
+    /// One that an earlier recall asked for: it is returned when all that depends on it is done.
+    Returning,
+    /// One that is not here: its grant is in flight, or it was returned.
+    Unknown,
+}
 
 struct Held {
     number: LeaseNumber,
@@ -226,26 +244,37 @@ impl Leases {
         let _ = self.watcher.set(watcher);
     }
 
-    /// A lease is recalled: one that we have, or one whose grant is in flight. Returns the one that
-    /// we had.
-    pub(super) fn recalled(&self, file: FileId, number: LeaseNumber) -> LeaseKind {
+    /// A lease is recalled: for each call of another client that wants more of it.
+    pub(super) fn recalled(&self, file: FileId, number: LeaseNumber) -> Recalled {
         let state = &mut *self.lock();
         state.moment += 1;
         state.recalled.insert(file, state.moment);
+        if state.returning.get(&file).is_some_and(|one| one.number == number) {
+            return Recalled::Returning;
+        }
         let kind = match state.held.get(&file).filter(|held| held.number == number) {
             Some(held) => held.kind,
-            None => return LeaseKind::None,
+            None => return Recalled::Unknown,
         };
         state.drop_held(file);
-        if kind == LeaseKind::Write {
-            state.returning.insert(file);
-        }
-        kind
+        let excludes = kind == LeaseKind::Write;
+        state.returning.insert(file, Returning { number, excludes });
+        Recalled::Held(kind)
     }
 
-    /// A lease that was recalled excludes nobody any more: it is about to be returned.
-    pub(super) fn returned(&self, file: FileId) {
-        self.lock().returning.remove(&file);
+    /// A lease that was recalled excludes nobody any more: what waited under it is at the server.
+    pub(super) fn excludes_no_more(&self, file: FileId, number: LeaseNumber) {
+        let state = &mut *self.lock();
+        let returning = state.returning.get_mut(&file).filter(|one| one.number == number);
+        returning.into_iter().for_each(|one| one.excludes = false);
+    }
+
+    /// A lease that was recalled is about to be returned.
+    pub(super) fn returned(&self, file: FileId, number: LeaseNumber) {
+        let state = &mut *self.lock();
+        if state.returning.get(&file).is_some_and(|one| one.number == number) {
+            state.returning.remove(&file);
+        }
     }
 
     /// Whether a write lease excludes other clients, and none of them waits.
@@ -253,9 +282,9 @@ impl Leases {
         self.lock().held.get(&file).is_some_and(|held| held.kind == LeaseKind::Write)
     }
 
-    /// Whether a write lease is recalled, and not returned yet.
+    /// Whether a write lease is recalled, and excludes other clients still.
     pub(super) fn is_returning(&self, file: FileId) -> bool {
-        self.lock().returning.contains(&file)
+        self.lock().returning.get(&file).is_some_and(|one| one.excludes)
     }
 
     /// A reply reports what a change of ours made of a file.
@@ -316,7 +345,8 @@ impl Asking<'_> {
             held.lease.end();
             (held.number, held.lease, held.known) = (given.number, lease, None);
         }
-        held.kind = given.kind;
+        // The server weakens none by itself: an answer that says less is older.
+        held.kind = held.kind.max(given.kind);
         let lease = held.lease.clone();
         if !is_changed {
             let before = held.known.take().filter(|one| one.attributes == seen.attributes);
@@ -380,3 +410,6 @@ impl State {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -21,6 +21,7 @@ use larder_wire::meta::words::{LeaseKind, Returned, SessionId};
 use larder_wire::rpc::{CallHeader, Outcome};
 use larder_wire::xdr::Array;
 
+use super::leases::Recalled;
 use super::session::Session;
 use super::{convert, locking};
 
@@ -103,7 +104,13 @@ impl Service for Recalls {
 async fn give_back(session: Arc<Session>, clock: Arc<dyn Clock>, recall: Recall) {
     let Recall { file, number, .. } = recall;
     let handle = convert::handle(session.now().given.volume, file);
-    let had = session.leases().recalled(file, number);
+    let had = match session.leases().recalled(file, number) {
+        Recalled::Held(kind) => kind,
+        // Another call wants more of it than the one before. Returned now, it would let both go on
+        // before what depends on it is done.
+        Recalled::Returning => return,
+        Recalled::Unknown => LeaseKind::None,
+    };
     let watcher = session.leases().watcher().filter(|_| had != LeaseKind::None);
     if let Some(watcher) = &watcher
         && clock.timeout(DISTRUST_MAX, watcher.distrust(&handle)).await.is_err()
@@ -118,9 +125,10 @@ async fn give_back(session: Arc<Session>, clock: Arc<dyn Clock>, recall: Recall)
             session.leases().note_late();
             tracing::warn!(file = file.0, "unsent data was not sent before another client goes on");
         }
-        session.leases().returned(file);
+        session.leases().excludes_no_more(file, number);
     }
     session.opens().keep(file).await;
+    session.leases().returned(file, number);
     let returned = Array(vec![Returned { file, number, keep: LeaseKind::None }]);
     let args = |sequence| ReturnLease { sequence, returned: returned.clone() };
     if let Err(error) = session.change(&Cred::root(), args).await {

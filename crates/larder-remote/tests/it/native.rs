@@ -14,6 +14,7 @@ use larder_wire::seal::Setup;
 
 mod bare;
 mod locks;
+mod recalls;
 
 async fn mount(volume: &Volume) -> Native {
     let (host, port) = (volume.address().ip().to_string(), volume.address().port());
