@@ -12,6 +12,7 @@ use larder_vfs::{
     Time,
 };
 
+use crate::crossing::Part;
 use crate::leased::Right;
 use crate::linked::Linked;
 use crate::object::{Body, Dir, Given, Maker, ObjectNo, Waiting, as_before, has_rights};
@@ -19,6 +20,7 @@ use crate::overlay::There;
 use crate::server_dir::ServerDir;
 use crate::shared::{Shared, Target};
 use crate::state::State;
+use crate::under_way::UnderWay;
 
 /// Longest target of a link; servers are asked about longer ones.
 const TARGET_LEN_MAX: usize = 1023;
@@ -33,10 +35,10 @@ impl Shared {
     pub(crate) async fn make_here(
         &self,
         cred: &Cred,
-        dir: &Handle,
-        name: &OsStr,
+        (dir, name): (&Handle, &OsStr),
         new: &New,
         set: &SetAttr,
+        change: &UnderWay<'_>,
     ) -> Option<Result<Made>> {
         let mode = match new {
             New::Symlink(_) => 0o777,
@@ -63,7 +65,7 @@ impl Shared {
             return None;
         }
         let dentry = state.dentry(dir, name);
-        if state.has(&dentry.dir, name) == Some(true) {
+        if change.crosses(state) || state.has(&dentry.dir, name) == Some(true) {
             return None;
         }
         let before = state.dir_attr(&dentry.dir)?;
@@ -126,9 +128,9 @@ impl Shared {
     pub(crate) async fn remove_here(
         self: &Arc<Self>,
         cred: &Cred,
-        dir: &Handle,
-        name: &OsStr,
+        (dir, name): (&Handle, &OsStr),
         what: Removal,
+        under_way: &UnderWay<'_>,
     ) -> Option<Result<Change>> {
         if !self.can_record() {
             return None;
@@ -138,10 +140,11 @@ impl Shared {
         let Some(there) = self.what_is_at(cred, dir, name, right).await? else {
             return Some(Err(Error::NotFound));
         };
+        self.is_to_go(under_way, &there)?;
         let is_empty = what == Removal::File || self.is_empty(cred, &there).await?;
         let mut state = self.state();
         let state = &mut *state;
-        if !self.has_still(state, dir, right) {
+        if under_way.crosses(state) || !self.has_still(state, dir, right) {
             return None;
         }
         let dentry = state.dentry(dir, name);
@@ -175,6 +178,7 @@ impl Shared {
         cred: &Cred,
         from: (&Handle, &OsStr),
         to: (&Handle, &OsStr),
+        under_way: &UnderWay<'_>,
     ) -> Option<Result<(Change, Change)>> {
         if !self.takes(to.1) || !self.can_record() {
             return None;
@@ -184,17 +188,14 @@ impl Shared {
             return Some(Err(Error::NotFound));
         };
         let target = self.what_is_at(cred, to.0, to.1, rights[1]).await?;
-        let is_empty = match &target {
-            Some(target) => self.is_empty(cred, target).await?,
-            None => true,
-        };
+        let is_empty = self.is_replaceable(cred, target.as_ref(), under_way).await?;
         let mut state = self.state();
         let state = &mut *state;
         self.have_still(state, [from.0, to.0], rights)?;
         let (from, to) = (state.dentry(from.0, from.1), state.dentry(to.0, to.1));
         let (from_before, to_before) = (state.dir_attr(&from.dir)?, state.dir_attr(&to.dir)?);
         let is_still = state.is_still(&from, Some(&source)) && state.is_still(&to, target.as_ref());
-        if !is_still || !self.is_same_user(state, cred) {
+        if !is_still || under_way.crosses(state) || !self.is_same_user(state, cred) {
             return None;
         }
         state.may_take(cred, &from_before, &source)?;
@@ -239,6 +240,30 @@ impl Shared {
         let to_change =
             if to.dir == from.dir { from_change } else { state.touch(&to.dir, to_before, now) };
         Some(self.record_for_caller(state).map(|()| (from_change, to_change)))
+    }
+
+    /// A change is about to take this object's name: what it depends on is the object, too.
+    fn is_to_go(&self, under_way: &UnderWay<'_>, there: &There) -> Option<()> {
+        let mut state = self.state();
+        let object = state.identity_of(there)?;
+        let part = match state.kind_of(there)? {
+            Kind::Directory => Part::Whole(object),
+            _ => Part::Loss(Some(object)),
+        };
+        under_way.add(&mut state, part);
+        Some(())
+    }
+
+    /// Whether a change may replace what is there: a directory only if it is empty.
+    async fn is_replaceable(
+        self: &Arc<Self>,
+        cred: &Cred,
+        there: Option<&There>,
+        under_way: &UnderWay<'_>,
+    ) -> Option<bool> {
+        let Some(there) = there else { return Some(true) };
+        self.is_to_go(under_way, there)?;
+        self.is_empty(cred, there).await
     }
 
     async fn rights_to_rename(
@@ -330,8 +355,8 @@ impl Shared {
         self: &Arc<Self>,
         cred: &Cred,
         file: &Handle,
-        dir: &Handle,
-        name: &OsStr,
+        (dir, name): (&Handle, &OsStr),
+        under_way: &UnderWay<'_>,
     ) -> Option<Result<(Option<Attr>, Change)>> {
         if !self.remote.limits().links || !self.takes(name) || !self.has_room() {
             return None;
@@ -351,7 +376,8 @@ impl Shared {
         }
         let mut state = self.state();
         let state = &mut *state;
-        if !self.has_still(state, dir, right) || !self.is_same_user(state, cred) {
+        let is_alone = !under_way.crosses(state) && self.is_same_user(state, cred);
+        if !is_alone || !self.has_still(state, dir, right) {
             return None;
         }
         let dentry = state.dentry(dir, name);

@@ -29,6 +29,8 @@
 //! - [`recording`]: from the journal to the cache's disk.
 //! - [`met`]: what met another client's change, as it goes on record there.
 //! - [`lookup`], [`listing`]: lookups and listings.
+//! - [`changing`]: one change of names, here or there.
+//! - [`crossing`], [`under_way`]: changes that decide what others answer.
 //! - [`deferred`]: changes of names that are answered here.
 //! - [`passed`]: changes of names that are made at the server at once.
 //! - [`doubt`], [`unanswered`]: objects that the server may have changed for us without an answer.
@@ -51,6 +53,8 @@
 mod altered;
 mod answers;
 mod asked;
+mod changing;
+mod crossing;
 mod deferred;
 mod dir_lease;
 mod doubt;
@@ -82,6 +86,7 @@ mod steps;
 mod taken;
 mod there;
 mod unanswered;
+mod under_way;
 mod watching;
 mod which;
 

@@ -503,14 +503,7 @@ impl Remote for Names {
         new: New,
         set: SetAttr,
     ) -> Future<'a, Made> {
-        Box::pin(async move {
-            if self.defers()
-                && let Some(answer) = self.shared.make_here(cred, dir, name, &new, &set).await
-            {
-                return answer;
-            }
-            self.shared.make_there(cred, dir, name, new, set).await
-        })
+        Box::pin(self.make_name(cred, dir, name, new, set))
     }
 
     fn remove<'a>(
@@ -520,14 +513,7 @@ impl Remote for Names {
         name: &'a OsStr,
         what: Removal,
     ) -> Future<'a, Change> {
-        Box::pin(async move {
-            if self.defers()
-                && let Some(answer) = self.shared.remove_here(cred, dir, name, what).await
-            {
-                return answer;
-            }
-            self.shared.remove_there(cred, dir, name, what).await
-        })
+        Box::pin(self.remove_name(cred, dir, name, what))
     }
 
     fn rename<'a>(
@@ -536,14 +522,7 @@ impl Remote for Names {
         from: (&'a Handle, &'a OsStr),
         to: (&'a Handle, &'a OsStr),
     ) -> Future<'a, (Change, Change)> {
-        Box::pin(async move {
-            if self.defers()
-                && let Some(answer) = self.shared.rename_here(cred, from, to).await
-            {
-                return answer;
-            }
-            self.shared.rename_there(cred, from, to).await
-        })
+        Box::pin(self.rename_name(cred, from, to))
     }
 
     fn link<'a>(
@@ -553,14 +532,7 @@ impl Remote for Names {
         dir: &'a Handle,
         name: &'a OsStr,
     ) -> Future<'a, (Option<Attr>, Change)> {
-        Box::pin(async move {
-            if self.defers()
-                && let Some(answer) = self.shared.link_here(cred, file, dir, name).await
-            {
-                return answer;
-            }
-            self.shared.link_there(cred, file, dir, name).await
-        })
+        Box::pin(self.link_name(cred, file, dir, name))
     }
 
     fn readdir<'a>(

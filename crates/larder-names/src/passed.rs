@@ -4,11 +4,15 @@
 use std::cell::Cell;
 use std::ffi::OsStr;
 
-use larder_vfs::{Attr, Change, Cred, Error, Handle, Kind, Made, New, Removal, Result, SetAttr};
+use larder_vfs::{
+    Attr, Change, Cred, Error, Found, Handle, Kind, Made, New, Removal, Result, SetAttr,
+};
 
+use crate::crossing::Part;
 use crate::object::Dir;
 use crate::server_dir::ServerDir;
 use crate::shared::Shared;
+use crate::under_way::UnderWay;
 
 impl Shared {
     /// Makes an object at the server, for a caller that waits for it.
@@ -48,15 +52,15 @@ impl Shared {
     pub(crate) async fn remove_there(
         &self,
         cred: &Cred,
-        dir: &Handle,
-        name: &OsStr,
+        (dir, name): (&Handle, &OsStr),
         what: Removal,
+        under_way: &UnderWay<'_>,
     ) -> Result<Change> {
         let server = self.at_server(cred, dir).await?;
         self.clear(cred, dir, name).await?;
         match what {
-            Removal::Directory => self.refuse_full(cred, dir, name).await?,
-            Removal::File => self.link_file_of(cred, dir, name).await?,
+            Removal::Directory => self.refuse_full(cred, dir, name, under_way).await?,
+            Removal::File => self.link_file_of(cred, dir, name, under_way).await?,
         }
         let change = self.remote.remove(cred, &server, name, what).await?;
         {
@@ -76,13 +80,14 @@ impl Shared {
         cred: &Cred,
         from: (&Handle, &OsStr),
         to: (&Handle, &OsStr),
+        under_way: &UnderWay<'_>,
     ) -> Result<(Change, Change)> {
         let from_dir = self.at_server(cred, from.0).await?;
         let to_dir = self.at_server(cred, to.0).await?;
         self.clear(cred, from.0, from.1).await?;
         self.clear(cred, to.0, to.1).await?;
-        self.refuse_full(cred, to.0, to.1).await?;
-        self.link_file_of(cred, to.0, to.1).await?;
+        self.refuse_full(cred, to.0, to.1, under_way).await?;
+        self.link_file_of(cred, to.0, to.1, under_way).await?;
         let renamed = self.remote.rename(cred, (&from_dir, from.1), (&to_dir, to.1)).await?;
         let is_same_dir = {
             let mut state = self.state();
@@ -151,7 +156,14 @@ impl Shared {
 
     /// The file with this name at the server gets all its other names there, before it loses this
     /// one.
-    async fn link_file_of(&self, cred: &Cred, dir: &Handle, name: &OsStr) -> Result<()> {
+    async fn link_file_of(
+        &self,
+        cred: &Cred,
+        dir: &Handle,
+        name: &OsStr,
+        under_way: &UnderWay<'_>,
+    ) -> Result<()> {
+        under_way.add(&mut self.state(), Part::Loss(None));
         if self.state().journal().links().count() == 0 {
             return Ok(());
         }
@@ -167,13 +179,31 @@ impl Shared {
         }
     }
 
+    /// A change is about to remove or replace this, if it is a directory.
+    fn goes_whole(&self, under_way: &UnderWay<'_>, found: Option<&Found>) {
+        let Some(found) = found.filter(|found| found.attr.kind == Kind::Directory) else { return };
+        let mut state = self.state();
+        let whole = Part::Whole(state.journal().dir(&found.handle));
+        under_way.add(&mut state, whole);
+    }
+
     /// Fails if a directory of the server contains a waiting object, which would be lost with it.
     /// Names that were taken away from it here are taken away at the server.
-    async fn refuse_full(&self, cred: &Cred, dir: &Handle, name: &OsStr) -> Result<()> {
+    async fn refuse_full(
+        &self,
+        cred: &Cred,
+        dir: &Handle,
+        name: &OsStr,
+        under_way: &UnderWay<'_>,
+    ) -> Result<()> {
+        // If nothing waits so far, the server is not asked only to learn which directory it is.
+        let held = self.held_any().and_then(|held| held.held_name(dir, name));
+        self.goes_whole(under_way, held.flatten().as_ref());
         if self.state().journal().counts().0 == 0 {
             return Ok(());
         }
         let Some(found) = self.look_up(cred, dir, name).await?.found else { return Ok(()) };
+        self.goes_whole(under_way, Some(&found));
         loop {
             let taken = {
                 let state = self.state();

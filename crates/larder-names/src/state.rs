@@ -8,6 +8,7 @@ use larder_cache::NamesMark;
 use larder_io::Clock;
 use larder_vfs::{Attr, Cred, Error, Found, Handle, Time};
 
+use crate::crossing::Changes;
 use crate::dir_lease::DirLeases;
 use crate::doubt::Asking;
 use crate::journal::Journal;
@@ -30,6 +31,7 @@ pub(crate) struct State {
     journal: Journal,
     known: HashMap<Dir, ServerDir>,
     dir_leases: DirLeases,
+    changes: Changes,
     /// Objects that were waiting in directories when they were listed; they keep their positions
     /// there.
     listed: HashMap<Dir, BTreeSet<ObjectNo>>,
@@ -74,6 +76,7 @@ impl State {
             journal,
             known: HashMap::new(),
             dir_leases: DirLeases::default(),
+            changes: Changes::default(),
             listed: HashMap::new(),
             owners: HashMap::new(),
             due,
@@ -115,6 +118,15 @@ impl State {
 
     pub(crate) fn dir_leases_mut(&mut self) -> &mut DirLeases {
         &mut self.dir_leases
+    }
+
+    /// Changes of names that are under way.
+    pub(crate) fn changes(&self) -> &Changes {
+        &self.changes
+    }
+
+    pub(crate) fn changes_mut(&mut self) -> &mut Changes {
+        &mut self.changes
     }
 
     /// What waits in a directory is made at the server as soon as possible.

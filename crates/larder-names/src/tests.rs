@@ -4,6 +4,7 @@ mod asked;
 mod away;
 mod conformance;
 mod crash;
+mod crossing;
 mod doubt;
 mod faults;
 mod leased;
@@ -132,6 +133,23 @@ impl Rig {
     async fn find(&self, dir: &Handle, name: &str) -> Option<Found> {
         self.remote().lookup(&user(), dir, OsStr::new(name)).await.unwrap().found
     }
+}
+
+/// Polls a future until it waits for something outside this task.
+async fn futures_poll<T>(future: &mut (impl std::future::Future<Output = T> + Unpin)) -> Option<T> {
+    for _ in 0..100 {
+        let polled = std::future::poll_fn(|context| {
+            std::task::Poll::Ready(match std::pin::Pin::new(&mut *future).poll(context) {
+                std::task::Poll::Ready(done) => Some(done),
+                std::task::Poll::Pending => None,
+            })
+        });
+        if let Some(done) = polled.await {
+            return Some(done);
+        }
+        tokio::task::yield_now().await;
+    }
+    None
 }
 
 /// A tree: the object at each path.

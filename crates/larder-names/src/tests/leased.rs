@@ -157,23 +157,6 @@ async fn while_a_lease_is_returned_changes_go_to_the_server() {
     assert!(rig.server.is_excluding(top), "the next change asks again");
 }
 
-/// Polls a future until it waits for something outside this task.
-async fn futures_poll<T>(future: &mut (impl std::future::Future<Output = T> + Unpin)) -> Option<T> {
-    for _ in 0..100 {
-        let polled = std::future::poll_fn(|context| {
-            std::task::Poll::Ready(match std::pin::Pin::new(&mut *future).poll(context) {
-                std::task::Poll::Ready(done) => Some(done),
-                std::task::Poll::Pending => None,
-            })
-        });
-        if let Some(done) = polled.await {
-            return Some(done);
-        }
-        tokio::task::yield_now().await;
-    }
-    None
-}
-
 /// What waits when the session is lost is made at the server. A name that somebody has made there
 /// meanwhile is kept, and ours beside it.
 #[tokio::test]
