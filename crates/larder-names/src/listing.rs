@@ -118,6 +118,9 @@ impl Shared {
         let (key, begin) = (self.state().journal().dir(dir), cookie);
         // An object that is made at the server from now on is in one of the two.
         let mut waiting = self.listed_here(&key, None);
+        // What was taken away here by now is not listed, although the server may lose it only after
+        // it has said that it has it.
+        let names = self.other_names(&key, &waiting);
         let mut all = Listing { entries: Vec::new(), eof: true, verifier: 0, dir: None };
         loop {
             let page = self.remote.readdir(cred, server, cookie, bytes_max).await?;
@@ -136,7 +139,6 @@ impl Shared {
             cookie = Cookie { position: last.ok_or(Error::Io)?, verifier: page.verifier };
         }
         // A waiting object is what its name stands for, whatever the server has under that name.
-        let names = self.other_names(&key, &waiting);
         let (replaced, rest) =
             all.entries.into_iter().partition(|entry| names.contains(&entry.name));
         all.entries = rest;

@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 
-use larder_vfs::{Attr, Change};
+use larder_vfs::{Attr, Change, Validator};
 
 use crate::object::{Maker, Shown};
 
@@ -41,6 +41,11 @@ impl ServerDir {
     /// Whether objects made in it get its group.
     pub(crate) fn passes_group_on(&self) -> bool {
         self.attr.mode & 0o2000 != 0
+    }
+
+    /// The version of which something is known.
+    pub(crate) fn version(&self) -> Validator {
+        self.attr.validator()
     }
 
     /// The attributes as applications see them.

@@ -8,7 +8,9 @@ use larder_vfs::{Cookie, Cred, Found, Handle, Held, Kind};
 
 use crate::leased::Right;
 use crate::overlay::There;
+use crate::server_dir::ServerDir;
 use crate::shared::{Shared, Target};
+use crate::state::State;
 
 /// Names in larger directories are looked up at the server.
 const NAMES_MAX: usize = 1 << 15;
@@ -109,6 +111,11 @@ impl Shared {
     ) -> Option<HashSet<OsString>> {
         let bytes_max = self.remote.limits().readdir_preferred;
         let (mut names, mut cookie, mut version) = (HashSet::new(), Cookie::default(), None);
+        let known_version = |state: &State| {
+            let known = state.known(&state.journal().dir(dir));
+            known.map(ServerDir::version)
+        };
+        let before = known_version(&self.state());
         loop {
             let page = self.remote.readdir(cred, server, cookie, bytes_max).await.ok()?;
             let said = page.dir?;
@@ -123,6 +130,10 @@ impl Shared {
             if page.eof {
                 let mut state = self.state();
                 let key = state.journal().dir(dir);
+                // A change that was answered meanwhile may be missing in the first page.
+                if known_version(&state) != before {
+                    return Some(names);
+                }
                 let is_certain = self.has_still(&mut state, dir, right);
                 let known = state.known_mut(&key)?;
                 known.observe(said);

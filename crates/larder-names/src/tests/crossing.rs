@@ -110,3 +110,39 @@ async fn a_file_that_gets_a_name_while_it_loses_one_keeps_it() {
         rig.agrees().await;
     }
 }
+
+/// What is made in a directory while its names are asked for is found, although the answer is from
+/// before.
+#[tokio::test]
+async fn names_that_were_asked_for_before_a_change_are_not_believed_after_it() {
+    let rig = Rig::new().await;
+    let top = rig.top().await;
+    let dir = rig.made_there(&top, "dir", New::Directory).await.unwrap();
+    rig.server.hold_answers(Some("readdir"));
+    let mut removing = Box::pin(rig.remove(&dir, "none", Removal::File));
+    assert!(futures_poll(&mut removing).await.is_none(), "it asks for the names");
+    rig.made_there(&dir, "new", New::FileExclusive).await.unwrap();
+    rig.server.hold_answers(None);
+    assert_eq!(removing.await, Err(Error::NotFound));
+    assert!(rig.find(&dir, "new").await.is_some());
+}
+
+/// A listing does not show what was removed here before it began, although the server says that it
+/// has that, and only then loses it.
+#[tokio::test]
+async fn what_was_removed_before_a_listing_is_not_listed_when_the_server_loses_it() {
+    let rig = Rig::new().await;
+    let top = rig.top().await;
+    rig.made_there(&top, "gone", New::FileExclusive).await.unwrap();
+    rig.made_there(&top, "stays", New::FileExclusive).await.unwrap();
+    rig.remove(&top, "gone", Removal::File).await.unwrap();
+    rig.server.hold_answers(Some("readdir"));
+    let cred = user();
+    let mut listing = rig.remote().readdir(&cred, &top, Cookie::default(), 1 << 16);
+    assert!(futures_poll(&mut listing).await.is_none());
+    rig.deferring().replay(None).await.unwrap();
+    rig.server.hold_answers(None);
+    let listed = listing.await.unwrap().entries;
+    let names: Vec<_> = listed.iter().map(|entry| entry.name.to_str().unwrap()).collect();
+    assert_eq!(names, ["stays"]);
+}
