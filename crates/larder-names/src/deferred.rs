@@ -12,7 +12,6 @@ use larder_vfs::{
     Time,
 };
 
-use crate::crossing::Part;
 use crate::leased::Right;
 use crate::linked::Linked;
 use crate::object::{Body, Dir, Given, Maker, ObjectNo, Waiting, as_before, has_rights};
@@ -140,20 +139,21 @@ impl Shared {
         let Some(there) = self.what_is_at(cred, dir, name, right).await? else {
             return Some(Err(Error::NotFound));
         };
-        self.is_to_go(under_way, &there)?;
-        let is_empty = what == Removal::File || self.is_empty(cred, &there).await?;
+        let may_look = what == Removal::Directory;
+        let going = self.begin_to_go(cred, Some(&there), under_way, may_look).await?;
         let mut state = self.state();
         let state = &mut *state;
         if under_way.crosses(state) || !self.has_still(state, dir, right) {
             return None;
         }
+        self.has_still_to_go(state, &going)?;
         let dentry = state.dentry(dir, name);
         let before = state.dir_attr(&dentry.dir).filter(|_| self.is_same_user(state, cred))?;
         let kind = state.kind_of(&there).filter(|_| state.is_still(&dentry, Some(&there)))?;
         state.may_take(cred, &before, &there)?;
         match (what, kind) {
             (Removal::File, Kind::Directory) => return Some(Err(Error::IsDirectory)),
-            (Removal::Directory, Kind::Directory) if !is_empty => {
+            (Removal::Directory, Kind::Directory) if !going.is_empty => {
                 return Some(Err(Error::NotEmpty));
             }
             (Removal::File, _) | (Removal::Directory, Kind::Directory) => {}
@@ -188,10 +188,11 @@ impl Shared {
             return Some(Err(Error::NotFound));
         };
         let target = self.what_is_at(cred, to.0, to.1, rights[1]).await?;
-        let is_empty = self.is_replaceable(cred, target.as_ref(), under_way).await?;
+        let going = self.begin_to_go(cred, target.as_ref(), under_way, true).await?;
         let mut state = self.state();
         let state = &mut *state;
         self.have_still(state, [from.0, to.0], rights)?;
+        self.has_still_to_go(state, &going)?;
         let (from, to) = (state.dentry(from.0, from.1), state.dentry(to.0, to.1));
         let (from_before, to_before) = (state.dir_attr(&from.dir)?, state.dir_attr(&to.dir)?);
         let is_still = state.is_still(&from, Some(&source)) && state.is_still(&to, target.as_ref());
@@ -218,7 +219,7 @@ impl Shared {
             match (is_directory, state.kind_of(target)? == Kind::Directory) {
                 (true, false) => return Some(Err(Error::NotDirectory)),
                 (false, true) => return Some(Err(Error::IsDirectory)),
-                (true, true) if !is_empty => return Some(Err(Error::NotEmpty)),
+                (true, true) if !going.is_empty => return Some(Err(Error::NotEmpty)),
                 _ => {}
             }
             if !self.has_room_for(state, target) || !state.may_drop(target) {
@@ -240,30 +241,6 @@ impl Shared {
         let to_change =
             if to.dir == from.dir { from_change } else { state.touch(&to.dir, to_before, now) };
         Some(self.record_for_caller(state).map(|()| (from_change, to_change)))
-    }
-
-    /// A change is about to take this object's name: what it depends on is the object, too.
-    fn is_to_go(&self, under_way: &UnderWay<'_>, there: &There) -> Option<()> {
-        let mut state = self.state();
-        let object = state.identity_of(there)?;
-        let part = match state.kind_of(there)? {
-            Kind::Directory => Part::Whole(object),
-            _ => Part::Loss(Some(object)),
-        };
-        under_way.add(&mut state, part);
-        Some(())
-    }
-
-    /// Whether a change may replace what is there: a directory only if it is empty.
-    async fn is_replaceable(
-        self: &Arc<Self>,
-        cred: &Cred,
-        there: Option<&There>,
-        under_way: &UnderWay<'_>,
-    ) -> Option<bool> {
-        let Some(there) = there else { return Some(true) };
-        self.is_to_go(under_way, there)?;
-        self.is_empty(cred, there).await
     }
 
     async fn rights_to_rename(

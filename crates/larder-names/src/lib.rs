@@ -32,6 +32,7 @@
 //! - [`changing`]: one change of names, here or there.
 //! - [`crossing`], [`under_way`]: changes that decide what others answer.
 //! - [`deferred`]: changes of names that are answered here.
+//! - [`going`]: what loses its name by them.
 //! - [`passed`]: changes of names that are made at the server at once.
 //! - [`doubt`], [`unanswered`]: objects that the server may have changed for us without an answer.
 //! - [`linked`], [`linking`]: other names of files, and making them at the server.
@@ -60,6 +61,7 @@ mod dir_lease;
 mod doubt;
 mod due;
 mod giving_way;
+mod going;
 mod journal;
 mod leased;
 mod licence;

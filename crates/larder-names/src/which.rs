@@ -14,7 +14,7 @@ pub(crate) enum Which {
     All,
     /// Those that are due at this time.
     Due(Instant),
-    /// Those of names in a directory.
+    /// Those of names in a directory, and its own removal.
     In(Dir),
 }
 
@@ -28,7 +28,8 @@ impl Which {
         };
         if let Some(taken) = state.journal().taken().get(no) {
             let to = taken.dentry.as_ref().map(|dentry| &dentry.dir);
-            return taken.origin.dir == *dir || to == Some(dir);
+            let is_it = || taken.dentry.is_none() && state.journal().dir(&taken.handle) == *dir;
+            return taken.origin.dir == *dir || to == Some(dir) || is_it();
         }
         if let Some(linked) = state.journal().links().get(no) {
             return linked.dentry.dir == *dir;

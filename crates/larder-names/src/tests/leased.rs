@@ -202,6 +202,46 @@ async fn a_directory_in_which_something_waits_is_leased_when_it_is_made() {
     }
 }
 
+/// A directory is removed here, or replaced, under its own lease: another client that knows it
+/// makes nothing in it any more.
+#[tokio::test]
+async fn nothing_is_made_elsewhere_in_a_directory_that_was_removed_here() {
+    for is_replaced in [false, true] {
+        let leased = Leased::new().await;
+        let (rig, top) = (&leased.rig, &leased.top);
+        let dir = leased.makes_there(top, "dir", New::Directory).await.unwrap();
+        rig.server.reset_calls();
+        if is_replaced {
+            rig.made(top, "new", New::Directory).await.unwrap();
+            let (from, to) = (OsStr::new("new"), OsStr::new("dir"));
+            rig.remote().rename(&user(), (top, from), (top, to)).await.unwrap();
+        } else {
+            rig.remove(top, "dir", Removal::Directory).await.unwrap();
+        }
+        assert_eq!(rig.server.calls("remove") + rig.server.calls("rename"), 0, "it waits");
+        let made = leased.makes_there(&dir, "file", New::FileExclusive).await;
+        assert_eq!(made, Err(Error::Stale), "{is_replaced}");
+        assert!(leased.at_server(top, "dir").await.is_none());
+        assert_eq!(leased.seen(top).await, if is_replaced { vec!["dir"] } else { vec![] });
+    }
+}
+
+/// What another client has made in a directory, or makes there under its own lease, is not removed.
+#[tokio::test]
+async fn a_directory_in_which_another_client_works_is_removed_by_the_server_alone() {
+    let leased = Leased::new().await;
+    let (rig, top) = (&leased.rig, &leased.top);
+    let dir = leased.makes_there(top, "dir", New::Directory).await.unwrap();
+    leased.made(top, "mine").await;
+    rig.server.hold(Some("exclude"));
+    let mut removing = Box::pin(rig.remove(top, "dir", Removal::Directory));
+    assert!(futures_poll(&mut removing).await.is_none(), "it asks for the directory's lease");
+    leased.makes_there(&dir, "theirs", New::FileExclusive).await.unwrap();
+    rig.server.hold(None);
+    assert_eq!(removing.await, Err(Error::NotEmpty));
+    assert_eq!(leased.seen(top).await, ["dir", "mine"]);
+}
+
 /// So many changes wait in a directory that they can be made at the server in time. More are made
 /// there at once.
 #[tokio::test]
