@@ -6,6 +6,7 @@
 mod exclusive;
 mod histories;
 mod kept;
+mod kernel;
 mod left;
 mod locked;
 mod player;

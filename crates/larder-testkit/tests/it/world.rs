@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -22,10 +22,12 @@ use larder_remote::native::{MountOptions, Native};
 use larder_rpc::{Recovery, ServerState};
 use larder_testkit::Volume;
 use larder_testkit::history::names::{Node, made_here};
-use larder_vfs::{Answer, Cred, Error, Ino, Remote, Stability};
+use larder_vfs::{Answer, Cred, Deferred, Error, Remote, Stability};
 use larder_wire::seal::Setup;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::{RwLock, watch};
+
+use crate::kernel::Kernel;
 
 /// How many seconds of simulated time usually pass in one real second.
 const SPEED: u32 = 20;
@@ -100,8 +102,10 @@ pub(crate) struct Life {
     pub(crate) client: Client,
     pub(crate) cache: Cache,
     native: Arc<Native>,
+    /// The server as the client sees it.
+    remote: Weak<dyn Remote>,
     runtime: Handle,
-    dirs: Arc<Mutex<BTreeMap<Ino, Arc<RwLock<()>>>>>,
+    pub(crate) kernel: Arc<Kernel>,
 }
 
 /// The current life of a client.
@@ -127,12 +131,6 @@ impl Life {
         if fileid & HERE_BIT == 0 { fileid } else { made_here(self.seat, fileid & !HERE_BIT) }
     }
 
-    /// The lock that a kernel holds on a directory: it makes one change there at a time, and no
-    /// lookups meanwhile.
-    pub(crate) fn dir(&self, dir: Ino) -> Arc<RwLock<()>> {
-        Arc::clone(self.dirs.lock().unwrap().entry(dir).or_default())
-    }
-
     /// Does something, and returns whether the client was in contact with the metadata server all
     /// the time, as far as it knows. If it was not, the answer may have come from its cache.
     pub(crate) async fn attended<T>(&self, work: impl Future<Output = T>) -> (T, bool) {
@@ -140,6 +138,13 @@ impl Life {
         let was_there = matches!(*state.borrow_and_update(), ServerState::Reachable);
         let done = work.await;
         (done, was_there && state.has_changed().is_ok_and(|changed| !changed))
+    }
+
+    /// What was made on the client's machine and is not at the server.
+    fn waiting(&self) -> Vec<Deferred> {
+        let remote = self.remote.upgrade();
+        let waiting = remote.and_then(|remote| Some(remote.deferring()?.deferred()));
+        waiting.unwrap_or_default()
     }
 
     /// Waits until the client, as far as it knows, is in contact with the metadata server.
@@ -292,7 +297,13 @@ impl World {
     /// The same of one client; names too.
     pub(crate) async fn is_sent(&self, client: usize) {
         let life = self.lives(client).borrow().clone().unwrap();
-        self.until(async || life.client.sync(&|_| true).await.is_ok()).await;
+        let clock: &dyn Clock = &*self.clock;
+        let late = clock.instant() + PATIENCE;
+        while let Err(error) = life.client.sync(&|_| true).await {
+            let is_late = clock.instant() >= late;
+            assert!(!is_late, "client {client} keeps {:?}: {error}", life.waiting());
+            clock.sleep_until(clock.instant() + STEP * self.speed).await;
+        }
     }
 
     /// What a process of this client holds during a step.
@@ -371,16 +382,18 @@ impl World {
                     Arc::new(Names::new(server, cache.clone(), clock.clone(), &host, licence))
                 }
             };
+            let seen = Arc::downgrade(&remote);
             let new = Client::new(remote, cache, clock, options, number, Start::NewMount);
-            (native, new.await.unwrap())
+            (native, seen, new.await.unwrap())
         });
         let (tell, told) = std::sync::mpsc::channel();
         runtime.spawn(async move { tell.send(begun.await.unwrap()) });
-        let (native, client) = told.recv().unwrap();
+        let (native, remote, client) = told.recv().unwrap();
         let handle = runtime.handle().clone();
         seat.running = Some((runtime, native.clone()));
-        let dirs = Arc::default();
-        let life = Life { number, seat: at, client, cache: held, native, runtime: handle, dirs };
+        let kernel = Arc::default();
+        let (cache, runtime) = (held, handle);
+        let life = Life { number, seat: at, client, cache, native, remote, runtime, kernel };
         seat.now.send_replace(Some(life));
     }
 }

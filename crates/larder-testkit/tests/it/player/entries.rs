@@ -1,18 +1,21 @@
 //! What a process asks about names.
 
 use std::ffi::{OsStr, OsString};
-use std::sync::Arc;
 
 use larder_testkit::history::Span;
 use larder_testkit::history::names::{self, Kind, Node, Refusal};
 use larder_vfs::{Error, FileSystem, Ino, Lookup, New, OpenFlags, Removal, RenameFlags};
-use tokio::sync::RwLock;
+use tokio::sync::OwnedRwLockReadGuard;
 
 use super::{DIRS, Dir, FILES, Player, mode, root};
+use crate::kernel::{Changing, Kernel};
 use crate::world::{Life, Outcome};
 
 /// The most calls about names in one history, not counting those at its end.
 const NAME_CALLS_MAX: usize = 100;
+
+/// A name in a directory.
+type At = (Dir, &'static str);
 
 impl Player {
     pub(super) async fn step_of_names(&mut self, life: &Life) {
@@ -67,9 +70,40 @@ impl Player {
         }
     }
 
-    /// The lock that the client's kernel has on a directory. Clients of an export have none.
-    fn dir(&self, life: &Life, dir: Ino) -> Arc<RwLock<()>> {
-        if self.history.is_of_export { Arc::default() } else { life.dir(dir) }
+    /// The locks of the client's kernel. Clients of an export have none.
+    fn kernel<'a>(&self, life: &'a Life) -> Option<&'a Kernel> {
+        (!self.history.is_of_export).then_some(&*life.kernel)
+    }
+
+    /// What the kernel locks for a lookup in a directory, or its listing.
+    async fn looking(&self, life: &Life, dir: Dir) -> Option<OwnedRwLockReadGuard<()>> {
+        match self.kernel(life) {
+            Some(kernel) => Some(kernel.look(dir.0).await),
+            None => None,
+        }
+    }
+
+    /// What the kernel locks for a change of names in these directories, and then of what the names
+    /// in `stays` and `goes` stand for, which it looks up: files, and directories that may go.
+    async fn changing<'a>(
+        &self,
+        life: &'a Life,
+        dirs: &[Dir],
+        (stays, goes): (Option<At>, Option<At>),
+    ) -> Option<Changing<'a>> {
+        let dirs: Vec<Ino> = dirs.iter().map(|dir| dir.0).collect();
+        let mut changing = self.kernel(life)?.change(self.root.unwrap().0, &dirs).await;
+        let mut objects = Vec::new();
+        for (at, may_go) in [(stays, false), (goes, true)] {
+            let Some((dir, name)) = at else { continue };
+            let found = life.call(move |client| client.lookup(&root(), dir.0, name.as_ref())).await;
+            let Outcome::Done(Lookup::Found(entry)) = found else { continue };
+            if may_go || entry.fresh.attr.kind == larder_vfs::Kind::File {
+                objects.push(entry.ino);
+            }
+        }
+        changing.with(objects).await;
+        Some(changing)
     }
 
     /// The outcome of a call about names; an impossible answer is recorded.
@@ -90,11 +124,10 @@ impl Player {
     }
 
     pub(super) async fn look(&self, life: &Life, dir: Dir, name: &'static str) -> Option<Dir> {
-        let lock = self.dir(life, dir.0);
-        let alone = lock.read().await;
+        let looking = self.looking(life, dir).await;
         let look = self.timed(life, move |client| client.lookup(&root(), dir.0, name.as_ref()));
         let ((span, found), is_attended) = life.attended(look).await;
-        drop(alone);
+        drop(looking);
         let found = self.judged("lookup", found)?.map(|found| match found {
             Lookup::Found(entry) => Some((entry.ino, life.node(entry.fresh.attr.fileid))),
             Lookup::Absent { .. } => None,
@@ -108,8 +141,7 @@ impl Player {
     }
 
     pub(super) async fn list(&self, life: &Life, dir: Dir, all: &[&'static str]) {
-        let lock = self.dir(life, dir.0);
-        let _alone = lock.read().await;
+        let _looking = self.looking(life, dir).await;
         let made = self.history.tick();
         let (Some(seen), true) = life.attended(self.listed(life, dir.0)).await else { return };
         let span = Span { made, answered: Some(self.history.tick()) };
@@ -138,8 +170,7 @@ impl Player {
     }
 
     async fn make(&self, life: &Life, dir: Dir, name: &'static str, kind: Kind) {
-        let lock = self.dir(life, dir.0);
-        let _alone = lock.write().await;
+        let _alone = self.changing(life, &[dir], (None, None)).await;
         let (span, made) = if kind == Kind::Directory {
             let make = move |client: &larder_client::Client| {
                 client.make(&root(), dir.0, name.as_ref(), New::Directory, mode(0o755))
@@ -170,8 +201,7 @@ impl Player {
 
     async fn remove(&self, life: &Life, dir: Dir, name: &'static str, kind: Kind) {
         let what = if kind == Kind::File { Removal::File } else { Removal::Directory };
-        let lock = self.dir(life, dir.0);
-        let _alone = lock.write().await;
+        let _alone = self.changing(life, &[dir], (None, Some((dir, name)))).await;
         let (span, removed) = self
             .timed(life, move |client| client.remove(&root(), dir.0, name.as_ref(), what))
             .await;
@@ -180,10 +210,7 @@ impl Player {
     }
 
     async fn rename(&self, life: &Life, from: (Dir, &'static str), to: (Dir, &'static str)) {
-        let dirs = [from.0.0.min(to.0.0), from.0.0.max(to.0.0)];
-        let locks = dirs.map(|dir| self.dir(life, dir));
-        let _first = locks[0].write().await;
-        let _second = if dirs[0] == dirs[1] { None } else { Some(locks[1].write().await) };
+        let _alone = self.changing(life, &[from.0, to.0], (Some(from), Some(to))).await;
         let rename = move |client: &larder_client::Client| {
             let (old, new) = ((from.0.0, from.1.as_ref()), (to.0.0, to.1.as_ref()));
             client.rename(&root(), old, new, RenameFlags::default())
@@ -196,8 +223,10 @@ impl Player {
 
     async fn link(&self, life: &Life, from: (Dir, &'static str), to: (Dir, &'static str)) {
         let Some((ino, file)) = self.look(life, from.0, from.1).await else { return };
-        let lock = self.dir(life, to.0.0);
-        let _alone = lock.write().await;
+        let mut alone = self.changing(life, &[to.0], (None, None)).await;
+        if let Some(alone) = &mut alone {
+            alone.with([ino]).await;
+        }
         let (span, linked) =
             self.timed(life, move |client| client.link(&root(), ino, to.0.0, to.1.as_ref())).await;
         let linked = self.judged("link", linked);
