@@ -157,6 +157,21 @@ async fn while_a_lease_is_returned_changes_go_to_the_server() {
     assert!(rig.server.is_excluding(top), "the next change asks again");
 }
 
+/// The mount takes its server for silent, since a call waits long for another client: what waits is
+/// made there nevertheless before a lease is returned.
+#[tokio::test]
+async fn a_lease_is_not_returned_early_by_a_mount_that_waits_for_its_server() {
+    let leased = Leased::new().await;
+    let (rig, top) = (&leased.rig, &leased.top);
+    leased.made(top, "a").await;
+    rig.server.cut_off();
+    let mut recall = Box::pin(rig.server.recall(top));
+    assert!(futures_poll(&mut recall).await.is_none(), "it waits for the server");
+    rig.server.reconnect();
+    recall.await;
+    assert_eq!(names_in(&leased.other, top).await, ["a"]);
+}
+
 /// What waits when the session is lost is made at the server. A name that somebody has made there
 /// meanwhile is kept, and ours beside it.
 #[tokio::test]
