@@ -97,6 +97,11 @@ impl Deferring for Names {
         (written_ns <= given.over_ns).then_some(given.mtime)
     }
 
+    fn attributes_here(&self, file: &Handle) -> Option<Attr> {
+        let state = self.shared.state();
+        state.attr(state.journal().number_in(file)?)
+    }
+
     fn keep(&self) -> Future<'_, ()> {
         Box::pin(self.shared.keep())
     }

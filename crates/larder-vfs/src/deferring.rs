@@ -89,6 +89,10 @@ pub trait Deferring: Send + Sync {
     /// has not been written since: it was last written at `written_ns`.
     fn given_time(&self, file: &Handle, written_ns: i64) -> Option<Time>;
 
+    /// The attributes of `file` if the server lacks it. They may be newer than what the caller has
+    /// on record: a process may have died between a change and its record.
+    fn attributes_here(&self, file: &Handle) -> Option<Attr>;
+
     /// Makes all changes of names so far survive a crash of the machine.
     ///
     /// # Errors

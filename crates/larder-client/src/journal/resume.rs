@@ -15,7 +15,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use larder_vfs::{Cred, Error, Ino, OpenId, Removal, Result};
+use larder_vfs::{Cred, Error, Handle, Ino, OpenId, Removal, Result};
 
 use super::session::{Carried, OpenRecord, Unfinished};
 use crate::core::Core;
@@ -160,6 +160,7 @@ impl Core {
     /// is based, another client may have written: then what is cached is dropped once our data is
     /// sent.
     fn mark_unsent(&self, node: &Node) {
+        self.correct_attributes(node);
         let file = self.file(node);
         let wall = self.wall();
         let written = file.local_mtime_ns();
@@ -172,6 +173,15 @@ impl Core {
         self.unsent_event(node.ino, &mut state, Event::Recovered { end, is_over_another });
         if let Some(time) = given {
             self.unsent_event(node.ino, &mut state, Event::TimeGiven { time, over: mtime });
+        }
+    }
+
+    /// Takes the attributes of a file that the server lacks from the journal of names: the earlier
+    /// process may have died between a change of them and its record here.
+    fn correct_attributes(&self, node: &Node) {
+        let here = |handle: Handle| self.remote.deferring()?.attributes_here(&handle);
+        if let Some(attr) = node.handle().ok().and_then(here) {
+            self.observe(node, attr, self.now());
         }
     }
 
