@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -56,6 +56,9 @@ pub(crate) struct World {
     lapses: BTreeMap<u64, u64>,
     /// How often lives that have ended had returned a lease too early.
     late_returns: u64,
+    /// How often a client kept nothing but names in directories that other clients had removed, of
+    /// which docs/STATUS.md has a known gap.
+    stuck: AtomicU64,
     pub(crate) ticks: Ticks,
 }
 
@@ -257,7 +260,20 @@ impl World {
         let ticks = Ticks(Arc::new(watch::Sender::new(0)));
         let classes = Options::default().classes;
         let (seats, lives, lapses, late_returns) = (Vec::new(), 0, BTreeMap::new(), 0);
-        World { volume, seats, clock, speed, ends, classes, lives, lapses, late_returns, ticks }
+        let stuck = AtomicU64::new(0);
+        World {
+            volume,
+            seats,
+            clock,
+            speed,
+            ends,
+            classes,
+            lives,
+            lapses,
+            late_returns,
+            stuck,
+            ticks,
+        }
     }
 
     /// Adds a client and returns its number.
@@ -300,10 +316,23 @@ impl World {
         let clock: &dyn Clock = &*self.clock;
         let late = clock.instant() + PATIENCE;
         while let Err(error) = life.client.sync(&|_| true).await {
+            let waiting = life.waiting();
+            let is_stuck = |one: &Deferred| one.failure == Some(Error::Stale);
+            if !waiting.is_empty() && waiting.iter().all(is_stuck) {
+                self.stuck.fetch_add(1, SeqCst);
+                return;
+            }
             let is_late = clock.instant() >= late;
-            assert!(!is_late, "client {client} keeps {:?}: {error}", life.waiting());
+            assert!(!is_late, "client {client} keeps {waiting:?}: {error}");
             clock.sleep_until(clock.instant() + STEP * self.speed).await;
         }
+    }
+
+    /// Waits until a client's session goes on at a metadata server that has started anew.
+    pub(crate) async fn resumes(&self, client: usize) {
+        let life = self.lives(client).borrow().clone().unwrap();
+        let root = life.native.root().await.unwrap().handle;
+        life.native.statfs(&Cred::root(), &root).await.unwrap();
     }
 
     /// What a process of this client holds during a step.
@@ -328,6 +357,11 @@ impl World {
     pub(crate) fn late_returns(&self) -> u64 {
         let now = self.seats.iter().filter_map(|seat| seat.now.borrow().clone());
         self.late_returns + now.map(|life| life.native.late_returns()).sum::<u64>()
+    }
+
+    /// How often a client was left with names that no server takes.
+    pub(crate) fn stuck(&self) -> u64 {
+        self.stuck.load(SeqCst)
     }
 
     /// Kills a client in the middle of its work: its process, or the whole machine unless `image`
