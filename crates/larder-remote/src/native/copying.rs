@@ -16,7 +16,7 @@ use larder_wire::meta::{BLOCK_BYTES, FILE_BYTES_MAX};
 use tokio::task::JoinSet;
 
 use super::anew::own;
-use super::disks::{Grants, NotDone, Unflushed};
+use super::disks::{Grants, NotDone};
 use super::opens::Open;
 use super::plan::{Location, Piece, block_of};
 use super::read::{GRANTS_MAX, refuse_lost};
@@ -184,18 +184,8 @@ impl Native {
             all.push(Written { offset, length, disk: to.disk, position: to.position });
             let (disks, both) = (Arc::clone(&self.disks), both.clone());
             copying.spawn(async move {
-                let own = disks.copy((&both.from, part.from), (&both.to, part.to), length).await;
-                let copied: Result<Vec<Unflushed>, NotDone> = match own {
-                    Some(copied) => Ok(copied),
-                    None => {
-                        let data = disks.read(&both.from, part.from, length).await;
-                        match data {
-                            Ok(data) => disks.write(&both.to, part.to, data, false).await,
-                            Err(error) => Err(error),
-                        }
-                    }
-                };
-                (part.to.disk, copied)
+                let (from, to) = ((&*both.from, part.from), (&*both.to, part.to));
+                (part.to.disk, disks.copy(from, to, length).await)
             });
         }
         let mut noted = Noted::default();

@@ -256,9 +256,27 @@ impl Disks {
         }
     }
 
+    /// Copies `length` bytes, not durably yet: by the disks that have them and are to have them, or
+    /// else by reading and writing. Returns which have them.
+    ///
+    /// # Errors
+    /// As [`Self::read`] and [`Self::write`]
+    pub(super) async fn copy(
+        self: &Arc<Disks>,
+        from: (&Grants, Location),
+        to: (&Grants, Location),
+        length: u64,
+    ) -> Result<Vec<Unflushed>, NotDone> {
+        if let Some(copied) = self.copy_there(from, to, length).await {
+            return Ok(copied);
+        }
+        let data = self.read(from.0, from.1, length).await?;
+        self.write(to.0, to.1, data, false).await
+    }
+
     /// Has each disk of a set copy `length` bytes that it has, not durably yet. `None` if one of
     /// them cannot do so: then they are to be read and written.
-    pub(super) async fn copy(
+    async fn copy_there(
         &self,
         (sources, from): (&Grants, Location),
         (targets, to): (&Grants, Location),
