@@ -24,8 +24,13 @@ pub(crate) fn names(disk: &dyn Disk) -> Vec<String> {
 
 /// Whether a local file is one of those with these names.
 pub(crate) fn is_among(names: &[String], no: FileNo, serial: u64) -> bool {
+    name_among(names, no, serial).is_some()
+}
+
+/// The one of these names that a local file was given when it was set aside.
+pub(crate) fn name_among(names: &[String], no: FileNo, serial: u64) -> Option<&String> {
     let start = name_of(no, serial, "");
-    names.iter().any(|name| name.starts_with(&start))
+    names.iter().find(|name| name.starts_with(&start))
 }
 
 /// The name of a file that is set aside: its numbers make it unique, the end of `path` tells people

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use larder_io::{Clock, Disk, DiskFile, Monotonic};
 
-use crate::aside_dir::{ASIDE_DIR, name_of, names};
+use crate::aside_dir::{ASIDE_DIR, name_among, names};
 use crate::conflicts::{
     CONFLICTS_MAX, Conflict, ConflictKind, Conflicts, FoundConflict, decode, key_of,
 };
@@ -359,11 +359,8 @@ impl Store {
     /// Whether a local file was set aside, if so by a process that died before it dropped the
     /// changes: that is on record now, if it was not.
     pub(crate) fn was_set_aside(&self, no: FileNo, serial: u64) -> bool {
-        let start = name_of(no, serial, "");
-        let Some(name) = names(&*self.disk).into_iter().find(|name| name.starts_with(&start))
-        else {
-            return false;
-        };
+        let names = names(&*self.disk);
+        let Some(name) = name_among(&names, no, serial) else { return false };
         let aside = format!("{ASIDE_DIR}/{name}");
         let all = self.conflicts_above(0, CONFLICTS_MAX);
         if all.iter().all(|found| found.conflict.aside != aside) {

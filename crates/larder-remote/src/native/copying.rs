@@ -21,7 +21,7 @@ use super::opens::Open;
 use super::plan::{Location, Piece, block_of};
 use super::read::{GRANTS_MAX, refuse_lost};
 use super::uncommitted::{Due, Noted};
-use super::write::whole_blocks;
+use super::write::{all_written, whole_blocks};
 use super::{Native, held};
 
 /// No more is copied by one call: as much as a layout for reading covers.
@@ -39,19 +39,8 @@ struct Part {
     to: Location,
 }
 
-/// The grants for the source, and for the target.
-#[derive(Clone, Debug)]
-struct Both {
-    from: Arc<Grants>,
-    to: Arc<Grants>,
-}
-
-/// One end of a copy.
-#[derive(Clone, Copy)]
-struct Side<'a> {
-    file: FileId,
-    open: Option<&'a Open>,
-}
+/// A file, and an open of it, if there is one.
+type Side<'a> = (FileId, Option<&'a Open>);
 
 impl Native {
     /// See [`larder_vfs::Remote::copy_range`].
@@ -61,18 +50,18 @@ impl Native {
         (from, to): (CopyEnd<'_>, CopyEnd<'_>),
         len: u64,
     ) -> Result<RemoteCopied> {
-        let source = Side { file: self.file(from.file)?, open: held(from.open) };
-        let target = Side { file: self.file(to.file)?, open: held(to.open) };
+        let source = (self.file(from.file)?, held(from.open));
+        let target = (self.file(to.file)?, held(to.open));
         // Arguments that are wrong whatever the file's size is are not sent to the server.
         from.check(&to, len.min(1), u64::MAX, FILE_BYTES_MAX)?;
-        self.commit_pending(source.file).await?;
-        self.commit_pending(target.file).await?;
+        self.commit_pending(source.0).await?;
+        self.commit_pending(target.0).await?;
         let asked = from.offset..from.offset.saturating_add(len).min(FILE_BYTES_MAX);
-        let (attributes, _) = self.layout(cred, (source.file, source.open), &asked).await?;
+        let (attributes, _) = self.layout(cred, source, &asked).await?;
         let len = from.check(&to, len, attributes.size, FILE_BYTES_MAX)?.min(COPIED_BYTES_MAX);
         // A caller that may not write the target gets that error.
         let first = to.offset..to.offset.saturating_add(1);
-        let (size, _) = self.to_write(cred, target.file, &first).await?;
+        let (size, _) = self.to_write(cred, target.0, &first).await?;
         // Where blocks are written anew, the rest of the last one is merged into it.
         let size = (!self.disks.writes_anew()).then_some(size);
         let (verifier, end) = (self.verifier(), to.offset + len);
@@ -88,7 +77,7 @@ impl Native {
                 None => self.copy_here(cred, (source, behind), (target, at), end - at).await?,
             };
         }
-        let change = self.commit_file(target.file).await?.unwrap_or_default();
+        let change = self.commit_file(target.0).await?.unwrap_or_default();
         if self.verifier() != verifier {
             return Err(Error::Io);
         }
@@ -107,13 +96,12 @@ impl Native {
         let is_apart = from % BLOCK_BYTES != to % BLOCK_BYTES;
         let len_max = if is_apart { HERE_BYTES_MAX } else { BLOCK_BYTES - to % BLOCK_BYTES };
         let len = u32::try_from(len.min(len_max)).expect("short");
-        let read = self.read_all(cred, (source.file, source.open), from, len).await?.data;
+        let read = self.read_all(cred, source, from, len).await?.data;
         if read.is_empty() {
             // It was cut meanwhile.
             return Err(Error::Io);
         }
         let next = to + read.len() as u64;
-        let target = (target.file, target.open);
         self.write_all(cred, target, to, read, Stability::Unstable).await?;
         Ok(next)
     }
@@ -127,14 +115,13 @@ impl Native {
         target: Side<'_>,
         range: Range<u64>,
     ) -> Result<Option<u64>> {
-        let turn = self.uncommitted.turn(target.file);
+        let turn = self.uncommitted.turn(target.0);
         let _turn = turn.read().await;
         let bytes = from..from + (range.end - range.start);
         let mut tried = 0;
         while tried < GRANTS_MAX {
             self.before_try(tried).await;
-            let of = (source.file, source.open);
-            let (attributes, layout) = self.layout(cred, of, &bytes).await?;
+            let (attributes, layout) = self.layout(cred, source, &bytes).await?;
             let there = bytes.start..bytes.end.min(attributes.size);
             if there.is_empty() {
                 return Ok(None);
@@ -146,7 +133,7 @@ impl Native {
             }
             let blocks = range.start..range.end.next_multiple_of(BLOCK_BYTES);
             let medium = Medium::Disk;
-            let given = self.alloc(cred, target.file, &blocks, medium, &mut tried).await?;
+            let given = self.alloc(cred, target.0, &blocks, medium, &mut tried).await?;
             let Some(given) = given else { continue };
             let given = match self.disks.writes_anew() {
                 true => own(given),
@@ -156,46 +143,41 @@ impl Native {
             let parts = parts(&pieces, &places, from);
             let Some(last) = parts.last() else { return Ok(None) };
             let end = last.offset + last.length;
-            match self.copy_parts(parts, Both { from: from_grants, to: to_grants }).await {
+            match self.copy_parts(parts, &from_grants, &to_grants).await {
                 Ok((written, noted)) => {
-                    self.uncommitted.note(cred, target.file, &written, noted.due(Due::default()));
+                    self.uncommitted.note(cred, target.0, &written, noted.due(Due::default()));
                     return Ok(Some(end));
                 }
                 Err(NotDone::Refused) => {
-                    self.session.leases().forget_layout(source.file);
-                    target.open.map(Open::forget_ahead);
+                    self.session.leases().forget_layout(source.0);
+                    target.1.map(Open::forget_ahead);
                 }
                 Err(NotDone::Failed(error)) => return Err(error),
             }
             tried += 1;
         }
-        Err(self.refused_again_and_again(target.file))
+        Err(self.refused_again_and_again(target.0))
     }
 
     /// All parts in parallel. Returns what was written where, and which disks have it.
     async fn copy_parts(
         &self,
         parts: Vec<Part>,
-        both: Both,
+        sources: &Arc<Grants>,
+        targets: &Arc<Grants>,
     ) -> Result<(Vec<Written>, Noted), NotDone> {
         let (mut copying, mut all) = (JoinSet::new(), Vec::with_capacity(parts.len()));
         for part in parts {
             let Part { offset, length, to, .. } = part;
             all.push(Written { offset, length, disk: to.disk, position: to.position });
-            let (disks, both) = (Arc::clone(&self.disks), both.clone());
+            let disks = Arc::clone(&self.disks);
+            let (sources, targets) = (Arc::clone(sources), Arc::clone(targets));
             copying.spawn(async move {
-                let (from, to) = ((&*both.from, part.from), (&*both.to, part.to));
-                (part.to.disk, disks.copy(from, to, length).await)
+                let (from, to) = ((&*sources, part.from), (&*targets, to));
+                (to.1.disk, false, disks.copy(from, to, length).await)
             });
         }
-        let mut noted = Noted::default();
-        while let Some(done) = copying.join_next().await {
-            let (set, done) = done.map_err(|_| Error::Shutdown)?;
-            if noted.add(set, done?, false) {
-                return Err(NotDone::Refused);
-            }
-        }
-        Ok((all, noted))
+        Ok((all, all_written(copying).await?))
     }
 }
 

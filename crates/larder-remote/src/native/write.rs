@@ -8,13 +8,13 @@ use std::time::Duration;
 use bytes::{BufMut, Bytes, BytesMut};
 use larder_vfs::{Change, Cred, Error, RemoteWritten, Result, Stability};
 use larder_wire::meta::calls::Alloc;
-use larder_wire::meta::words::{FileId, Layout, Medium, OpenId, Written};
+use larder_wire::meta::words::{DiskId, FileId, Layout, Medium, OpenId, Written};
 use larder_wire::meta::{BLOCK_BYTES, FILE_BYTES_MAX, Status};
 use tokio::task::JoinSet;
 
 use super::Native;
 use super::beside::Beside;
-use super::disks::{Grants, NotDone};
+use super::disks::{Grants, NotDone, Unflushed};
 use super::opens::Open;
 use super::plan::{Piece, block_of};
 use super::read::GRANTS_MAX;
@@ -230,16 +230,26 @@ impl Native {
                 (disk, is_stable, disks.write(&grants, location, bytes, is_stable).await)
             });
         }
-        let mut noted = Noted::default();
-        while let Some(done) = writing.join_next().await {
-            let (set, is_stable, done) = done.map_err(|_| Error::Shutdown)?;
-            if noted.add(set, done?, is_stable) {
-                // The piece that was written first is lost; all of it is written again.
-                return Err(NotDone::Refused);
-            }
-        }
-        Ok((all, noted))
+        Ok((all, all_written(writing).await?))
     }
+}
+
+/// Waits for what is written of one call; of each part: its set, whether it is durable when that is
+/// answered, and which disks have it.
+///
+/// # Errors
+/// [`NotDone`]; [`NotDone::Refused`] if a disk has lost a part: all of it is written again.
+pub(super) async fn all_written(
+    mut writing: JoinSet<(DiskId, bool, Result<Vec<Unflushed>, NotDone>)>,
+) -> Result<Noted, NotDone> {
+    let mut noted = Noted::default();
+    while let Some(done) = writing.join_next().await {
+        let (set, is_stable, done) = done.map_err(|_| Error::Shutdown)?;
+        if noted.add(set, done?, is_stable) {
+            return Err(NotDone::Refused);
+        }
+    }
+    Ok(noted)
 }
 
 /// Extends each extent to the end of its last block: what is written beyond the end of an extent
@@ -268,7 +278,7 @@ fn with_zeros_before(layout: &Layout, offset: u64, data: &Bytes) -> (u64, Bytes)
 
 #[cfg(test)]
 mod tests {
-    use larder_wire::meta::words::{ByteRange, DiskId, Extent, ExtentState};
+    use larder_wire::meta::words::{ByteRange, Extent, ExtentState};
     use larder_wire::xdr::Array;
 
     use super::*;
