@@ -1,4 +1,5 @@
 """A volume of `larder serve` on this machine, and what its server takes."""
+import json
 import os
 import signal
 import socket
@@ -11,6 +12,17 @@ def run(*command):
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"{' '.join(map(str, command))}: {done.stderr.strip()}")
+
+
+def memory_mb(pid, kind="VmRSS"):
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.split(kind + ":")[1].split()[0]) / 1024
+
+
+def cpu_s(pid):
+    """CPU time of a process so far (proc(5): utime and stime)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 class Server:
@@ -44,13 +56,13 @@ class Server:
         self.process.wait()
 
     def memory_mb(self):
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(status.split("VmRSS:")[1].split()[0]) / 1024
+        return memory_mb(self.process.pid)
+
+    def peak_mb(self):
+        return memory_mb(self.process.pid, "VmHWM")
 
     def cpu_s(self):
-        """CPU time of the process so far (proc(5): utime and stime)."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return cpu_s(self.process.pid)
 
     def metadata_mb(self):
         files = [path for path in self.metadata.rglob("*") if path.is_file()]
@@ -63,8 +75,17 @@ class Server:
     def unmount(self, mountpoint):
         subprocess.run([self.larder, "umount", "--lazy", mountpoint], check=False)
 
-    def check_s(self):
-        """Seconds that a check of the volume takes, which nobody serves meanwhile. It must find nothing."""
+    def worker(self, mountpoint):
+        """The process that serves a mount."""
+        status = subprocess.run([self.larder, "status", mountpoint, "--json"], capture_output=True, text=True, check=True)
+        return json.loads(status.stdout)["worker_pid"]
+
+    def check(self):
+        """Seconds, CPU seconds and most MB that a check of the volume takes, which nobody serves meanwhile. It must find nothing."""
         begin = time.monotonic()
-        run(self.larder, "volume", "check", "--engine", f"embedded:{self.metadata}")
-        return time.monotonic() - begin
+        process = subprocess.Popen([self.larder, "volume", "check", "--engine", f"embedded:{self.metadata}"], stdin=subprocess.DEVNULL)
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode:
+            raise SystemExit(f"larder volume check ends with {process.returncode}")
+        return time.monotonic() - begin, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024

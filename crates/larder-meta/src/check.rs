@@ -11,14 +11,21 @@
 //!   capabilities on them and clear them before they are free;
 //! - a count that is wrong only because of another fault is mended without a report.
 //!
-//! The parts, in their order: `inodes`, `data`, `names`, `tree`. They hold all inodes in memory.
+//! The parts, in their order: `inodes`, `data` (with `blocks`), `names`, `tree`. Each walks over
+//! records in the order of their keys ([`pass`]). In memory are some bits for each file
+//! ([`numbers`]), where each directory is, where the blocks of each extent are, and whatever is
+//! wrong, with all names of a directory in which something may be.
+//!
 //! Absent on purpose: the bytes of files, which only disks have, and capabilities, which no server
 //! knows after it ends ([`crate::disks::Disks::void_all`]): one could be made for the extents of
 //! files and sessions, and none of those may be free.
 
+mod blocks;
 mod data;
 mod inodes;
 mod names;
+mod numbers;
+mod pass;
 #[cfg(test)]
 mod tests;
 mod tree;
@@ -28,6 +35,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use larder_wire::meta::Status;
 use larder_wire::meta::words::{FileId, Time};
 
+use self::numbers::Numbers;
+use self::pass::{Groups, Inodes, Pass};
 use crate::engine::{Engine, View, Writes};
 use crate::store::records::{Entry, Inode, Volume};
 use crate::store::{Record, Txn, key};
@@ -157,12 +166,14 @@ fn examine(view: &dyn View, now: Time) -> Result<(Vec<Fault>, Writes), VolumeErr
     let txn = Txn::new(view, &none);
     let volume = txn.get::<Volume>(&key::volume()).map_err(|_logged| VolumeError::Unreadable)?;
     let mut check = Check {
+        view,
         txn,
         now,
         volume: volume.ok_or(VolumeError::None)?,
         faults: Vec::new(),
-        inodes: BTreeMap::new(),
-        changed: BTreeSet::new(),
+        files: Numbers::default(),
+        parents: BTreeMap::new(),
+        changed: BTreeMap::new(),
         made: BTreeSet::new(),
         lost_found: None,
     };
@@ -171,38 +182,55 @@ fn examine(view: &dyn View, now: Time) -> Result<(Vec<Fault>, Writes), VolumeErr
 }
 
 struct Check<'a> {
-    /// The records, and the repairs of them; inodes are repaired in `inodes`.
+    /// The records as they are.
+    view: &'a dyn View,
+    /// The records, and the repairs of them; inodes are repaired in `changed`.
     txn: Txn<'a>,
     now: Time,
     volume: Volume,
     faults: Vec<Fault>,
-    inodes: BTreeMap<FileId, Inode>,
+    /// Which files have an inode.
+    files: Numbers,
+    /// Which of them are directories, and in which directory each says that it is.
+    parents: BTreeMap<FileId, FileId>,
     /// Inodes that are to be written.
-    changed: BTreeSet<FileId>,
+    changed: BTreeMap<FileId, Inode>,
     /// Inodes that did not exist before: nothing in them can be wrong.
     made: BTreeSet<FileId>,
     lost_found: Option<FileId>,
 }
 
-impl Check<'_> {
+impl<'a> Check<'a> {
     fn run(&mut self) -> Result<(), Status> {
         self.load_inodes()?;
         self.data()?;
-        let counted = self.names()?;
+        self.names()?;
         self.tree()?;
-        self.counts(&counted)?;
-        for file in std::mem::take(&mut self.changed) {
-            if let Some(inode) = self.inodes.get_mut(&file) {
-                // Clients that have cached something of it must ask again.
-                inode.touch(self.now, true);
-                self.txn.put(key::inode(file), inode);
-            }
+        self.counts()?;
+        for (file, mut inode) in std::mem::take(&mut self.changed) {
+            // Clients that have cached something of it must ask again.
+            inode.touch(self.now, true);
+            self.txn.put(key::inode(file), &inode);
         }
         self.note_paths()
     }
 
-    fn all<R: Record>(&self, tag: u8) -> Result<Vec<(Vec<u8>, R)>, Status> {
-        self.txn.scan_all(&[tag])
+    /// All records with a tag, as they are repaired by now.
+    fn all<R: Record>(&self, tag: u8) -> Pass<'a, R> {
+        Pass::new(self.view, self.txn.written(), tag)
+    }
+
+    /// All records with a tag, as they were before any repair.
+    fn all_before<R: Record>(&self, tag: u8) -> Pass<'a, R> {
+        Pass::new(self.view, &Writes::new(), tag)
+    }
+
+    fn groups<R: Record>(&self, tag: u8) -> Groups<'a, R> {
+        Groups::new(self.all(tag))
+    }
+
+    fn inodes(&self) -> Inodes<'a> {
+        Inodes::new(self.all(b'i'))
     }
 
     /// Notes a fault that is being mended.
@@ -216,14 +244,35 @@ impl Check<'_> {
         self.faults.push(Fault { kind, file: None, path: None, what, remedy: None });
     }
 
-    /// The inode of a file, to be changed.
-    fn change(&mut self, file: FileId) -> Option<&mut Inode> {
-        self.changed.insert(file);
-        self.inodes.get_mut(&file)
+    /// The inode of a file, if it has one.
+    fn inode(&self, file: FileId) -> Result<Option<Inode>, Status> {
+        match self.changed.get(&file) {
+            Some(inode) => Ok(Some(inode.clone())),
+            None => self.txn.get(&key::inode(file)),
+        }
+    }
+
+    /// The inode of a file, to be changed. A directory is moved by [`Self::move_to`].
+    fn change(&mut self, file: FileId) -> Result<Option<&mut Inode>, Status> {
+        if !self.changed.contains_key(&file)
+            && let Some(inode) = self.txn.get(&key::inode(file))?
+        {
+            self.changed.insert(file, inode);
+        }
+        Ok(self.changed.get_mut(&file))
+    }
+
+    /// Tells a directory in which one it is.
+    fn move_to(&mut self, file: FileId, dir: FileId) -> Result<(), Status> {
+        self.parents.insert(file, dir);
+        if let Some(inode) = self.change(file)? {
+            inode.parent = dir;
+        }
+        Ok(())
     }
 
     fn is_directory(&self, file: FileId) -> bool {
-        self.inodes.get(&file).is_some_and(Inode::is_directory)
+        self.parents.contains_key(&file)
     }
 
     /// Says where the files are that something is wrong with.
@@ -236,7 +285,8 @@ impl Check<'_> {
         // Where files are is known when their names are; directories are known from the beginning.
         while !wanted.is_empty() {
             let mut dirs = BTreeSet::new();
-            for (key, entry) in self.all::<Entry>(b'e')? {
+            for one in self.all::<Entry>(b'e') {
+                let (key, entry) = one?;
                 if wanted.contains(&entry.file) {
                     let dir = directory(&key)?;
                     names.entry(entry.file).or_insert((dir, key[9..].to_vec()));
@@ -256,8 +306,11 @@ impl Check<'_> {
     /// needed.
     fn want(&self, file: FileId, wanted: &mut BTreeSet<FileId>) {
         let mut at = file;
-        while at != FileId::ROOT && wanted.insert(at) && self.is_directory(at) {
-            at = self.inodes[&at].parent;
+        while at != FileId::ROOT
+            && wanted.insert(at)
+            && let Some(parent) = self.parents.get(&at)
+        {
+            at = *parent;
         }
     }
 }

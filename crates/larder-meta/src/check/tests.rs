@@ -15,6 +15,7 @@ use crate::store::key::Pool;
 use crate::store::records::{Blocks, Disk, Extent, Listed, Orphan, Owner as OwnerRecord, Slot};
 use crate::tests::rig::{Rig, dentry};
 
+mod memory;
 mod random;
 
 const B: u64 = BLOCK_BYTES;
