@@ -126,20 +126,46 @@ impl<'a> Txn<'a> {
         limit: usize,
     ) -> Result<Entries<R>, Status> {
         let mut found = Vec::new();
-        let mut damage = None;
-        let mut each = |key: &[u8], value: &[u8]| match read(key, value.to_vec()) {
-            Ok(record) => {
-                found.push((key.to_vec(), record));
-                if found.len() < limit { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-            }
-            Err(status) => {
-                damage = Some(status);
+        self.visit(from, until, |key, record| {
+            found.push((key.to_vec(), record));
+            let is_full = found.len() >= limit;
+            Ok(if is_full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+        })?;
+        Ok(found)
+    }
+
+    /// Gives each record whose key begins with `prefix` to `each`, in order, so that not all of them
+    /// are in memory.
+    ///
+    /// # Errors
+    /// [`Status::Io`], and those of `each`
+    pub(crate) fn each<R: Record>(
+        &self,
+        prefix: &[u8],
+        mut each: impl FnMut(&[u8], R) -> Result<(), Status>,
+    ) -> Result<(), Status> {
+        self.visit(prefix, &key::after(prefix), |key, record| {
+            each(key, record).map(ControlFlow::Continue)
+        })
+    }
+
+    fn visit<R: Record>(
+        &self,
+        from: &[u8],
+        until: &[u8],
+        mut each: impl FnMut(&[u8], R) -> Result<ControlFlow<()>, Status>,
+    ) -> Result<(), Status> {
+        let mut failed = None;
+        let mut visitor = |key: &[u8], value: &[u8]| {
+            let visited = read(key, value.to_vec()).and_then(|record| each(key, record));
+            visited.unwrap_or_else(|status| {
+                failed = Some(status);
                 ControlFlow::Break(())
-            }
+            })
         };
-        layers::scan(&[&self.own, self.group], self.below, from, until, &mut each)
+        layers::scan(&[&self.own, self.group], self.below, from, until, &mut visitor)
             .map_err(report)?;
-        damage.map_or(Ok(found), Err)
+        failed.map_or(Ok(()), Err)
     }
 
     /// All records whose keys begin with `prefix`.

@@ -1,6 +1,6 @@
 //! What memory disks have lost: the files, and the events.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 use larder_wire::meta::calls::{self, LostFile, LostTold};
@@ -12,7 +12,7 @@ use super::{VolumeError, unreadable};
 use crate::data;
 use crate::engine::{Engine, Writes};
 use crate::inode;
-use crate::store::records::{self, Entry};
+use crate::store::records::{self, Entry, Inode};
 use crate::store::{Txn, key};
 
 /// Most bytes of paths in one answer to LOST.
@@ -40,7 +40,7 @@ pub fn lost(engine: &dyn Engine) -> Result<BTreeMap<FileId, Lost>, VolumeError> 
 
 fn lost_files(txn: &Txn<'_>) -> Result<BTreeMap<FileId, Lost>, Status> {
     let lost = data::memory::lost(txn)?;
-    let names = if lost.is_empty() { BTreeMap::new() } else { names(txn)? };
+    let names = names(txn, lost.keys().copied().collect())?;
     let lost = lost.into_iter();
     Ok(lost.map(|(file, bytes)| (file, Lost { bytes, path: path_of(&names, file) })).collect())
 }
@@ -104,13 +104,35 @@ pub fn losses(engine: &dyn Engine) -> Result<Vec<Loss>, VolumeError> {
 /// A name of each file, and the directory that it is in.
 type Names = BTreeMap<FileId, (FileId, Vec<u8>)>;
 
-fn names(txn: &Txn<'_>) -> Result<Names, Status> {
-    let entries = txn.scan_all::<Entry>(&key::entry(FileId(0), b"")[..1])?;
-    let dentry = |(key, entry): (Vec<u8>, Entry)| {
+/// The names of files, and of the directories above them.
+fn names(txn: &Txn<'_>, files: BTreeSet<FileId>) -> Result<Names, Status> {
+    let mut names = Names::new();
+    find_names(txn, &files, &mut names)?;
+    let mut above = BTreeSet::new();
+    for (dir, _) in names.values() {
+        let mut at = *dir;
+        while at != FileId::ROOT
+            && above.insert(at)
+            && let Some(inode) = txn.get::<Inode>(&key::inode(at))?
+        {
+            at = inode.parent;
+        }
+    }
+    find_names(txn, &above, &mut names)?;
+    Ok(names)
+}
+
+fn find_names(txn: &Txn<'_>, files: &BTreeSet<FileId>, names: &mut Names) -> Result<(), Status> {
+    if files.is_empty() {
+        return Ok(());
+    }
+    txn.each(&key::entry(FileId(0), b"")[..1], |key, entry: Entry| {
         let (dir, name) = key[1..].split_first_chunk().ok_or(Status::Io)?;
-        Ok((entry.file, (FileId(u64::from_be_bytes(*dir)), name.to_vec())))
-    };
-    entries.into_iter().map(dentry).collect()
+        if files.contains(&entry.file) {
+            names.insert(entry.file, (FileId(u64::from_be_bytes(*dir)), name.to_vec()));
+        }
+        Ok(())
+    })
 }
 
 fn path_of(names: &Names, file: FileId) -> Option<Vec<u8>> {

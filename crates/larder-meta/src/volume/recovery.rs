@@ -38,15 +38,21 @@ pub(super) fn recover(txn: &mut Txn<'_>, before: &Late) -> Result<(), Status> {
         memory::give_up_provisional(txn, set)?;
         blocks::drain_free(txn, set)?;
     }
-    let all = txn.scan_all::<Inode>(&key::inode(FileId(0))[..1])?;
-    let mut inodes: BTreeMap<FileId, Inode> =
-        all.into_iter().map(|(_, inode)| (inode.file(), inode)).collect();
+    // Those that are changed here; of the others only their times and spans matter.
+    let mut inodes: BTreeMap<FileId, Inode> = BTreeMap::new();
+    let (mut last, mut changed_at) = (before.span, Time::default());
     let is_file = |inode: &Inode| inode.attributes.kind == Kind::File;
-    let spans = inodes.values().filter(|inode| is_file(inode)).map(|inode| inode.late);
-    let last = spans.max().unwrap_or(0).max(before.span);
+    txn.each(&key::inode(FileId(0))[..1], |_, inode: Inode| {
+        last = if is_file(&inode) { last.max(inode.late) } else { last };
+        changed_at = changed_at.max(inode.attributes.ctime);
+        if inode.is_directory() || inode.late != 0 {
+            inodes.insert(inode.file(), inode);
+        }
+        Ok(())
+    })?;
     let is_recent = |inode: &Inode| inode.late != 0 && inode.late + SETTLED_SPANS >= last;
     let (mut lost, mut empty): (BTreeMap<DiskId, Lost>, BTreeSet<FileId>) = Default::default();
-    for inode in inodes.values_mut().filter(|inode| inode.is_directory() || inode.late != 0) {
+    for inode in inodes.values_mut() {
         let is_lost = is_recent(inode) && is_file(inode);
         raise(inode, inode.is_directory() || is_lost);
         if is_lost && !lose(txn, inode.file(), &sets, &mut lost)? {
@@ -55,8 +61,7 @@ pub(super) fn recover(txn: &mut Txn<'_>, before: &Late) -> Result<(), Status> {
     }
     lost.entry(first).or_default().files += empty.len() as u64;
     remove(txn, &mut inodes, &empty)?;
-    let at_s = inodes.values().map(|inode| inode.attributes.ctime).max().unwrap_or(Time::default());
-    for inode in inodes.values().filter(|inode| inode.is_directory() || inode.late != 0) {
+    for inode in inodes.values() {
         crate::inode::put(txn, inode);
     }
     for (disk, Lost { files, bytes }) in lost.into_iter().filter(|(_, lost)| lost.files > 0) {
@@ -66,7 +71,7 @@ pub(super) fn recover(txn: &mut Txn<'_>, before: &Late) -> Result<(), Status> {
             bytes,
             "loss: the metadata server's machine crashed, and may have lost changes of volatile files"
         );
-        memory::note_loss(txn, &Loss { at_s: at_s.seconds, disk, files, bytes })?;
+        memory::note_loss(txn, &Loss { at_s: changed_at.seconds, disk, files, bytes })?;
     }
     Ok(())
 }
@@ -110,10 +115,14 @@ fn remove(
     if files.is_empty() {
         return Ok(());
     }
-    for (key, Entry { file, cookie }) in txn.scan_all::<Entry>(b"e")? {
-        if !files.contains(&file) {
-            continue;
+    let mut named = Vec::new();
+    txn.each(b"e", |key, entry: Entry| {
+        if files.contains(&entry.file) {
+            named.push((key.to_vec(), entry));
         }
+        Ok(())
+    })?;
+    for (key, Entry { file, cookie }) in named {
         let (dir, name) = key[1..].split_first_chunk().ok_or(Status::Io)?;
         let dir = FileId(u64::from_be_bytes(*dir));
         tracing::warn!(dir = dir.0, name = %name.escape_ascii(), "an empty volatile file is removed");
