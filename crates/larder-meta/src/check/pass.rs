@@ -14,7 +14,8 @@ use larder_wire::meta::words::FileId;
 use super::{directory, number};
 use crate::engine::{View, Writes};
 use crate::store::records::{Inode, Record};
-use crate::store::{Entries, Txn, key};
+use crate::store::txn::Entries;
+use crate::store::{Txn, key};
 
 /// Records that are in memory at a time.
 const BATCH: usize = 256;

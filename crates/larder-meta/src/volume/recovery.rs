@@ -122,7 +122,7 @@ fn remove(
         }
         Ok(())
     })?;
-    for (key, Entry { file, cookie }) in named {
+    for (key, Entry { cookie, .. }) in named {
         let (dir, name) = key[1..].split_first_chunk().ok_or(Status::Io)?;
         let dir = FileId(u64::from_be_bytes(*dir));
         tracing::warn!(dir = dir.0, name = %name.escape_ascii(), "an empty volatile file is removed");
