@@ -1,12 +1,12 @@
-//! Copies a directory of files within the store of a volume, which no server has meanwhile: millions
-//! of files in minutes.
+//! Copies a directory of files within the store of a volume, which no server has meanwhile:
+//! millions of files in minutes.
 //!
 //!     multiply METADATA FIRST END
 //!
-//! Directory 00000000, which `fill` made, gets copies with the numbers from FIRST up to END, each in
-//! directory N / 1000, as `fill` makes them. The records are those that the metadata server wrote
-//! for the first, under other numbers (docs/formats/meta-store.md), and blocks that were free.
-//! `larder volume check` must find nothing afterwards.
+//! Directory 00000000, which `fill` made, gets copies with the numbers from FIRST up to END, each
+//! in directory N / 1000, as `fill` makes them. The records are those that the metadata server
+//! wrote for the first, under other numbers (docs/formats/meta-store.md), and blocks that were
+//! free. `larder volume check` must find nothing afterwards.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;

@@ -146,8 +146,9 @@ impl Check<'_> {
         Ok(places)
     }
 
-    /// The owners of blocks that have several. The first one gets them: files, most recently changed
-    /// first, but those that this repair made last; sessions; blocks that were given up; free ones.
+    /// The owners of blocks that have several. The first one gets them: files, most recently
+    /// changed first, but those that this repair made last; sessions; blocks that were given up;
+    /// free ones.
     fn rivals(
         &self,
         shared: &BTreeMap<DiskId, Vec<Range<u64>>>,

@@ -134,8 +134,8 @@ impl<'a> Txn<'a> {
         Ok(found)
     }
 
-    /// Gives each record whose key begins with `prefix` to `each`, in order, so that not all of them
-    /// are in memory.
+    /// Gives each record whose key begins with `prefix` to `each`, in order, so that not all of
+    /// them are in memory.
     ///
     /// # Errors
     /// [`Status::Io`], and those of `each`
