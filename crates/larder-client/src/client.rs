@@ -97,6 +97,9 @@ impl Client {
         core.note_run((first_open / OPEN_BLOCK + 2) * OPEN_BLOCK);
         let taking = core.clone();
         blocking(move || taking.take_up(start, &carried)).await?;
+        if let Some(here) = core.remote.deferring() {
+            here.begin();
+        }
         start_filling(&core);
         start_engine(&core);
         start_keeping(&core);

@@ -2,7 +2,7 @@
 //! server.
 
 use std::ffi::OsStr;
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use larder_vfs::{
@@ -10,6 +10,7 @@ use larder_vfs::{
     Validator,
 };
 
+use crate::due;
 use crate::names::Names;
 use crate::object::Dir;
 use crate::overlay::There;
@@ -44,6 +45,10 @@ impl Deferring for Names {
     fn held_by(&self, held: Weak<dyn Held>) {
         // Only the first counts.
         let _ = self.shared.held.set(held);
+    }
+
+    fn begin(&self) {
+        tokio::spawn(due::run(Arc::downgrade(&self.shared), self.shared.more.clone()));
     }
 
     fn promise(&self, file: &Handle, within: Duration) {

@@ -17,7 +17,6 @@ use larder_vfs::{
 };
 
 use crate::doubt::Sizes;
-use crate::due;
 use crate::licence::Licence;
 use crate::object::Body;
 use crate::shared::{Shared, Target};
@@ -34,30 +33,9 @@ pub struct Names {
 impl Names {
     /// The names of `remote`, with the journal in `cache`. With a `licence`, more may be made here;
     /// otherwise the objects in the journal are made at the server, and keep their identities.
-    /// Objects of an earlier process are made at the server at once, in the background. `host` is
-    /// this machine's name in names of conflicts. Reads the whole journal.
-    ///
-    /// # Panics
-    /// Outside an async runtime.
+    /// Until [`Deferring::begin`], objects are made at the server only on request. `host` is this
+    /// machine's name in names of conflicts. Reads the whole journal.
     pub fn new(
-        remote: Arc<dyn Remote>,
-        cache: Cache,
-        clock: Arc<dyn Clock>,
-        host: &str,
-        licence: Licence,
-    ) -> Names {
-        let names = Names::idle(remote, cache, clock, host, licence);
-        tokio::spawn(names.run());
-        names
-    }
-
-    /// Makes at the server what is due, as long as these names exist.
-    pub(crate) fn run(&self) -> impl std::future::Future<Output = ()> + Send + use<> {
-        due::run(Arc::downgrade(&self.shared), self.shared.more.clone())
-    }
-
-    /// The same, but objects are made at the server only on request.
-    pub(crate) fn idle(
         remote: Arc<dyn Remote>,
         cache: Cache,
         clock: Arc<dyn Clock>,

@@ -53,7 +53,7 @@ fn open(disk: &SimDisk, clock: &Arc<SimClock>, boot: u128) -> Cache {
 
 fn names(server: &Arc<MemRemote>, cache: &Cache, clock: &Arc<SimClock>) -> Arc<Names> {
     let licence = Licence { sole: true, ..Licence::default() };
-    Arc::new(Names::idle(server.clone(), cache.clone(), clock.clone(), "here", licence))
+    Arc::new(Names::new(server.clone(), cache.clone(), clock.clone(), "here", licence))
 }
 
 impl Rig {

@@ -50,6 +50,14 @@ pub trait Deferring: Send + Sync {
     /// called once, before the first call.
     fn held_by(&self, _held: Weak<dyn Held>) {}
 
+    /// The client has taken up what an earlier process left: from now on, what is due is made at
+    /// the server in the background. Before, other clients would find files whose bytes nobody
+    /// sends yet. To be called once.
+    ///
+    /// # Panics
+    /// Outside an async runtime.
+    fn begin(&self);
+
     /// Sets by when, counted from now, the server must have `file`, which was made here.
     fn promise(&self, file: &Handle, within: Duration);
 

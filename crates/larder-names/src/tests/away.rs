@@ -117,7 +117,7 @@ pub(super) const LICENCES: [Licence; 2] =
 
 fn licensed(rig: &Rig, licence: Licence) -> (Arc<Names>, Arc<Through>) {
     let (server, cache, clock) = (rig.server.clone(), rig.cache.clone(), rig.clock.clone());
-    let names = Arc::new(Names::idle(server, cache, clock, "here", licence));
+    let names = Arc::new(Names::new(server, cache, clock, "here", licence));
     let held = Snapshot { server: rig.server.another_client(), before: Mutex::default() };
     let held = Arc::new(Through { names: Arc::downgrade(&names), held });
     let weak: Weak<Through> = Arc::downgrade(&held);

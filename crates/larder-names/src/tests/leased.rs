@@ -34,7 +34,7 @@ impl Leased {
         let mut rig = Rig::on(SimDisk::new()).await;
         let licence = Licence { leased: true, ..Licence::default() };
         let (server, cache, clock) = (rig.server.clone(), rig.cache.clone(), rig.clock.clone());
-        rig.names = Arc::new(Names::idle(server, cache, clock, "here", licence));
+        rig.names = Arc::new(Names::new(server, cache, clock, "here", licence));
         let nobody = Arc::new(Nobody);
         let watcher: Weak<Nobody> = Arc::downgrade(&nobody);
         rig.names.watch(watcher);

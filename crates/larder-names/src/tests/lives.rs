@@ -395,11 +395,17 @@ async fn the_first_object_of_everybody_is_made_at_the_server() {
     assert_eq!(tree(&*rig.server).await.keys().collect::<Vec<_>>(), ["/a"]);
 }
 
+/// Waits until all tasks of a runtime wait whose time is paused: it advances only then.
+async fn nothing_is_left_to_do() {
+    let nothing = std::future::pending::<()>();
+    assert!(tokio::time::timeout(Duration::from_millis(20), nothing).await.is_err());
+}
+
 /// What is due is made without a request, and what may be made later is not.
 #[tokio::test(start_paused = true)]
 async fn what_waits_goes_when_it_is_due() {
     let rig = Rig::new().await;
-    tokio::spawn(rig.names.run());
+    rig.deferring().begin();
     let top = rig.top().await;
     rig.made(&top, "soon", New::File).await.unwrap();
     let late = rig.made(&top, "late", New::File).await.unwrap();
@@ -407,9 +413,7 @@ async fn what_waits_goes_when_it_is_due() {
     let there = async || tree(&*rig.server).await.into_keys().collect::<Vec<_>>();
     let pass = async |seconds| {
         for second in 0..=seconds {
-            // The runtime's time is paused: it advances when nothing else is to be done.
-            let nothing = std::future::pending::<()>();
-            assert!(tokio::time::timeout(Duration::from_millis(20), nothing).await.is_err());
+            nothing_is_left_to_do().await;
             let is_last = second == seconds;
             rig.clock.advance(Duration::from_secs(u64::from(!is_last)));
         }
@@ -422,6 +426,23 @@ async fn what_waits_goes_when_it_is_due() {
     assert_eq!(there().await, ["/soon"]);
     pass(60).await;
     assert_eq!(there().await, ["/late", "/soon"]);
+}
+
+/// What an earlier process left is made at the server only when the client has taken up its bytes:
+/// other clients would find files whose bytes nobody sends.
+#[tokio::test(start_paused = true)]
+async fn what_a_dead_process_left_goes_when_its_client_is_back() {
+    let rig = Rig::new().await;
+    let top = rig.top().await;
+    rig.made(&top, "left", New::File).await.unwrap();
+    let rig = rig.crash(None);
+    let seen_later = async || {
+        nothing_is_left_to_do().await;
+        tree(&*rig.server).await.into_keys().collect::<Vec<_>>()
+    };
+    assert_eq!(seen_later().await, Vec::<String>::new());
+    rig.deferring().begin();
+    assert_eq!(seen_later().await, ["/left"]);
 }
 
 /// The names that answer changes here, for code that takes a remote.
