@@ -178,8 +178,9 @@ impl Cache {
 
     /// The data of a file; the state is shared by all holders. Does not touch the disk.
     ///
-    /// A state without holders leaves memory once it is saved. Parts that cannot be saved are lost
-    /// with it: the version of a file without a whole chunk, and parts of chunks.
+    /// A state without holders leaves memory once it is saved, and a while later if it was held.
+    /// Parts that cannot be saved are lost with it: the version of a file without a whole chunk, and
+    /// parts of chunks.
     pub fn file(&self, no: FileNo) -> Arc<CachedFile> {
         self.store.file(no)
     }
@@ -363,7 +364,7 @@ impl Cache {
             let files = unsaved.len();
             tracing::warn!(files, "closed with changes that never reached the server");
         }
-        drop(unsaved);
+        drop((unsaved, self.store.still_loaded.end()));
         lock(&self.store.lock_file).take();
         closed
     }
@@ -556,7 +557,7 @@ impl Drop for Keeper {
         self.store.index.end_log(false);
         // Files hold the store: without this they would keep each other alive for ever.
         let unsaved = std::mem::take(&mut *lock(&self.store.unsaved));
-        drop(unsaved);
+        drop((unsaved, self.store.still_loaded.end()));
         lock(&self.store.lock_file).take();
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use crate::file::CachedFile;
 
-/// An open file: its data is not culled while this lives.
+/// An open file: its data is not culled while this lives. Its state stays loaded for a while then.
 #[derive(Debug)]
 pub struct InUse(Arc<CachedFile>);
 
@@ -14,6 +14,7 @@ impl Drop for InUse {
         if self.0.holders.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.0.store.recent.forget(self.0.number());
             self.0.store.file_closed();
+            drop(self.0.store.still_loaded.keep(self.0.number(), Arc::clone(&self.0)));
         }
     }
 }

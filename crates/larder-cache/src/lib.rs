@@ -77,6 +77,7 @@ mod reserve;
 mod save;
 mod slots;
 mod state;
+mod still_loaded;
 mod store;
 mod sums;
 mod turns;

@@ -67,7 +67,9 @@ impl Store {
                 self.index.shed();
             }
             // More may be freed a while later: when the kernel forgets names.
-            if idle_for.is_some_and(|count| (1..=GIVE_BACK_ROUNDS).contains(&count)) {
+            let (left, states) = self.still_loaded.shed();
+            drop(states);
+            if left > 0 || idle_for.is_some_and(|count| (1..=GIVE_BACK_ROUNDS).contains(&count)) {
                 larder_io::memory::give_back();
             }
         }

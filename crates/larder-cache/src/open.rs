@@ -31,6 +31,7 @@ use crate::removals::Removals;
 use crate::save::usage_key;
 use crate::slots::Slots;
 use crate::state::BASES_MAX;
+use crate::still_loaded::{STILL_LOADED_MAX, StillLoaded};
 use crate::store::{Bell, Store};
 use crate::turns::Turns;
 use crate::unwritten::Unwritten;
@@ -86,6 +87,7 @@ pub(crate) fn open(
         session,
         trust_floor,
         files: Mutex::default(),
+        still_loaded: StillLoaded::new(STILL_LOADED_MAX),
         unsaved: Mutex::default(),
         carried: Mutex::default(),
         kept: Mutex::default(),

@@ -28,6 +28,7 @@ use crate::recent::Recent;
 use crate::records::{FileRecord, key, tag};
 use crate::removals::Removals;
 use crate::slots::Slots;
+use crate::still_loaded::StillLoaded;
 use crate::turns::Turns;
 use crate::unwritten::{SHORT_BYTES_MAX, Unwritten};
 use crate::{FileNo, lock};
@@ -121,6 +122,8 @@ pub(crate) struct Store {
     pub(crate) trust_floor: u64,
     /// States in use.
     pub(crate) files: Mutex<HashMap<FileNo, Weak<CachedFile>>>,
+    /// States that nobody uses any more, but may use soon.
+    pub(crate) still_loaded: StillLoaded<Arc<CachedFile>>,
     /// States that the index does not have yet; kept alive until it has.
     pub(crate) unsaved: Mutex<BTreeMap<FileNo, Arc<CachedFile>>>,
     /// Files with local changes of an earlier run, until they are loaded.
