@@ -179,8 +179,8 @@ impl Cache {
     /// The data of a file; the state is shared by all holders. Does not touch the disk.
     ///
     /// A state without holders leaves memory once it is saved, and a while later if it was held.
-    /// Parts that cannot be saved are lost with it: the version of a file without a whole chunk, and
-    /// parts of chunks.
+    /// Parts that cannot be saved are lost with it: the version of a file without a whole chunk,
+    /// and parts of chunks.
     pub fn file(&self, no: FileNo) -> Arc<CachedFile> {
         self.store.file(no)
     }

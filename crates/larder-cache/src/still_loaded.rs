@@ -59,8 +59,8 @@ impl<T> StillLoaded<T> {
         Some(state)
     }
 
-    /// To be called from time to time: takes all if none was kept since the last call, to be dropped
-    /// where no lock is held. Returns how many these are, too.
+    /// To be called from time to time: takes all if none was kept since the last call, to be
+    /// dropped where no lock is held. Returns how many these are, too.
     pub(crate) fn shed(&self) -> (usize, impl Sized + use<T>) {
         let mut states = lock(&self.states);
         let is_idle = std::mem::replace(&mut states.is_idle, true);

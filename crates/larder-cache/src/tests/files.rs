@@ -407,3 +407,34 @@ fn only_so_many_files_are_handed_out_as_there_are_descriptors_for() {
     assert!(files[2].whole().is_some());
     drop(second);
 }
+
+/// The state of a file that was open stays in memory, so that its next open reads nothing; the
+/// cache ends all the same.
+#[test]
+fn the_state_of_a_closed_file_stays_for_a_while() {
+    let disk = SimDisk::new();
+    let cache = open(&disk);
+    let (closed, never_open) = (filled(&cache, b"v", 1, 100), filled(&cache, b"v", 2, 100));
+    drop(closed.hold());
+    let states = [Arc::downgrade(&closed), Arc::downgrade(&never_open)];
+    let numbers = [closed.number(), never_open.number()];
+    drop((closed, never_open));
+    cache.checkpoint().unwrap();
+    let are_loaded = || states.each_ref().map(|state| state.strong_count() > 0);
+    assert_eq!(are_loaded(), [true, false]);
+    assert_eq!(cache.store.still_loaded.shed().0, 0, "it was closed since the last time");
+    assert_eq!(are_loaded(), [true, false]);
+    assert_eq!(cache.store.still_loaded.shed().0, 1);
+    assert_eq!(are_loaded(), [false, false]);
+    for (seed, no) in [1, 2].into_iter().zip(numbers) {
+        assert_eq!(read(&cache.file(no), 0..100), Some(bytes(seed, 0..100)));
+    }
+    let last = cache.file(numbers[0]);
+    drop(last.hold());
+    let state = Arc::downgrade(&last);
+    drop(last);
+    assert_eq!(state.strong_count(), 1);
+    drop(cache);
+    assert_eq!(state.strong_count(), 0, "a cache that ends keeps none");
+    open(&disk);
+}
