@@ -45,4 +45,4 @@ pub use program::{Program, Transport};
 pub use random::random_u64;
 pub use series::{RECORDINGS_MAX, RecordError, Recording, SLICE_WIDTHS, Series, Slice};
 pub use stats::{ConnectionSnapshot, Histogram, Latency, ProcedureSnapshot, Snapshot};
-pub use tls::{ClientTls, Identity, ServerTls, TlsError};
+pub use tls::{ClientTls, Identity, ServerTls, TlsError, tls_connector};

@@ -83,23 +83,11 @@ impl ClientTls {
         authorities: &Path,
         identity: Option<&Identity>,
     ) -> Result<ClientTls, TlsError> {
-        let refused = |cause: rustls::Error| TlsError::Refused(cause.to_string());
-        let roots = trusted(authorities)?;
-        let builder = ClientConfig::builder_with_provider(provider())
-            .with_protocol_versions(&[&rustls::version::TLS13])
-            .map_err(refused)?
-            .with_root_certificates(roots);
-        let mut config = match identity {
-            None => builder.with_no_client_auth(),
-            Some(identity) => {
-                let (chain, key) = load(identity)?;
-                builder.with_client_auth_cert(chain, key).map_err(refused)?
-            }
-        };
-        config.alpn_protocols = vec![PROTOCOL.to_vec()];
+        let connector =
+            TlsConnector::from(Arc::new(client_config(authorities, identity, PROTOCOL)?));
         let name = ServerName::try_from(name.to_owned())
             .map_err(|cause| TlsError::Refused(format!("{name}: {cause}")))?;
-        Ok(ClientTls { connector: TlsConnector::from(Arc::new(config)), name })
+        Ok(ClientTls { connector, name })
     }
 
     pub(crate) async fn connect(
@@ -157,6 +145,37 @@ impl std::fmt::Debug for ServerTls {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ServerTls").field("is_required", &self.is_required).finish_non_exhaustive()
     }
+}
+
+/// TLS 1.3 for a client of another protocol, which has this name among those above TLS. Servers
+/// have certificates below one of those in `authorities`. Reads that file.
+///
+/// # Errors
+/// [`TlsError`]
+pub fn tls_connector(authorities: &Path, protocol: &[u8]) -> Result<TlsConnector, TlsError> {
+    Ok(TlsConnector::from(Arc::new(client_config(authorities, None, protocol)?)))
+}
+
+fn client_config(
+    authorities: &Path,
+    identity: Option<&Identity>,
+    protocol: &[u8],
+) -> Result<ClientConfig, TlsError> {
+    let refused = |cause: rustls::Error| TlsError::Refused(cause.to_string());
+    let roots = trusted(authorities)?;
+    let builder = ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .map_err(refused)?
+        .with_root_certificates(roots);
+    let mut config = match identity {
+        None => builder.with_no_client_auth(),
+        Some(identity) => {
+            let (chain, key) = load(identity)?;
+            builder.with_client_auth_cert(chain, key).map_err(refused)?
+        }
+    };
+    config.alpn_protocols = vec![protocol.to_vec()];
+    Ok(config)
 }
 
 fn provider() -> Arc<rustls::crypto::CryptoProvider> {

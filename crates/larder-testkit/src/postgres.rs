@@ -3,7 +3,9 @@
 //! It runs below a shell that is the first process of its namespace: when it reads a line, or
 //! our end of its input is closed since the test is over, everything dies at once.
 
+use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Write};
+use std::net::Ipv4Addr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -13,6 +15,7 @@ use tempfile::TempDir;
 
 /// PostgreSQL refuses to run as root.
 const AS_NOBODY: &str = "setpriv --reuid 65534 --regid 65534 --clear-groups";
+const NOBODY: u32 = 65_534;
 
 /// A PostgreSQL server. It is killed when this value is dropped. All methods panic if they fail:
 /// this is for tests.
@@ -22,6 +25,8 @@ pub struct PostgresServer {
     shell: Option<Child>,
     /// What the shell does after the server was killed.
     end: &'static str,
+    /// Where it listens beside its socket, under TLS alone.
+    address: Option<Ipv4Addr>,
 }
 
 impl PostgresServer {
@@ -33,10 +38,47 @@ impl PostgresServer {
     /// # Panics
     /// If it cannot be started: it needs root, and the package `postgresql`.
     pub fn start(end: &'static str) -> PostgresServer {
+        let mut server = PostgresServer::make(end);
+        server.begin("on");
+        server
+    }
+
+    /// The same; the server also listens at [`Self::address`], where it shows this certificate,
+    /// with this key, both in PEM, and speaks TLS only.
+    ///
+    /// # Panics
+    /// As [`start`](Self::start)
+    pub fn start_secure(end: &'static str, certificate: &str, key: &str) -> PostgresServer {
+        let mut server = PostgresServer::make(end);
+        let of_process = std::process::id().to_be_bytes();
+        // No other process listens there.
+        server.address = Some(Ipv4Addr::new(127, 64 | of_process[1], of_process[2], of_process[3]));
+        for (name, text) in [("server.pem", certificate), ("server.key", key)] {
+            let path = server.dir.path().join(name);
+            std::fs::write(&path, text).expect("it is ours");
+            std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).expect("it is ours");
+            std::os::unix::fs::chown(&path, Some(NOBODY), Some(NOBODY)).expect("we are root");
+        }
+        let rules = server.dir.path().join("data/pg_hba.conf");
+        let mut rules = OpenOptions::new().append(true).open(rules).expect("initdb made it");
+        writeln!(rules, "hostssl all all 127.0.0.0/8 trust").expect("it is written");
+        server.begin("on");
+        server
+    }
+
+    /// Where it listens under TLS.
+    ///
+    /// # Panics
+    /// If it was not [started](Self::start_secure) so.
+    pub fn address(&self) -> Ipv4Addr {
+        self.address.expect("it speaks TLS")
+    }
+
+    fn make(end: &'static str) -> PostgresServer {
         let dir = tempfile::tempdir().expect("a directory");
         let open = PermissionsExt::from_mode(0o777);
         std::fs::set_permissions(dir.path(), open).expect("it is ours");
-        let mut server = PostgresServer { dir, shell: None, end };
+        let server = PostgresServer { dir, shell: None, end, address: None };
         let script = format!(
             "{AS_NOBODY} {} -D data -U {} -A trust --no-sync --no-locale -E UTF8 >/dev/null",
             program("initdb").display(),
@@ -45,7 +87,6 @@ impl PostgresServer {
         let mut making = Command::new("sh");
         making.args(["-c", &script]).current_dir(server.dir.path());
         assert!(making.status().expect("a shell").success(), "initdb: is the test run by root?");
-        server.begin("on");
         server
     }
 
@@ -56,8 +97,15 @@ impl PostgresServer {
     pub fn begin(&mut self, fsync: &str) {
         // A killed server leaves its process id file; the id may be another process's now.
         let _ = std::fs::remove_file(self.dir.path().join("data/postmaster.pid"));
+        let listening = match self.address {
+            None => "-c listen_addresses=".to_owned(),
+            Some(address) => format!(
+                "-c listen_addresses={address} -c ssl=on -c ssl_cert_file=$PWD/server.pem \
+                 -c ssl_key_file=$PWD/server.key"
+            ),
+        };
         let script = format!(
-            "{AS_NOBODY} {} -w -s -D data -l log start -o \"-c listen_addresses= -c fsync={fsync} \
+            "{AS_NOBODY} {} -w -s -D data -l log start -o \"{listening} -c fsync={fsync} \
              -c unix_socket_directories=$PWD -c shared_buffers=16MB\" && echo ready; \
              read _; kill -9 -1; {}",
             program("pg_ctl").display(),

@@ -22,6 +22,7 @@
 
 mod line;
 mod target;
+mod tls;
 
 pub use target::{Target, TargetError};
 

@@ -11,5 +11,6 @@ mod killed;
 mod late;
 mod postgres;
 mod postgres_late;
+mod postgres_tls;
 mod serving;
 mod store;

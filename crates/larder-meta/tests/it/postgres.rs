@@ -17,7 +17,8 @@ use proptest::prelude::*;
 use crate::store::{batch, last, nobody};
 
 /// How long it is waited for, and for how long an owner is the owner.
-const WAITS: Waits = Waits { patience: Duration::from_secs(60), term: Duration::from_secs(600) };
+pub(crate) const WAITS: Waits =
+    Waits { patience: Duration::from_secs(60), term: Duration::from_secs(600) };
 
 fn target(server: &PostgresServer, database: &str) -> Target {
     Target::parse(&server.words(database)).unwrap()
@@ -35,7 +36,7 @@ pub(crate) fn open(server: &PostgresServer, database: &str) -> Result<Postgres, 
     Postgres::open(target(server, database), clock(), WAITS)
 }
 
-fn clock() -> Arc<dyn Clock> {
+pub(crate) fn clock() -> Arc<dyn Clock> {
     Arc::new(RealClock)
 }
 

@@ -29,8 +29,9 @@ does not answer delays only calls for data on it. As with larder serve, only roo
 allowed machine may call unless --insecure is given, and beyond this machine the metadata \
 server speaks TLS only.\n\nWith postgres:, the metadata is in a database, named as for libpq \
 (postgres://USER@HOST/DATABASE, or KEY=VALUE pairs). Its password is in ~/.pgpass or in the \
-file that passfile= or PGPASSFILE names, which only its owner may be able to read. The \
-database server must run on this machine. One process at a time owns the volume. Another \
+file that passfile= or PGPASSFILE names, which only its owner may be able to read. A \
+database server on another machine is reached by TLS: add sslmode=verify-full and \
+sslrootcert=FILE. One process at a time owns the volume. Another \
 process waits until the owner has not renewed its term for the time of --take-over, by the \
 database's clock; with --standby it waits for as long as necessary. The other process needs \
 a copy of the keys. Give clients both addresses: larder://ONE,OTHER/.\n\nExample:\n  larder volume create --engine embedded:/srv/meta\n  larder disk enrol /etc/larder/disk1.key --engine embedded:/srv/meta --address 192.0.2.2:2051 --size 1T\n  larder meta --engine embedded:/srv/meta --listen 192.0.2.1:2050 --cert /etc/larder/cert.pem --cert-key /etc/larder/key.pem\n  larder meta --engine postgres:///volumes --keys /etc/larder/keys\n  larder meta --engine embedded:/srv/meta --archive s3://backup/office --archive-credentials /etc/larder/archive"

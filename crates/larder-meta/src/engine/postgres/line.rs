@@ -11,7 +11,8 @@ use std::time::Duration;
 use larder_io::Clock;
 use tokio::runtime::{Builder, Handle, Runtime, RuntimeFlavor};
 use tokio_postgres::error::SqlState;
-use tokio_postgres::{Client, Error, NoTls, SimpleQueryMessage, Statement};
+use tokio_postgres::tls::MakeTlsConnect;
+use tokio_postgres::{Client, Config, Error, NoTls, SimpleQueryMessage, Socket, Statement};
 
 use super::{Batch, Last, Target};
 
@@ -156,6 +157,20 @@ impl Drop for Line {
     }
 }
 
+/// Connects, and moves the bytes of the connection in the background.
+async fn connect<T>(config: &Config, tls: T) -> Result<Client, Error>
+where
+    T: MakeTlsConnect<Socket, Stream: Send + 'static>,
+{
+    let (client, connection) = config.connect(tls).await?;
+    tokio::spawn(async move {
+        if let Err(error) = connection.await {
+            tracing::debug!("a connection to the metadata's database ended: {error}");
+        }
+    });
+    Ok(client)
+}
+
 /// A key and its value.
 pub(super) type Row = (Vec<u8>, Vec<u8>);
 
@@ -166,16 +181,14 @@ impl Line {
         clock: &Arc<dyn Clock>,
         trips: &Arc<AtomicU64>,
     ) -> Result<Line, Trouble> {
-        let config = target.config()?;
+        let (config, tls) = (target.config()?, target.tls()?);
         let runtime = Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| Trouble::Away(error.to_string()))?;
         let connecting = async {
-            let (client, connection) = config.connect(NoTls).await?;
-            tokio::spawn(async move {
-                if let Err(error) = connection.await {
-                    tracing::debug!("a connection to the metadata's database ended: {error}");
-                }
-            });
+            let client = match tls {
+                None => connect(&config, NoTls).await?,
+                Some(tls) => connect(&config, tls).await?,
+            };
             client.batch_execute(SETTINGS).await?;
             Ok::<Client, Error>(client)
         };

@@ -15,6 +15,7 @@ use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
 
 use super::line::Trouble;
+use super::tls::Tls;
 
 /// How long each address is tried.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
@@ -25,6 +26,8 @@ pub struct Target {
     config: Config,
     /// The file with passwords, if it was named.
     passwords: Option<PathBuf>,
+    /// The file with the certificates below which the server's is, if it is spoken to by TLS.
+    authorities: Option<PathBuf>,
 }
 
 /// Why a text names no database.
@@ -42,9 +45,12 @@ pub enum TargetError {
     /// It would go over the network as it is.
     #[error(
         "{0} is another machine, and what clients are granted would pass the network in the clear: \
-         use a socket or an address of this machine, such as the end of a tunnel"
+         add sslmode=verify-full and sslrootcert=FILE, or use a socket or an address of this machine"
     )]
     Clear(String),
+    /// Its server could not prove who it is.
+    #[error("sslmode=verify-full: {0}")]
+    Unproven(&'static str),
 }
 
 impl Target {
@@ -53,7 +59,7 @@ impl Target {
     /// # Errors
     /// [`TargetError`]; no password is in its text.
     pub fn parse(text: &str) -> Result<Target, TargetError> {
-        let (text, passwords) = without_passfile(text);
+        let (text, Own { passwords, is_verified, authorities }) = without_own(text);
         let parsed: Result<Config, _> = text.parse();
         let mut config = parsed.map_err(|error| {
             let cause = std::error::Error::source(&error).map(ToString::to_string);
@@ -65,10 +71,18 @@ impl Target {
         if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
             config.host("/var/run/postgresql");
         }
-        if let Some(other) = another_machine(&config) {
-            return Err(TargetError::Clear(other));
+        match (is_verified, another_machine(&config)) {
+            (true, _) => {
+                can_be_verified(&config, authorities.is_some())?;
+                config.ssl_mode(SslMode::Require);
+            }
+            (false, Some(other)) => return Err(TargetError::Clear(other)),
+            (false, None) if authorities.is_some() => {
+                let wanted = "add it: without, no certificate is looked at";
+                return Err(TargetError::Unproven(wanted));
+            }
+            (false, None) => drop(config.ssl_mode(SslMode::Disable)),
         }
-        config.ssl_mode(SslMode::Disable);
         if config.get_connect_timeout().is_none() {
             config.connect_timeout(CONNECT_MAX);
         }
@@ -77,7 +91,7 @@ impl Target {
         }
         // A copy that follows another server cannot be written.
         config.target_session_attrs(TargetSessionAttrs::ReadWrite);
-        Ok(Target { config, passwords })
+        Ok(Target { config, passwords, authorities })
     }
 
     /// The configuration for a connection: the password is read each time, so that it can be
@@ -100,6 +114,13 @@ impl Target {
                 Err(Trouble::Refused(format!("the password file {}: {error}", path.display())))
             }
         }
+    }
+
+    /// How to speak TLS to the server, if that is wanted: the file is read each time, so that it
+    /// can be changed.
+    pub(super) fn tls(&self) -> Result<Option<Tls>, Trouble> {
+        let tls = self.authorities.as_deref().map(Tls::new).transpose();
+        tls.map_err(|error| Trouble::Refused(format!("sslrootcert: {error}")))
     }
 
     /// The password in a file for this user: that of the first line
@@ -160,29 +181,59 @@ fn fields(line: &str) -> Vec<String> {
     fields
 }
 
-/// Removes `passfile`, which the client library does not know.
-fn without_passfile(text: &str) -> (String, Option<PathBuf>) {
+/// What the client library does not know, or not as libpq does.
+#[derive(Debug, Default)]
+struct Own {
+    passwords: Option<PathBuf>,
+    /// The server is to prove who it is.
+    is_verified: bool,
+    authorities: Option<PathBuf>,
+}
+
+/// Removes these words.
+fn without_own(text: &str) -> (String, Own) {
     let is_url = text.contains("://");
     let (kept, options) = match (is_url, text.split_once('?')) {
         (true, Some((kept, options))) => (format!("{kept}?"), options),
-        (true, None) => return (text.to_owned(), None),
+        (true, None) => return (text.to_owned(), Own::default()),
         (false, _) => (String::new(), text),
     };
     let between = if is_url { '&' } else { ' ' };
-    let mut file = None;
+    let path = |value: &str| {
+        let decoded = percent_encoding::percent_decode_str(value).decode_utf8_lossy();
+        let path = if is_url { decoded.into_owned() } else { value.to_owned() };
+        Some(PathBuf::from(path.trim_matches('\'')))
+    };
+    let mut own = Own::default();
     let rest: Vec<&str> = options
         .split(between)
-        .filter(|option| match option.strip_prefix("passfile=") {
-            Some(path) => {
-                let decoded = percent_encoding::percent_decode_str(path).decode_utf8_lossy();
-                let path = if is_url { decoded.into_owned() } else { path.to_owned() };
-                file = Some(PathBuf::from(path.trim_matches('\'')));
-                false
+        .filter(|option| {
+            match option.split_once('=') {
+                Some(("passfile", value)) => own.passwords = path(value),
+                Some(("sslrootcert", value)) => own.authorities = path(value),
+                Some(("sslmode", "verify-full")) => own.is_verified = true,
+                _ => return true,
             }
-            None => true,
+            false
         })
         .collect();
-    (format!("{kept}{}", rest.join(&between.to_string())), file)
+    (format!("{kept}{}", rest.join(&between.to_string())), own)
+}
+
+/// Whether the server can be asked to prove that it has the name by which it is known.
+fn can_be_verified(config: &Config, has_authorities: bool) -> Result<(), TargetError> {
+    if !has_authorities {
+        let wanted = "add sslrootcert=FILE, with the certificate that has signed the server's";
+        return Err(TargetError::Unproven(wanted));
+    }
+    let hosts = config.get_hosts();
+    if hosts.is_empty() {
+        return Err(TargetError::Unproven("add host=NAME, the name in the server's certificate"));
+    }
+    match hosts.iter().any(|host| matches!(host, Host::Unix(_))) {
+        true => Err(TargetError::Unproven("there is no TLS over a socket of this machine")),
+        false => Ok(()),
+    }
 }
 
 /// A host that is not this machine, if there is one among them.
@@ -251,6 +302,40 @@ mod tests {
             assert!(matches!(refused, TargetError::Clear(_)), "{refused}");
         }
         Target::parse("host=db.example hostaddr=127.0.0.1").unwrap();
+    }
+
+    #[test]
+    fn a_database_on_another_machine_is_to_prove_its_name() {
+        for text in [
+            "host=db.example sslmode=verify-full sslrootcert=/etc/ca.pem user=ann dbname=volumes",
+            "postgres://ann@db.example/volumes?sslmode=verify-full&sslrootcert=%2Fetc%2Fca.pem",
+        ] {
+            let target = Target::parse(text).unwrap();
+            assert_eq!(target.config.get_ssl_mode(), SslMode::Require, "{text}");
+            assert_eq!(target.authorities.as_deref(), Some(Path::new("/etc/ca.pem")));
+            assert_eq!(target.config.get_dbname(), Some("volumes"));
+        }
+        // Whatever else is said, as by whoever can add a word, there is TLS.
+        let target = Target::parse("host=h sslmode=verify-full sslrootcert=/ca sslmode=disable");
+        assert_eq!(target.unwrap().config.get_ssl_mode(), SslMode::Require);
+        for text in [
+            "host=db.example sslmode=verify-full",
+            "hostaddr=192.0.2.1 sslmode=verify-full sslrootcert=/ca",
+            "host=/run/postgresql sslmode=verify-full sslrootcert=/ca",
+            "host=localhost sslrootcert=/ca",
+            "host=localhost sslmode=require sslrootcert=/ca",
+        ] {
+            let refused = Target::parse(text).unwrap_err();
+            assert!(matches!(refused, TargetError::Unproven(_)), "{text}: {refused}");
+        }
+        for text in ["host=db.example sslmode=require", "host=db.example sslrootcert=/ca"] {
+            let refused = Target::parse(text).unwrap_err();
+            assert!(matches!(refused, TargetError::Clear(_)), "{text}: {refused}");
+        }
+        for text in ["host=h sslmode=verify-ca sslrootcert=/ca", "host=h sslcert=/c sslkey=/k"] {
+            let refused = Target::parse(text).unwrap_err();
+            assert!(matches!(refused, TargetError::Unreadable(_)), "{text}: {refused}");
+        }
     }
 
     #[test]
