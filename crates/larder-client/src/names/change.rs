@@ -17,6 +17,7 @@ use super::hidden::Hiding;
 use super::hiding::Ending;
 use super::recover::on_handle;
 use crate::core::Core;
+use crate::node::Node;
 
 impl Core {
     /// Makes an object that is not opened.
@@ -149,40 +150,52 @@ impl Core {
         let (node, dir) = (self.node(ino)?, self.node(parent)?);
         self.demand_path(&dir, cred).await?;
         self.raise_for_name(cred, &node, (&dir, name), None).await?;
-        let mut within = self.link_within(cred, &node, (&dir, name));
+        let _linking = self.begin_link(cred, &node).await?;
+        self.give_name(cred, &node, &dir, name).await
+    }
+
+    /// Gives a file another name, or the one back that it had.
+    pub(super) async fn give_name(
+        self: &Arc<Self>,
+        cred: &Cred,
+        node: &Arc<Node>,
+        dir: &Arc<Node>,
+        name: &OsStr,
+    ) -> Result<Entry> {
+        let mut within = self.link_within(cred, node, (dir, name));
         if within.is_none() {
-            self.send_kept(&node).await?;
+            self.send_kept(node).await?;
         }
         let asked = self.now();
-        self.begin_change(&dir);
-        let mut changing = self.begin_name_change(&dir, name);
+        self.begin_change(dir);
+        let mut changing = self.begin_name_change(dir, name);
         let ask = async |cred: &Cred, within: Option<Duration>| {
-            on_handle!(self, cred, &node, handle => async {
+            on_handle!(self, cred, node, handle => async {
                 let target = dir.handle()?;
                 let server = self.server_of_link(within);
                 server.link(cred, &handle, &target, name).await
             })
         };
         let mut answer = ask(cred, within).await;
-        let again = self.again_here(cred, &[(&*dir, name)], &answer);
+        let again = self.again_here(cred, &[(&**dir, name)], &answer);
         let cred = again.as_ref().unwrap_or(cred);
         if again.is_some() {
-            within = self.link_within(cred, &node, (&dir, name));
+            within = self.link_within(cred, node, (dir, name));
             answer = ask(cred, within).await;
         }
-        let answer = self.resolve_link(cred, &node, (&dir, name), answer).await;
+        let answer = self.resolve_link(cred, node, (dir, name), answer).await;
         changing.answered(&answer);
         if answer.is_ok() {
-            self.put_name(&dir, name, Some(ino));
+            self.put_name(dir, name, Some(node.ino));
         }
-        self.end_names_change(&dir, answer.as_ref().ok().map(|(_, change)| *change));
-        self.distrust_if_refused(&[&node, &dir], (&dir, name), &answer);
+        self.end_names_change(dir, answer.as_ref().ok().map(|(_, change)| *change));
+        self.distrust_if_refused(&[node, dir], (dir, name), &answer);
         let (attr, _) = answer?;
-        let is_here = within.is_some_and(|within| self.promise_link(&dir, name, within));
+        let is_here = within.is_some_and(|within| self.promise_link(dir, name, within));
         match attr {
             Some(attr) => {
                 node.state().linked();
-                self.observe(&node, attr, asked);
+                self.observe(node, attr, asked);
                 // Meanwhile somebody may have asked later, and been told before.
                 node.state().has_links(attr.nlink);
             }
@@ -194,10 +207,10 @@ impl Core {
             }
             None => {
                 node.state().linked();
-                self.revalidate(&node, cred).await?;
+                self.revalidate(node, cred).await?;
             }
         }
-        self.put_name(&dir, name, Some(ino));
-        Ok(self.entry(&dir, &node))
+        self.put_name(dir, name, Some(node.ino));
+        Ok(self.entry(dir, node))
     }
 }

@@ -17,7 +17,7 @@ use larder_vfs::{Cred, Error, Lookup, Removal, Result};
 
 use super::hiding::Ending;
 use crate::core::Core;
-use crate::node::Node;
+use crate::node::{Node, State};
 use crate::open::OpenFile;
 
 /// Longest wait, before a directory is removed, for the removal of hidden names in it that has
@@ -95,28 +95,7 @@ impl Core {
             }
             return Ok(true);
         }
-        let hide = || {
-            let state = child.state();
-            let loses_its_way = by_name || state.known().attr.nlink <= 1;
-            !state.opens().is_empty() && loses_its_way && state.hidden().name().is_none()
-        };
-        if !hide() {
-            return Ok(false);
-        }
-        self.await_release(child).await;
-        if !hide() {
-            return Ok(false);
-        }
-        let new = self.hidden_name(child);
-        let (hidden, is_new) = {
-            let mut state = child.state();
-            let begun = state.hidden_mut().begin(dir.ino, || new);
-            self.note_unfinished(child.ino, &mut state);
-            begun
-        };
-        if is_new {
-            dir.state().hidden_mut().add_inside();
-        }
+        let Some(hidden) = self.begin_to_hide(cred, dir, child).await? else { return Ok(false) };
         let renamed = self.rename_entry(cred, (dir, name), (dir, &hidden)).await;
         let ending = Ending::of(&renamed);
         if ending == Ending::Refused {
@@ -131,6 +110,7 @@ impl Core {
             self.note_unfinished(child.ino, &mut state);
             state.opens().is_empty() && state.hidden().is_left_to_release()
         };
+        child.released.notify_waiters();
         if released && ending != Ending::Refused {
             // The last release came while the file was being hidden, and found nothing to remove.
             let removed = self.remove_hidden(child, cred).await;
@@ -139,6 +119,47 @@ impl Core {
             renamed?;
         }
         Ok(true)
+    }
+
+    /// Before a file is renamed to a hidden name: returns that, if it is open and about to lose the
+    /// last name that leads to it. Waits for calls that are giving it others.
+    async fn begin_to_hide(
+        &self,
+        cred: &Cred,
+        dir: &Arc<Node>,
+        child: &Arc<Node>,
+    ) -> Result<Option<OsString>> {
+        let by_name = self.remote.limits().by_name;
+        let hides = |state: &State| {
+            let loses_its_way = by_name || state.known().attr.nlink <= 1;
+            !state.opens().is_empty() && loses_its_way && state.hidden().name().is_none()
+        };
+        let mut has_waited = false;
+        loop {
+            if child.state().opens().is_empty() {
+                return Ok(None);
+            }
+            self.before_deadline(cred, child.until(|state| !state.hidden().is_busy())).await?;
+            if !hides(&child.state()) {
+                return Ok(None);
+            }
+            if !has_waited {
+                self.await_release(child).await;
+                has_waited = true;
+            }
+            let new = self.hidden_name(child);
+            let mut state = child.state();
+            if state.hidden().is_busy() || !hides(&state) {
+                continue;
+            }
+            let (hidden, is_new) = state.hidden_mut().begin(dir.ino, || new);
+            self.note_unfinished(child.ino, &mut state);
+            drop(state);
+            if is_new {
+                dir.state().hidden_mut().add_inside();
+            }
+            return Ok(Some(hidden));
+        }
     }
 
     /// A file was hidden to be replaced, and the rename that was to replace it was refused (not
@@ -150,7 +171,7 @@ impl Core {
         (dir, name): (&Arc<Node>, &OsStr),
         child: &Arc<Node>,
     ) {
-        if let Err(error) = self.link(cred, child.ino, dir.ino, name).await {
+        if let Err(error) = self.give_name(cred, child, dir, name).await {
             tracing::warn!(ino = child.ino.0, %error, "a file that was not replaced stays hidden");
             return self.was_replaced(cred, child).await;
         }
@@ -167,6 +188,7 @@ impl Core {
             state.hidden_mut().leave_to_release();
             state.opens().is_empty()
         };
+        child.released.notify_waiters();
         if released && let Err(error) = self.remove_hidden(child, cred).await {
             tracing::warn!(ino = child.ino.0, %error, "the hidden name of a file stays");
         }
@@ -180,7 +202,8 @@ impl Core {
 
     /// The last open file of a hidden name was released: removes it.
     pub(crate) async fn remove_hidden(&self, child: &Arc<Node>, cred: &Cred) -> Result<()> {
-        let Some((dir_ino, name)) = child.state().hidden_mut().take() else { return Ok(()) };
+        let taken = child.state().hidden_mut().begin_removal();
+        let Some((dir_ino, name)) = taken else { return Ok(()) };
         let removed = match self.node(dir_ino) {
             Ok(dir) => {
                 let removed = self.remove_entry(cred, &dir, &name, Removal::File).await;
@@ -194,11 +217,14 @@ impl Core {
             self.unlinked(child, (&dir, &name), Removal::File);
         }
         let mut state = child.state();
+        state.hidden_mut().end_removal();
         if Ending::of(&removed) == Ending::Unanswered {
             // The next mount will find the hidden file, or find that it is gone.
             state.hidden_mut().set(Some((dir_ino, name)));
         }
         self.note_unfinished(child.ino, &mut state);
+        drop(state);
+        child.released.notify_waiters();
         match removed {
             // It never got the name, or another client removed it.
             Err(Error::NotFound) => Ok(()),

@@ -14,6 +14,10 @@ pub(crate) struct Hidden {
     name: HiddenName,
     /// Directories: names in it that stand for open files, until the server has removed them.
     inside: u32,
+    /// Calls that are asking for another name of the file.
+    links: u32,
+    /// The name that stood for the file is being removed.
+    goes: bool,
 }
 
 /// The name that stands for an open file whose last name was removed.
@@ -58,7 +62,7 @@ impl Ending {
 impl Hidden {
     /// Nothing is hidden here, or about to be.
     pub(crate) fn is_none(&self) -> bool {
-        matches!(self.name, HiddenName::None) && self.inside == 0
+        matches!(self.name, HiddenName::None) && self.inside == 0 && !self.is_busy()
     }
 
     /// The name that stands for the file.
@@ -142,6 +146,42 @@ impl Hidden {
                 None
             }
         }
+    }
+
+    /// Whether a call decides just now whether the file keeps a name.
+    pub(crate) fn is_undecided(&self) -> bool {
+        self.goes || matches!(self.name, HiddenName::Asked(_) | HiddenName::Kept(_))
+    }
+
+    /// The same, or the file may get another name just now. Until that is over nobody begins to
+    /// hide the file: which name is its last is not known.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.links > 0 || self.is_undecided()
+    }
+
+    /// A call asks for another name of the file from now on, unless it is undecided whether that
+    /// keeps one. Returns whether it may.
+    pub(crate) fn begin_link(&mut self) -> bool {
+        let may = !self.is_undecided();
+        self.links += u32::from(may);
+        may
+    }
+
+    /// It was answered.
+    pub(crate) fn end_link(&mut self) {
+        self.links -= 1;
+    }
+
+    /// The server is asked to remove the name that stands for the file, if there is one.
+    pub(crate) fn begin_removal(&mut self) -> Option<Dentry> {
+        let name = self.take();
+        self.goes |= name.is_some();
+        name
+    }
+
+    /// It has answered, or did not.
+    pub(crate) fn end_removal(&mut self) {
+        self.goes = false;
     }
 
     /// Directories: how many names in it stand for open files.
@@ -250,6 +290,58 @@ mod tests {
                 assert_eq!(hidden.is_none(), all.is_none());
             }
         }
+    }
+
+    /// Over all sequences of seven steps of a call that hides a file, one that removes its hidden
+    /// name, and links: no link is under way while the file is given a hidden name, while it is
+    /// undecided whether it is replaced, and while it loses that name.
+    #[test]
+    fn no_link_is_under_way_while_a_file_is_hidden() {
+        const LENGTH: u32 = 7;
+        let (mut hid, mut linked, mut removed) = (0, 0, 0);
+        for sequence in 0..7_usize.pow(LENGTH) {
+            let mut hidden = Hidden::default();
+            let (mut is_asked, mut is_kept, mut goes, mut links) = (false, false, false, 0);
+            for step in 0..LENGTH {
+                match sequence / 7_usize.pow(step) % 7 {
+                    0 if !hidden.is_busy() => {
+                        hidden.begin(Ino(1), || name(1));
+                        (is_asked, hid) = (true, hid + 1);
+                    }
+                    1 if is_asked => {
+                        hidden.end(Ending::Done);
+                        hidden.keep();
+                        (is_asked, is_kept) = (false, true);
+                    }
+                    2 => {
+                        hidden.end(Ending::Refused);
+                        hidden.leave_to_release();
+                        (is_asked, is_kept) = (false, false);
+                    }
+                    3 => {
+                        let may = hidden.begin_link();
+                        assert_eq!(may, !is_asked && !is_kept && !goes, "{sequence}");
+                        (links, linked) = (links + u32::from(may), linked + u32::from(may));
+                    }
+                    4 if links > 0 => {
+                        hidden.end_link();
+                        links -= 1;
+                    }
+                    5 if links == 0 && !goes && hidden.begin_removal().is_some() => {
+                        (is_kept, goes, removed) = (false, true, removed + 1);
+                    }
+                    6 => {
+                        hidden.end_removal();
+                        goes = false;
+                    }
+                    _ => {}
+                }
+                assert!(links == 0 || !hidden.is_undecided(), "{sequence}");
+                let is_busy = links > 0 || is_asked || is_kept || goes;
+                assert_eq!(hidden.is_busy(), is_busy, "{sequence} {step}");
+            }
+        }
+        assert!(hid > 1000 && linked > 1000 && removed > 1000, "{hid} {linked} {removed}");
     }
 
     /// In another directory it is another name.

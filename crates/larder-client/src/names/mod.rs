@@ -3,7 +3,8 @@
 //! - [`lookup`]: looks names up; [`held`]: the cached names.
 //! - [`change`]: making, removing, renaming and linking; [`entries`]: the requests for that;
 //!   [`retried`]: requests that the kernel sends again.
-//! - [`hidden`]: names of files that are removed while they are open; [`hiding`]: their state.
+//! - [`hidden`]: names of files that are removed while they are open; [`hiding`]: their state;
+//!   [`linking`]: other names that such files get meanwhile.
 //! - [`deferring`]: which changes may be answered here.
 //! - [`listing`]: cached listings; [`listed`] and [`walk`]: state of their readers.
 //! - [`whole`]: the names of directories that are known whole.
@@ -17,6 +18,7 @@ mod entries;
 mod held;
 mod hidden;
 mod hiding;
+mod linking;
 mod listed;
 mod listing;
 mod lookup;

@@ -17,6 +17,7 @@ mod exclusive;
 mod faults;
 mod fill;
 mod foreign;
+mod hiding;
 mod identity;
 mod journal_disk;
 mod keep_soon;

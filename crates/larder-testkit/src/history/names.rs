@@ -105,7 +105,7 @@ pub enum Call {
         /// Whether it was renamed.
         answer: Result<(), Refusal>,
     },
-    /// Gives a file another name, or its first one again if it is open and has none.
+    /// Gives a file another name. One that has lost its last name gets none again (link(2)).
     Link {
         /// Which file.
         file: Node,
