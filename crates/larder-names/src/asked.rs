@@ -89,7 +89,8 @@ impl State {
                     known.replayed(&Change::default(), |_| ());
                 }
             }
-            self.journal_mut().renamed(&taken.origin, &to);
+            // What was replaced stays known: nobody says that it was that.
+            let _ = self.journal_mut().renamed(&taken.origin, &to);
         }
         let origin = if is_done { to } else { taken.origin.clone() };
         let is_left = taken.dentry.as_ref() != Some(&origin);

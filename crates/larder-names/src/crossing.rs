@@ -20,8 +20,8 @@ pub(crate) enum Part {
     Name(Dentry),
     /// Something in a directory, which must be there.
     Within(Dir),
-    /// All of a directory, which is removed or replaced if it is empty.
-    Whole(Dir),
+    /// All of a directory, which is removed or replaced if it is empty; `None`: any directory may be.
+    Whole(Option<Dir>),
     /// A file gets another name.
     Gain(Dir),
     /// A file loses a name, perhaps its last one; `None`: any file may.
@@ -32,8 +32,12 @@ impl Part {
     fn decides(&self, other: &Part) -> bool {
         match (self, other) {
             (Part::Name(one), Part::Name(other)) => one == other,
-            (Part::Whole(one), Part::Whole(other) | Part::Within(other))
-            | (Part::Within(one), Part::Whole(other)) => one == other,
+            (Part::Whole(one), Part::Whole(other)) => {
+                one.is_none() || other.is_none() || one == other
+            }
+            (Part::Whole(whole), Part::Within(dir)) | (Part::Within(dir), Part::Whole(whole)) => {
+                whole.as_ref().is_none_or(|whole| whole == dir)
+            }
             (Part::Gain(gains), Part::Loss(loses)) | (Part::Loss(loses), Part::Gain(gains)) => {
                 loses.as_ref().is_none_or(|loses| loses == gains)
             }
@@ -118,9 +122,12 @@ mod tests {
             (name(1, "a"), name(1, "b"), false),
             (name(1, "a"), name(2, "a"), false),
             (Part::Within(dir(1)), Part::Within(dir(1)), false),
-            (Part::Within(dir(1)), Part::Whole(dir(1)), true),
-            (Part::Within(dir(1)), Part::Whole(dir(2)), false),
-            (Part::Whole(dir(1)), Part::Whole(dir(1)), true),
+            (Part::Within(dir(1)), Part::Whole(Some(dir(1))), true),
+            (Part::Within(dir(1)), Part::Whole(Some(dir(2))), false),
+            (Part::Within(dir(1)), Part::Whole(None), true),
+            (Part::Whole(Some(dir(1))), Part::Whole(Some(dir(1))), true),
+            (Part::Whole(Some(dir(1))), Part::Whole(Some(dir(2))), false),
+            (Part::Whole(Some(dir(1))), Part::Whole(None), true),
             (Part::Gain(dir(1)), Part::Loss(Some(dir(1))), true),
             (Part::Gain(dir(1)), Part::Loss(Some(dir(2))), false),
             (Part::Gain(dir(1)), any.clone(), true),

@@ -77,7 +77,8 @@ impl Shared {
                 names.remove(&taken.origin.name);
             });
         }
-        state.journal_mut().renamed(&taken.origin, &own);
+        // Nothing had that name.
+        let _ = state.journal_mut().renamed(&taken.origin, &own);
         let left = Taken { origin: own, is_attempted: false, asked: None, ..taken.clone() };
         state.journal_mut().put_taken(no, Some(left));
         self.record(&mut state);

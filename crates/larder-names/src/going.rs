@@ -40,7 +40,8 @@ impl Shared {
             let object = state.identity_of(there)?;
             let is_directory = state.kind_of(there)? == Kind::Directory;
             let handle = state.journal().client_handle(&object);
-            let part = if is_directory { Part::Whole(object) } else { Part::Loss(Some(object)) };
+            let part =
+                if is_directory { Part::Whole(Some(object)) } else { Part::Loss(Some(object)) };
             under_way.add(&mut state, part);
             (handle, is_directory)
         };

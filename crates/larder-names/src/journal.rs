@@ -480,9 +480,7 @@ impl Journal {
         assert!(self.waiting(no).is_some(), "it waits");
         let same = [self.of_server(&named.handle), self.of_fileid(named.fileid)];
         for other in same.into_iter().flatten() {
-            if self.objects.contains_key(&other) && !self.waiting.contains_key(&Dir::Made(other)) {
-                self.put(other, None);
-            }
+            self.gone(other);
         }
         self.change_object(no, |object| {
             object.dentry.name = name;
@@ -490,22 +488,32 @@ impl Journal {
         });
     }
 
-    /// The server has renamed an object. Nothing happens if that is not known here.
-    pub(crate) fn renamed(&mut self, from: &Dentry, to: &Dentry) {
+    /// The server has renamed an object. Nothing happens if that is not known here. Returns an
+    /// object that was made here and may be gone, as by [`Journal::removed`].
+    pub(crate) fn renamed(&mut self, from: &Dentry, to: &Dentry) -> Option<ObjectNo> {
         if from == to {
-            return;
+            return None;
         }
-        self.removed(to);
-        let Some(no) = self.by_dentry.get(from).copied() else { return };
-        self.change_object(no, |object| object.dentry = to.clone());
+        let lost = self.removed(to);
+        if let Some(no) = self.by_dentry.get(from).copied() {
+            self.change_object(no, |object| object.dentry = to.clone());
+        }
+        lost
     }
 
-    /// The server has removed a name, and the object if it was its only name.
-    pub(crate) fn removed(&mut self, dentry: &Dentry) {
-        let Some(no) = self.by_dentry.remove(dentry) else { return };
-        let is_gone = self.named(no).is_some_and(|named| !named.is_linked)
-            && self.links.count_of(&Dir::Made(no)) == 0;
-        if is_gone && !self.waiting.contains_key(&Dir::Made(no)) {
+    /// The server has removed a name. Returns the object that was made here and known by it, if it
+    /// is not known to have another one: it is gone, unless another client has moved it.
+    pub(crate) fn removed(&mut self, dentry: &Dentry) -> Option<ObjectNo> {
+        let no = self.by_dentry.remove(dentry)?;
+        let has_others = self.named(no).is_none_or(|named| named.is_linked)
+            || self.links.count_of(&Dir::Made(no)) > 0;
+        (!has_others).then_some(no)
+    }
+
+    /// An object that was made here is gone at the server. Nothing happens as long as something
+    /// waits in it.
+    pub(crate) fn gone(&mut self, no: ObjectNo) {
+        if self.named(no).is_some() && !self.is_changed(&Dir::Made(no)) {
             self.put(no, None);
         }
     }

@@ -182,8 +182,13 @@ impl Shared {
                 Err(error) => error,
             };
             // An earlier attempt may have made it, whatever is said of this one.
-            let found = self.remote.lookup(&cred, &dir, &given).await;
-            match found.map_err(|_| Error::TimedOut)?.found {
+            let found = match self.remote.lookup(&cred, &dir, &given).await {
+                Ok(answer) => answer.found,
+                // The directory is gone, and with it what was made in it.
+                Err(Error::Stale) if refused == Error::Stale => return Err(refused),
+                Err(_) => return Err(Error::TimedOut),
+            };
+            match found {
                 Some(found) if found.handle == server => {
                     break (Some(found.attr), Change::default());
                 }

@@ -275,6 +275,15 @@ impl State {
         [&linked.dentry.dir, &linked.file].into_iter().filter_map(made).collect()
     }
 
+    /// An object that was made here has lost the name that it was known by at the server, since
+    /// the one with this handle there has. It is gone if it is that one.
+    pub(crate) fn forget_if_it_was(&mut self, lost: Option<ObjectNo>, gone: Option<&Handle>) {
+        let Some(no) = lost else { return };
+        if self.journal().named(no).is_some_and(|named| Some(&named.handle) == gone) {
+            self.journal_mut().gone(no);
+        }
+    }
+
     /// A file has another name at the server: it loses none of its last ones any more.
     pub(crate) fn has_another_name(&mut self, handle: &Handle) {
         let last = self.journal().taken().of(handle).filter(|(_, taken)| taken.is_last);

@@ -9,7 +9,7 @@ use larder_vfs::{
 };
 
 use crate::crossing::Part;
-use crate::object::Dir;
+use crate::object::{Dir, ObjectNo};
 use crate::server_dir::ServerDir;
 use crate::shared::Shared;
 use crate::under_way::UnderWay;
@@ -63,12 +63,12 @@ impl Shared {
             Removal::File => self.link_file_of(cred, dir, name, under_way).await?,
         }
         let change = self.remote.remove(cred, &server, name, what).await?;
-        {
+        let lost = {
             let mut state = self.state();
             let dentry = state.dentry(dir, name);
-            state.journal_mut().removed(&dentry);
-            self.record(&mut state);
-        }
+            state.journal_mut().removed(&dentry)
+        };
+        self.forget_gone(cred, lost).await;
         Ok(self.show_names_change(dir, change, |names| {
             names.remove(name);
         }))
@@ -89,13 +89,14 @@ impl Shared {
         self.refuse_full(cred, to.0, to.1, under_way).await?;
         self.link_file_of(cred, to.0, to.1, under_way).await?;
         let renamed = self.remote.rename(cred, (&from_dir, from.1), (&to_dir, to.1)).await?;
-        let is_same_dir = {
+        let (is_same_dir, replaced) = {
             let mut state = self.state();
             let (from, to) = (state.dentry(from.0, from.1), state.dentry(to.0, to.1));
-            state.journal_mut().renamed(&from, &to);
+            let replaced = state.journal_mut().renamed(&from, &to);
             self.record(&mut state);
-            from.dir == to.dir
+            (from.dir == to.dir, replaced)
         };
+        self.forget_gone(cred, replaced).await;
         let was_there = Cell::new(true);
         let to_change = self.show_names_change(to.0, renamed.1, |names| {
             was_there.set(!names.insert(to.1.to_owned()));
@@ -135,6 +136,25 @@ impl Shared {
             names.insert(name.to_owned());
         });
         Ok((attr.map(|attr| self.show(file, attr)), change))
+    }
+
+    /// An object that was made here has lost the name at the server that it was known by. It is
+    /// forgotten, unless another client had given that name to something else and the object has
+    /// another one: what waits in it, and callers who know it, need its identity.
+    async fn forget_gone(&self, cred: &Cred, lost: Option<ObjectNo>) {
+        let Some(no) = lost else { return };
+        let handle = self.state().journal().named(no).map(|named| named.handle.clone());
+        let Some(handle) = handle else { return };
+        let is_gone = self.licence.sole
+            || match self.remote.getattr(cred, &handle).await {
+                Ok(attr) => attr.nlink == 0,
+                Err(error) => matches!(error, Error::Stale | Error::NotFound),
+            };
+        if is_gone {
+            let mut state = self.state();
+            state.journal_mut().gone(no);
+            self.record(&mut state);
+        }
     }
 
     /// Makes what waits under this name at the server, so that that can be asked about it.
@@ -179,12 +199,14 @@ impl Shared {
         }
     }
 
-    /// A change is about to remove or replace this, if it is a directory.
+    /// A change is about to remove or replace this, if it is a directory; `None`: it may be any.
     fn goes_whole(&self, under_way: &UnderWay<'_>, found: Option<&Found>) {
-        let Some(found) = found.filter(|found| found.attr.kind == Kind::Directory) else { return };
+        if found.is_some_and(|found| found.attr.kind != Kind::Directory) {
+            return;
+        }
         let mut state = self.state();
-        let whole = Part::Whole(state.journal().dir(&found.handle));
-        under_way.add(&mut state, whole);
+        let whole = found.map(|found| state.journal().dir(&found.handle));
+        under_way.add(&mut state, Part::Whole(whole));
     }
 
     /// Fails if a directory of the server contains a waiting object, which would be lost with it.
@@ -196,9 +218,11 @@ impl Shared {
         name: &OsStr,
         under_way: &UnderWay<'_>,
     ) -> Result<()> {
-        // If nothing waits so far, the server is not asked only to learn which directory it is.
-        let held = self.held_any().and_then(|held| held.held_name(dir, name));
-        self.goes_whole(under_way, held.flatten().as_ref());
+        // The server is not asked only to learn which directory it is.
+        match self.held_any().and_then(|held| held.held_name(dir, name)) {
+            Some(None) => {}
+            found => self.goes_whole(under_way, found.flatten().as_ref()),
+        }
         if self.state().journal().counts().0 == 0 {
             return Ok(());
         }

@@ -198,6 +198,8 @@ impl Shared {
                 }
                 Ok(There::Nothing) if refused == Error::Exists => return Err(Error::TryAgain),
                 Ok(There::Another | There::Nothing) => return Err(refused),
+                // The directory is gone, and with it what was made in it.
+                Err(Error::Stale) if refused == Error::Stale => return Err(refused),
                 Err(_) => return Err(Error::TimedOut),
             }
         };

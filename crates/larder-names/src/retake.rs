@@ -23,7 +23,7 @@ use tokio::task::JoinSet;
 
 use crate::met::Met;
 use crate::object::{Body, Dentry, Dir, ObjectNo, Taken};
-use crate::replay::{CONFLICTS_MAX, DIRECTORIES_MAX};
+use crate::replay::{CONFLICTS_MAX, DIRECTORIES_MAX, is_silence};
 use crate::shared::Shared;
 use crate::which::Which;
 
@@ -314,11 +314,13 @@ impl Shared {
                 names.insert(given.name.clone());
             });
         }
-        if let Some(other) = replaced {
-            state.journal_mut().put_taken(other, None);
-            state.waits_no_more(other);
+        let other = replaced.and_then(|no| Some((no, state.journal().taken().get(no)?.clone())));
+        if let Some((no, _)) = &other {
+            state.journal_mut().put_taken(*no, None);
+            state.waits_no_more(*no);
         }
-        state.journal_mut().renamed(&taken.origin, given);
+        let lost = state.journal_mut().renamed(&taken.origin, given);
+        state.forget_if_it_was(lost, other.as_ref().map(|(_, other)| &other.handle));
         let wanted =
             taken.dentry.as_ref().map(|dentry| dentry.name.clone()).filter(|_| is_conflict);
         if is_conflict {
@@ -341,9 +343,10 @@ impl Shared {
         deadline: Option<Deadline>,
     ) -> Result<()> {
         let cred = taken.taker.cred().until(deadline);
-        let change = match self.at_taken(&cred, &taken.origin, taken).await? {
-            // An earlier attempt has removed it, or another client has.
-            None => Change::default(),
+        // An earlier attempt has removed it, or another client has, or has moved it.
+        let gone_before = (Change::default(), self.licence.sole);
+        let (change, is_removed) = match self.at_taken(&cred, &taken.origin, taken).await? {
+            None => gone_before,
             Some(found) if self.is_as_taken(&found, taken) => {
                 let dir = self.server_dir(&taken.origin.dir)?;
                 let what = match taken.kind {
@@ -351,8 +354,8 @@ impl Shared {
                     _ => Removal::File,
                 };
                 match self.remote.remove(&cred, &dir, &taken.origin.name, what).await {
-                    Ok(change) => change,
-                    Err(Error::NotFound) => Change::default(),
+                    Ok(change) => (change, true),
+                    Err(Error::NotFound) => gone_before,
                     // Another client has made something in it.
                     Err(Error::NotEmpty) => return self.leave(no, taken).await,
                     Err(error) => return Err(error),
@@ -368,8 +371,9 @@ impl Shared {
         }
         let dir = state.journal().dir(&taken.handle);
         state.dir_leases_mut().forget(&dir);
-        state.journal_mut().removed(&taken.origin);
+        let lost = state.journal_mut().removed(&taken.origin);
         state.journal_mut().put_taken(no, None);
+        state.forget_if_it_was(lost, is_removed.then_some(&taken.handle));
         state.waits_no_more(no);
         self.record(&mut state);
         Ok(())
@@ -441,12 +445,13 @@ impl Shared {
             if self.replay_change(no, None, &mut Vec::new()).await.is_ok() {
                 continue;
             }
-            let failure = self.state().failure(no).unwrap_or(Error::TimedOut);
-            refused.insert(no, failure);
-            // Nobody is there: the others would wait as long.
-            if matches!(failure, Error::TimedOut | Error::Shutdown) {
+            let failure = self.state().failure(no);
+            refused.insert(no, failure.unwrap_or(Error::TimedOut));
+            // Nobody is there: the others would wait as long. That something on which this one
+            // depends was refused does not concern them.
+            if failure.map_or_else(|| !self.remote.reachable(), is_silence) {
                 self.keep().await?;
-                return Err(failure);
+                return Err(Error::TimedOut);
             }
         }
         Ok(())

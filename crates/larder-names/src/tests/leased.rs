@@ -257,6 +257,53 @@ async fn a_directory_in_which_another_client_works_is_removed_by_the_server_alon
     assert_eq!(leased.seen(top).await, ["dir", "mine"]);
 }
 
+/// Another client moves a directory that was made here, and makes another one in its place. When
+/// that is removed by this client, the first one stays what it is, and gets what waits in it.
+#[tokio::test]
+async fn a_directory_that_another_client_moved_is_not_forgotten_with_the_next_of_its_name() {
+    for is_replaced in [false, true] {
+        let leased = Leased::new().await;
+        let (rig, top, cred) = (&leased.rig, &leased.top, user());
+        let dir = rig.made(top, "p", New::Directory).await.unwrap().handle;
+        let file = leased.made(top, "file").await;
+        assert_eq!(leased.seen(top).await, ["file", "p"]);
+        let (p, q, empty) = (OsStr::new("p"), OsStr::new("q"), OsStr::new("empty"));
+        leased.other.rename(&cred, (top, p), (top, q)).await.unwrap();
+        for name in ["p", "empty"] {
+            leased.makes_there(top, name, New::Directory).await.unwrap();
+        }
+        rig.remote().link(&cred, &file, &dir, "linked".as_ref()).await.unwrap();
+        let moved = (&dir, OsStr::new("moved"));
+        rig.remote().rename(&cred, (top, "file".as_ref()), moved).await.unwrap();
+        if is_replaced {
+            rig.names.rename(&cred, (top, empty), (top, p)).await.unwrap();
+        } else {
+            rig.names.remove(&cred, top, p, Removal::Directory).await.unwrap();
+        }
+        assert!(rig.find(&dir, "moved").await.is_some(), "{is_replaced}");
+        rig.deferring().replay(None).await.unwrap();
+        let there = leased.at_server(top, "q").await.unwrap();
+        assert_eq!(leased.seen(&there).await, ["linked", "moved"], "{is_replaced}");
+    }
+}
+
+/// What depends on something that the server refuses holds up nothing else in a directory whose
+/// lease is returned.
+#[tokio::test]
+async fn what_cannot_be_made_holds_up_nothing_else_in_its_directory() {
+    let leased = Leased::new().await;
+    let (rig, top, cred) = (&leased.rig, &leased.top, user());
+    let gone = leased.makes_there(top, "gone", New::Directory).await.unwrap();
+    leased.makes_there(top, "file", New::FileExclusive).await.unwrap();
+    let sub = rig.made(&gone, "sub", New::Directory).await.unwrap().handle;
+    let (file, moved) = ((top, OsStr::new("file")), (&sub, OsStr::new("moved")));
+    rig.remote().rename(&cred, file, moved).await.unwrap();
+    leased.made(top, "a").await;
+    // Another client has removed the directory without its lease.
+    leased.other.remove(&cred, top, "gone".as_ref(), Removal::Directory).await.unwrap();
+    assert_eq!(leased.seen(top).await, ["a", "file"]);
+}
+
 /// So many changes wait in a directory that they can be made at the server in time. More are made
 /// there at once.
 #[tokio::test]
