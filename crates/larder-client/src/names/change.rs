@@ -46,6 +46,7 @@ impl Core {
         let dir = self.node(parent)?;
         self.demand_path(&dir, cred).await?;
         let child = self.child_to_go(cred, &dir, name, what == Removal::Directory).await;
+        let seen = self.seen_in(&dir, name, child.as_ref());
         if let Some(child) = &child
             && what == Removal::File
             && self.hide_if_open(cred, (&dir, name), child, Hiding::ToRemove).await?
@@ -61,8 +62,7 @@ impl Core {
         self.remove_entry(cred, &dir, name, what).await?;
         self.doubt([doubtful]);
         if let Some(child) = child {
-            self.keep_removal(&child).await;
-            self.unlinked(&child, (&dir, name), what);
+            self.lost_name(cred, &child, (&dir, name), what, seen).await;
         }
         Ok(())
     }
@@ -87,6 +87,7 @@ impl Core {
             .child_to_go(cred, &to_dir, to.1, false)
             .await
             .filter(|node| source.as_ref().is_none_or(|source| source.ino != node.ino));
+        let seen = self.seen_in(&to_dir, to.1, replaced.as_ref());
         let mut goes = false;
         if let Some(source) = &source {
             let (from, to) = ((&*from_dir, from.1), (&*to_dir, to.1));
@@ -132,8 +133,7 @@ impl Core {
         if let Some(replaced) = replaced.filter(|_| !hidden) {
             let directory = replaced.state().is_directory();
             let what = if directory { Removal::Directory } else { Removal::File };
-            self.keep_removal(&replaced).await;
-            self.unlinked(&replaced, (&to_dir, to.1), what);
+            self.lost_name(cred, &replaced, (&to_dir, to.1), what, seen).await;
         }
         Ok(())
     }

@@ -5,6 +5,7 @@
 //!   [`retried`]: requests that the kernel sends again.
 //! - [`hidden`]: names of files that are removed while they are open; [`hiding`]: their state;
 //!   [`linking`]: other names that such files get meanwhile.
+//! - [`losing`]: what is thought to have lost a name.
 //! - [`deferring`]: which changes may be answered here.
 //! - [`listing`]: cached listings; [`listed`] and [`walk`]: state of their readers.
 //! - [`whole`]: the names of directories that are known whole.
@@ -22,6 +23,7 @@ mod linking;
 mod listed;
 mod listing;
 mod lookup;
+mod losing;
 mod offline;
 mod paths;
 mod recover;

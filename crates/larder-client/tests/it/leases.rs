@@ -328,3 +328,42 @@ async fn a_name_that_may_have_been_made_is_asked_for() {
         assert_eq!(rig.server.calls("lookup"), u64::from(!is_made));
     }
 }
+
+/// Another client gives a file another name while the server holds up our removal of the first one,
+/// or our rename to it: the file goes on to live, and what is known of it is not given up.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_that_got_another_name_elsewhere_does_not_go_with_the_one_it_had() {
+    for is_replaced in [false, true] {
+        let (rig, other) = leased().await;
+        for name in ["file", "new"] {
+            other.put(name, b"bytes").await;
+        }
+        let ino = rig.find("file").await.unwrap();
+        rig.find("new").await.unwrap();
+        let method = if is_replaced { "rename" } else { "remove" };
+        rig.server.hold(Some(method));
+        rig.server.reset_calls();
+        let ours = async {
+            match is_replaced {
+                true => rig.rename("new", "file").await,
+                false => rig.remove("file").await,
+            }
+        };
+        let meanwhile = async {
+            while rig.server.calls(method) == 0 {
+                tokio::task::yield_now().await;
+            }
+            let (server, cred) = (&other.server, root());
+            let top = server.root().await.unwrap().handle;
+            let found = server.lookup(&cred, &top, OsStr::new("file")).await.unwrap().found;
+            let file = found.unwrap().handle;
+            server.link(&cred, &file, &top, OsStr::new("other")).await.unwrap();
+            rig.server.hold(None);
+        };
+        let (ours, ()) = tokio::join!(ours, meanwhile);
+        ours.unwrap();
+        let linked = rig.client.link(&root(), ino, Ino::ROOT, OsStr::new("again")).wait().await;
+        assert_eq!(linked.map(drop), Ok(()), "{is_replaced}");
+        assert_eq!(rig.cat("again").await, b"bytes", "{is_replaced}");
+    }
+}
