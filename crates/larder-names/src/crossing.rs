@@ -20,7 +20,8 @@ pub(crate) enum Part {
     Name(Dentry),
     /// Something in a directory, which must be there.
     Within(Dir),
-    /// All of a directory, which is removed or replaced if it is empty; `None`: any directory may be.
+    /// All of a directory, which is removed or replaced if it is empty; `None`: any directory may
+    /// be.
     Whole(Option<Dir>),
     /// A file gets another name.
     Gain(Dir),

@@ -2,8 +2,8 @@
 //!
 //! What a name leads to is known before the server is asked, and the server may have to wait for
 //! other clients first. One of them may have moved the object meanwhile: then it was something else
-//! that lost its name, or nothing was replaced, and an object that goes on to live must not be given
-//! up. A server that gives leases is asked about it. Others are not: they tell so little of a
+//! that lost its name, or nothing was replaced, and an object that goes on to live must not be
+//! given up. A server that gives leases is asked about it. Others are not: they tell so little of a
 //! directory's changes that each removal would cost another call.
 
 use std::ffi::OsStr;
