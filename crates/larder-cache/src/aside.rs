@@ -11,7 +11,7 @@ use std::io;
 use crate::aside_dir::{ASIDE_DIR, name_of};
 use crate::conflicts::{Conflict, ConflictKind};
 use crate::file::CachedFile;
-use crate::pool::data_path;
+use crate::pool::{data_dir, data_path};
 
 impl CachedFile {
     /// Gives up all local changes, as [`CachedFile::discard_dirty`] does, but keeps the local file:
@@ -30,6 +30,22 @@ impl CachedFile {
         kind: ConflictKind,
         reason: &str,
     ) -> io::Result<Option<String>> {
+        self.set_aside_for(path, kind, reason, None)
+    }
+
+    /// The same. If there is a `wanted`, what it describes to the caller is to be made at the
+    /// server of what is set aside ([`crate::Cache::besides`]): that is on record, durably, before
+    /// the local file is moved.
+    ///
+    /// # Errors
+    /// As [`CachedFile::set_aside`].
+    pub fn set_aside_for(
+        &self,
+        path: &str,
+        kind: ConflictKind,
+        reason: &str,
+        wanted: Option<Vec<u8>>,
+    ) -> io::Result<Option<String>> {
         let _alone = self.alone();
         let mut state = self.state();
         if state.is_bypassed() {
@@ -46,14 +62,20 @@ impl CachedFile {
         file.sync_data()?;
         let name = name_of(self.number(), state.serial(), path);
         let (disk, to) = (&self.store.disk, format!("{ASIDE_DIR}/{name}"));
+        let conflict = Conflict::aside(self.number(), to.clone(), path, kind, reason);
+        if let Some(wanted) = wanted {
+            self.store.intend_beside((self.number(), state.serial()), &conflict, wanted);
+        }
         disk.create_dir_all(ASIDE_DIR)?;
         disk.sync_dir("")?;
+        // A name that was never durable cannot be moved durably: bytes that were kept in a record
+        // do without.
+        disk.sync_dir(&data_dir(self.number()))?;
         disk.rename(&data_path(self.number(), state.serial()), &to)?;
         if let Err(error) = disk.sync_dir(ASIDE_DIR) {
             tracing::warn!(%error, name, "a crash of the machine may undo that this file was set aside");
         }
-        let conflict = Conflict::aside(self.number(), to.clone(), path, kind, reason);
-        self.store.put_with_conflicts(Vec::new(), vec![conflict]);
+        self.store.put_aside((self.number(), state.serial()), conflict);
         self.forget_locked(&mut state);
         Ok(Some(to))
     }

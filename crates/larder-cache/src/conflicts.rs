@@ -41,10 +41,12 @@ pub enum ConflictKind {
     Written,
     /// A file was written, and the server refuses the bytes.
     Refused,
+    /// Nothing: another machine has kept what it did under the name of a conflict.
+    Elsewhere,
 }
 
 /// In the order of their numbers on record.
-const KINDS: [ConflictKind; 7] = [
+const KINDS: [ConflictKind; 8] = [
     ConflictKind::Made,
     ConflictKind::Renamed,
     ConflictKind::Linked,
@@ -52,7 +54,43 @@ const KINDS: [ConflictKind; 7] = [
     ConflictKind::Attributes,
     ConflictKind::Written,
     ConflictKind::Refused,
+    ConflictKind::Elsewhere,
 ];
+
+/// What a name of a conflict has between the wanted name and the machine's.
+const CONFLICT_MARK: &str = ".conflict-";
+
+/// `NAME.conflict-HOST-TIME`, the time in seconds since 1970, with a number from the second on: the
+/// name under which a machine keeps what was to be NAME. Of a long name the beginning is left, so
+/// that it has at most `bytes_max`.
+pub fn conflict_name(
+    wanted: &[u8],
+    host: &str,
+    time_sec: i64,
+    number: u32,
+    bytes_max: usize,
+) -> Vec<u8> {
+    let mut end = format!("{CONFLICT_MARK}{host}-{time_sec}");
+    if number > 1 {
+        end.push_str(&format!("-{number}"));
+    }
+    let room = bytes_max.saturating_sub(end.len());
+    [&wanted[..wanted.len().min(room)], end.as_bytes()].concat()
+}
+
+/// The name that what is kept under the name of a conflict was to have; `None` if it is not such a
+/// name.
+pub fn wanted_of_conflict(name: &[u8]) -> Option<&[u8]> {
+    let mark = CONFLICT_MARK.as_bytes();
+    let at = name.windows(mark.len()).rposition(|part| part == mark)?;
+    let (wanted, end) = (&name[..at], &name[at + mark.len()..]);
+    let is_number = |part: &[u8]| !part.is_empty() && part.iter().all(u8::is_ascii_digit);
+    let mut parts = end.rsplit(|byte| *byte == b'-');
+    let last = parts.next().filter(|part| is_number(part))?;
+    // A host's name may have hyphens, and there may be a number behind the time.
+    let has_host = end.len() > last.len() + 1;
+    (has_host && !wanted.is_empty()).then_some(wanted)
+}
 
 /// What was done here, and what was kept where.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -138,6 +176,11 @@ impl Conflicts {
         Conflicts { next: next.max(beyond), forgotten, numbers }
     }
 
+    /// The number of the next conflict.
+    pub(crate) fn next_number(&self) -> u64 {
+        self.next
+    }
+
     /// How many there are, and how many gave way.
     pub(crate) fn counts(&self) -> (u64, u64) {
         (self.numbers.len() as u64, self.forgotten)
@@ -200,7 +243,8 @@ fn decode_head(bytes: &[u8]) -> Option<(u64, u64)> {
     input.end(head)
 }
 
-fn encode(found_sec: u64, conflict: &Conflict) -> Vec<u8> {
+/// The record of a conflict.
+pub(crate) fn encode(found_sec: u64, conflict: &Conflict) -> Vec<u8> {
     let Conflict { kind, dir, file, name, wanted, aside, reason } = conflict;
     let mut out = Writer::with_capacity(64);
     out.u8(FORMAT);
@@ -256,6 +300,23 @@ mod tests {
             ..one(ConflictKind::Written)
         };
         KINDS.map(one).into_iter().chain([aside]).collect()
+    }
+
+    #[test]
+    fn the_wanted_name_is_told_by_the_name_of_a_conflict() {
+        for (wanted, host, number) in [("a", "here", 1), ("a.b-c", "some-host", 2), ("x", "9", 17)]
+        {
+            let name = conflict_name(wanted.as_bytes(), host, 1_795_000_000, number, 255);
+            assert!(name.starts_with(format!("{wanted}.conflict-{host}-1795000000").as_bytes()));
+            assert_eq!(wanted_of_conflict(&name), Some(wanted.as_bytes()));
+            let again = conflict_name(&name, host, 1_795_000_009, 1, 255);
+            assert_eq!(wanted_of_conflict(&again), Some(&name[..]));
+        }
+        let long = conflict_name(&[b'x'; 255], "here", 1, 2, 255);
+        assert!(long.len() == 255 && long.ends_with(b"x.conflict-here-1-2"));
+        for other in ["a", ".conflict-here-9", "a.conflict-here", "a.conflict-9", "a.conflict-"] {
+            assert_eq!(wanted_of_conflict(other.as_bytes()), None, "{other}");
+        }
     }
 
     #[test]

@@ -39,6 +39,8 @@ mod aside;
 mod aside_dir;
 mod backend;
 mod backing;
+mod beside;
+mod beside_records;
 mod bypass;
 mod cache;
 mod change;
@@ -87,13 +89,16 @@ mod verify;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use backing::BackingFile;
+pub use beside::{Beside, Next, Step, StepEvent};
 pub use bypass::Unsent;
 pub use cache::{Cache, NamesMark};
 pub use config::{
     CacheError, Config, Culled, Limits, Listed, Marks, OpenError, Usage, VerifyProgress,
     VerifyReport,
 };
-pub use conflicts::{CONFLICTS_MAX, Conflict, ConflictKind, FoundConflict};
+pub use conflicts::{
+    CONFLICTS_MAX, Conflict, ConflictKind, FoundConflict, conflict_name, wanted_of_conflict,
+};
 pub use descriptors::Descriptors;
 pub use file::{CachedFile, Filled, Miss, NoSpace};
 pub use hold::InUse;

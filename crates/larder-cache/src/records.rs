@@ -30,6 +30,7 @@ pub(crate) mod tag {
     pub(crate) const KEPT: u8 = b'j';
     pub(crate) const MADE: u8 = b'o';
     pub(crate) const CONFLICT: u8 = b'q';
+    pub(crate) const BESIDE: u8 = b'b';
 }
 
 /// Key of a record that belongs to a number: tag, number, rest.

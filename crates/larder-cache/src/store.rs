@@ -13,6 +13,7 @@ use std::time::Duration;
 use larder_io::{Clock, Disk, DiskFile, Monotonic};
 
 use crate::aside_dir::{ASIDE_DIR, name_among, names};
+use crate::beside::{Beside, Next, Step, StepEvent, beside_key};
 use crate::conflicts::{
     CONFLICTS_MAX, Conflict, ConflictKind, Conflicts, FoundConflict, decode, key_of,
 };
@@ -215,6 +216,53 @@ impl Store {
         }
     }
 
+    /// What is on record of a local file on its way to the server.
+    fn beside(&self, (no, serial): (FileNo, u64)) -> Option<Beside> {
+        let key = beside_key(no, serial);
+        Beside::decode(&key, &self.index.get(&key)?)
+    }
+
+    /// A local file is set aside: that is a conflict on record, and so is that it is to be at the
+    /// server, if that was [intended](Store::intend_beside).
+    pub(crate) fn put_aside(&self, local: (FileNo, u64), conflict: Conflict) {
+        let found = |number| match self.beside(local) {
+            Some(intended) if matches!(intended.step, Step::Intended { .. }) => {
+                let Next::Step(step) = intended.step.clone().apply(StepEvent::SetAside) else {
+                    unreachable!("what was intended goes on")
+                };
+                let beside = Beside { number, step, ..intended };
+                vec![(beside.key(), Some(beside.encode()))]
+            }
+            _ => vec![],
+        };
+        self.put_numbered(conflict, found);
+    }
+
+    /// Whether a local file was set aside, if so by a process that died before it dropped the
+    /// changes: that is on record now, if it was not.
+    pub(crate) fn was_set_aside(&self, no: FileNo, serial: u64) -> bool {
+        let names = names(&*self.disk);
+        let Some(name) = name_among(&names, no, serial) else { return false };
+        let aside = format!("{ASIDE_DIR}/{name}");
+        match self.beside((no, serial)).map(|beside| beside.step) {
+            Some(Step::Intended { conflict }) => {
+                let known = decode(&conflict).map(|(_, conflict)| conflict);
+                let unknown = || Conflict::aside(no, aside, "", ConflictKind::Written, "");
+                self.put_aside((no, serial), known.unwrap_or_else(unknown));
+            }
+            // It was put on record together with the conflict.
+            Some(_) => {}
+            None => {
+                let all = self.conflicts_above(0, CONFLICTS_MAX);
+                if all.iter().all(|found| found.conflict.aside != aside) {
+                    let conflict = Conflict::aside(no, aside, "", ConflictKind::Refused, "");
+                    self.put_with_conflicts(Vec::new(), vec![conflict]);
+                }
+            }
+        }
+        true
+    }
+
     /// The state of a file, shared by all callers.
     pub(crate) fn file(self: &Arc<Self>, no: FileNo) -> Arc<CachedFile> {
         let mut files = lock(&self.files);
@@ -340,6 +388,14 @@ impl Store {
         self.index.put_all(changes);
     }
 
+    /// Puts a conflict on record, in the same step as changes of the index that tell its number.
+    pub(crate) fn put_numbered(&self, found: Conflict, of: impl FnOnce(u64) -> Vec<Change>) {
+        let mut conflicts = lock(&self.conflicts);
+        let mut changes = of(conflicts.next_number());
+        changes.extend(conflicts.add(vec![found], self.now_sec()));
+        self.index.put_all(changes);
+    }
+
     /// See [`crate::Cache::conflicts`].
     pub(crate) fn conflicts_above(&self, number: u64, count_max: usize) -> Vec<FoundConflict> {
         let numbers = lock(&self.conflicts).above(number, count_max);
@@ -357,19 +413,5 @@ impl Store {
         let count = changes.len() as u64;
         self.index.put_all(changes);
         count
-    }
-
-    /// Whether a local file was set aside, if so by a process that died before it dropped the
-    /// changes: that is on record now, if it was not.
-    pub(crate) fn was_set_aside(&self, no: FileNo, serial: u64) -> bool {
-        let names = names(&*self.disk);
-        let Some(name) = name_among(&names, no, serial) else { return false };
-        let aside = format!("{ASIDE_DIR}/{name}");
-        let all = self.conflicts_above(0, CONFLICTS_MAX);
-        if all.iter().all(|found| found.conflict.aside != aside) {
-            let conflict = Conflict::aside(no, aside, "", ConflictKind::Refused, "");
-            self.put_with_conflicts(Vec::new(), vec![conflict]);
-        }
-        true
     }
 }

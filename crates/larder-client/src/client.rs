@@ -13,7 +13,7 @@ use crate::node::Table;
 use crate::open::Remaker;
 use crate::options::{Options, Start};
 use crate::read::{Fill, start_filling};
-use crate::write::{UnsentTotal, start_engine, start_keeping};
+use crate::write::{UnsentTotal, start_engine, start_keeping, start_placing};
 
 /// A file system over a server and a cache. Clones share everything.
 #[derive(Clone)]
@@ -103,6 +103,7 @@ impl Client {
         start_filling(&core);
         start_engine(&core);
         start_keeping(&core);
+        start_placing(&core);
         Ok(Client { core })
     }
 

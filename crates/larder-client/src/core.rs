@@ -18,7 +18,7 @@ use crate::open::{OpenFiles, Remaker, Replaced};
 use crate::options::{Options, TtlRange};
 use crate::patience::Patience;
 use crate::read::{FillQueue, StoringBudget};
-use crate::write::{KeepSoon, Queue};
+use crate::write::{KeepSoon, Placing, Queue};
 
 /// Everything that the operations share.
 pub(crate) struct Core {
@@ -69,6 +69,8 @@ pub(crate) struct Core {
     pub(crate) engine: Arc<Queue>,
     /// Closed files that this machine's disk is to have soon.
     pub(crate) keep_soon: Arc<KeepSoon>,
+    /// Brings what was set aside to the server.
+    pub(crate) placing: Arc<Placing>,
 }
 
 /// How a run begins.
@@ -151,6 +153,7 @@ impl Core {
             set_classes,
             engine: Arc::default(),
             keep_soon: Arc::default(),
+            placing: Arc::default(),
             options,
         }
     }

@@ -33,6 +33,8 @@ pub struct Options {
     pub classes: Arc<Classes>,
     /// Of which files unsent data is kept here, where this machine's disk is enough for its class.
     pub keeps: Keeps,
+    /// How this machine is called, in names of conflicts.
+    pub host: String,
     /// Refuse every change (`ro`).
     pub read_only: bool,
     /// Keep clean data in the cache. Without it (`plain`) only dirty data is held, until it is
@@ -126,6 +128,7 @@ impl Default for Options {
                     .expect("what larder brings, it keeps"),
             ),
             keeps: Keeps::Any,
+            host: "here".to_owned(),
             read_only: false,
             cache_data: true,
             read_bytes_max: 1 << 20,

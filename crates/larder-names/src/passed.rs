@@ -9,7 +9,7 @@ use larder_vfs::{
 };
 
 use crate::crossing::Part;
-use crate::object::{Dir, ObjectNo};
+use crate::object::{Dir, ObjectNo, is_unanswered};
 use crate::server_dir::ServerDir;
 use crate::shared::Shared;
 use crate::under_way::UnderWay;
@@ -32,7 +32,15 @@ impl Shared {
             state.has(&state.journal().dir(dir), name) == Some(false)
         };
         let is_made = new != New::File || is_absent;
-        let made = self.remote.make(cred, &server, name, new, set).await?;
+        let answer = self.remote.make(cred, &server, name, new, set).await;
+        if answer.as_ref().is_err_and(|error| is_unanswered(*error)) {
+            let mut state = self.state();
+            let key = state.journal().dir(dir);
+            if let Some(known) = state.known_mut(&key) {
+                known.lose_names();
+            }
+        }
+        let made = answer?;
         if is_made {
             let mut state = self.state();
             let attr = &made.found.attr;

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-use larder_cache::ConflictKind;
+use larder_cache::{ConflictKind, conflict_name};
 use larder_vfs::{
     Attr, Change, Cred, Deadline, Error, Found, Handle, Kind, Made, New, Result, SetAttr, SetTime,
     Time,
@@ -399,14 +399,10 @@ impl Shared {
 
     /// `NAME.conflict-HOST-TIME`, the time in seconds since 1970, with a number from the second on.
     pub(crate) fn name_of_conflict(&self, name: &OsStr, number: u32) -> OsString {
-        let time = self.clock.wall().sec;
-        let mut end = format!(".conflict-{}-{time}", self.host);
-        if number > 1 {
-            end.push_str(&format!("-{number}"));
-        }
-        let room = (self.remote.limits().name_max.min(255) as usize).saturating_sub(end.len());
-        let begin = &name.as_bytes()[..name.len().min(room)];
-        OsString::from_vec([begin, end.as_bytes()].concat())
+        let bytes_max = self.remote.limits().name_max.min(255) as usize;
+        let time_sec = self.clock.wall().sec;
+        let name = conflict_name(name.as_bytes(), &self.host, time_sec, number, bytes_max);
+        OsString::from_vec(name)
     }
 
     /// Has the client stop trusting its cached names of a directory.

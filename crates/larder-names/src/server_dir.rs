@@ -135,6 +135,11 @@ impl ServerDir {
         self.names = Some(names);
     }
 
+    /// It may have other names: the server has not said what it did to them.
+    pub(crate) fn lose_names(&mut self) {
+        self.names = None;
+    }
+
     /// Another client may change it from now on.
     pub(crate) fn doubt_names(&mut self) {
         self.is_doubtful = true;

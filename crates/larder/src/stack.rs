@@ -214,9 +214,7 @@ impl Backend {
         if licence == Licence::default() && !Names::are_in(cache) {
             return server;
         }
-        let machine = rustix::system::uname();
-        let host = machine.nodename().to_string_lossy();
-        Arc::new(Names::new(server, cache.clone(), clock.clone(), &host, licence))
+        Arc::new(Names::new(server, cache.clone(), clock.clone(), &host(), licence))
     }
 
     /// Opens the cache, and says where it is, if that is on disk.
@@ -266,6 +264,11 @@ impl Backend {
     }
 }
 
+/// How this machine is called.
+fn host() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
 /// A client's options, as the mount's options mean them.
 fn client_options(back: &Backend) -> larder_client::Options {
     let options = &back.options;
@@ -289,6 +292,7 @@ fn client_options(back: &Backend) -> larder_client::Options {
         has_xattrs: back.has_xattrs(),
         unsent_age_max: options.unsent_age_max.unwrap_or(default.unsent_age_max),
         keeps: back.source.protocol.keeps(),
+        host: host(),
         read_only: options.flags.read_only,
         cache_data: back.cache.is_some(),
         read_bytes_max: options.read_max.unwrap_or(default.read_bytes_max),

@@ -319,12 +319,12 @@ pub(crate) fn name(input: &mut Reader<'_>) -> Option<OsString> {
     Some(OsString::from_vec(input.bytes()?.to_vec()))
 }
 
-fn put_time(out: &mut Writer, time: Time) {
+pub(super) fn put_time(out: &mut Writer, time: Time) {
     out.i64(time.sec);
     out.u32(time.nsec);
 }
 
-fn time(input: &mut Reader<'_>) -> Option<Time> {
+pub(super) fn time(input: &mut Reader<'_>) -> Option<Time> {
     Some(Time { sec: input.i64()?, nsec: input.u32()? })
 }
 

@@ -8,13 +8,15 @@
 //!
 //! *New mount*: no process has the open files any more. Hidden files are removed at the server,
 //! unsent data is sent in the background, even to a file that another client has changed meanwhile:
-//! the last close wins, as if the writer had closed it now.
+//! the last close wins, as if the writer had closed it now; unless its class lets it wait on this
+//! machine, where it is sent as what is kept.
 
 use std::ffi::OsString;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use larder_cache::Keeping;
 use larder_vfs::{Cred, Error, Handle, Ino, OpenId, Removal, Result};
 
 use super::session::{Carried, OpenRecord, Unfinished};
@@ -64,6 +66,7 @@ impl Core {
         }
         self.restore_locks(&carried.locks);
         for node in unsent.iter().filter(|node| !self.is_written(node)) {
+            self.enter_left(node);
             self.send_left(node);
         }
         closed.retain(|node| node.state().opens().is_empty());
@@ -125,7 +128,13 @@ impl Core {
             carried.unfinished.get(&node.ino).is_some_and(|left| left.silly.is_some())
         };
         for node in self.nodes_left_unsent().iter().filter(|node| !hidden(node)) {
-            self.send_from_before(node, &carried.cred_of(node.ino));
+            let is_open = |open: &OpenRecord| open.ino == node.ino && open.flags.write;
+            self.send_from_before(node, &carried.cred_of(node.ino), |core| {
+                // Of a file that was being written some bytes may be at the server.
+                if !carried.opens.values().any(is_open) {
+                    core.enter_left(node);
+                }
+            });
         }
         // Only now: the records of open files say whose data it is.
         for &id in carried.opens.keys() {
@@ -147,7 +156,7 @@ impl Core {
             match self.node(Ino(no.0)) {
                 Ok(node) => nodes.push(node),
                 Err(unknown) => {
-                    if set_aside(&self.cache.file(no), Path::new(""), unknown) {
+                    if set_aside(&self.cache.file(no), Path::new(""), unknown, None) {
                         self.cache.drop_file(no);
                     }
                 }
@@ -239,8 +248,14 @@ impl Core {
         }
     }
 
-    /// Sends what an earlier mount left unsent, and logs that.
-    fn send_from_before(self: &Arc<Self>, node: &Arc<Node>, cred: &Cred) {
+    /// Sends what an earlier mount left unsent, and logs that; does something `before`, when that
+    /// is known to be unsent.
+    fn send_from_before(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        cred: &Cred,
+        before: impl FnOnce(&Core),
+    ) {
         let bytes = self.file(node).dirty_bytes();
         let name = node.state().known().hint.as_ref().map(|(_, name)| name.clone());
         if self.options.read_only {
@@ -254,7 +269,17 @@ impl Core {
             state.unsent_mut().may_be_of(cred);
             self.note_unfinished(node.ino, &mut state);
         }
+        before(self);
         self.send_left(node);
+    }
+
+    /// What was closed just before the earlier process died, and was yet to be kept, is sent as
+    /// what is kept: over nobody else's changes.
+    fn enter_left(&self, node: &Node) {
+        let class = self.class_for(node, &self.writer(node));
+        if self.file(node).keeping() == Keeping::Nothing {
+            self.keep_closed(node, &class);
+        }
     }
 
     fn send_left(self: &Arc<Self>, node: &Arc<Node>) {
@@ -284,7 +309,7 @@ impl Core {
                                 core.cache.drop_node(node.no());
                             }
                             Ok(false) if core.cache.unsent().contains(&node.no()) => {
-                                core.send_from_before(&node, &cred);
+                                core.send_from_before(&node, &cred, |_| ());
                             }
                             Ok(false) => {}
                             Err(error) => tell_left(&node, error),

@@ -248,7 +248,7 @@ impl Record for Unfinished {
     }
 }
 
-fn put_cred(out: &mut Writer, cred: &Cred) {
+pub(super) fn put_cred(out: &mut Writer, cred: &Cred) {
     for value in [cred.uid, cred.gid, cred.pid] {
         out.u32(value);
     }
@@ -256,7 +256,7 @@ fn put_cred(out: &mut Writer, cred: &Cred) {
     cred.groups.iter().for_each(|group| out.u32(*group));
 }
 
-fn cred(input: &mut Reader<'_>) -> Option<Cred> {
+pub(super) fn cred(input: &mut Reader<'_>) -> Option<Cred> {
     let (uid, gid, pid) = (input.u32()?, input.u32()?, input.u32()?);
     let groups: Option<Vec<u32>> = (0..input.u32()?).map(|_| input.u32()).collect();
     Some(Cred { pid, ..Cred::new(uid, gid, &groups?) })

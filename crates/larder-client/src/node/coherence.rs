@@ -4,10 +4,12 @@
 //! the index, carries valid data over to the new version, and notifies the kernel. It also decides
 //! how long the kernel may trust what it is shown.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use larder_cache::CachedFile;
+use larder_cache::{CachedFile, FileNo, wanted_of_conflict};
 use larder_io::Monotonic;
 use larder_vfs::{Attr, Change, Entry, Found, Fresh, Ino, Kind, Validator};
 
@@ -40,11 +42,24 @@ impl Core {
             ..Known::described(found.attr, self.session, asked, ttl)
         });
         if is_new {
+            if let Some((dir, name)) = &hint {
+                self.see_name(*dir, name);
+            }
             return node;
         }
         let is_moved = hint.is_some_and(|dentry| node.state().seen_at(dentry));
         self.observe_at(&node, found.attr, asked, is_moved);
         node
+    }
+
+    /// An object of which nothing was known has this name. If another machine gave it that because
+    /// it met somebody else's changes, those may be ours: its user is not the only one to know.
+    fn see_name(&self, dir: Ino, name: &OsStr) {
+        if self.remote.deferring().is_some()
+            && let Some(wanted) = wanted_of_conflict(name.as_bytes())
+        {
+            self.cache.saw_conflict(FileNo(dir.0), name.as_bytes(), wanted);
+        }
     }
 
     /// Processes a description that came with the reply to a call made at `asked`.

@@ -9,8 +9,11 @@
 //!   [`queue`]; [`events`] reports events to them.
 //! - [`keep`]: unsent data on this machine's disk; [`keep_soon`] keeps closed files a moment later,
 //!   by the list [`entered`].
+//! - [`beside`]: has the server make files of what another client's changes were in the way of;
+//!   [`placing`]: whose turn that is.
 //! - [`sync`]: what is unsent, for status and `sync`.
 
+mod beside;
 mod copy;
 mod engine;
 mod entered;
@@ -18,6 +21,7 @@ mod events;
 mod keep;
 mod keep_soon;
 mod local_end;
+mod placing;
 mod queue;
 mod schedule;
 mod send;
@@ -28,10 +32,12 @@ mod take;
 mod unsent;
 mod upload;
 
+pub(crate) use beside::start as start_placing;
 pub(crate) use engine::start as start_engine;
 pub(crate) use entered::KeepSoon;
 pub(crate) use keep_soon::start as start_keeping;
 pub(crate) use local_end::{LocalEnd, time_of};
+pub(crate) use placing::Placing;
 pub(crate) use queue::Queue;
 pub use schedule::Due;
 pub(crate) use schedule::{RETRY_AFTER, UNLIMITED};

@@ -121,7 +121,8 @@ impl Client {
         while let Some(sent) = sending.join_next().await {
             result = result.and(sent.unwrap_or(Err(Error::Io)));
         }
-        result
+        // What met another client's changes on the way.
+        result.and(self.core.place_all().await)
     }
 
     /// Brings what close has left to this machine's disk, before a process ends that leaves it to

@@ -20,13 +20,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use larder_cache::{CachedFile, ConflictKind, Keeping};
-use larder_vfs::{Change, Cred, Deadline, Error, Result, Time};
+use larder_vfs::{Attr, Change, Cred, Deadline, Error, Result, Time};
 
 use super::local_end::LocalEnd;
 use super::send::Sent;
 use super::unsent::Event;
 use crate::core::{Core, blocking};
-use crate::journal::Version;
+use crate::journal::{Place, Record, Version};
 use crate::limits::Transferring;
 use crate::names::last_path;
 use crate::node::{Node, replacing};
@@ -204,7 +204,7 @@ impl Core {
         Ok(took)
     }
 
-    pub(super) fn writer(&self, node: &Node) -> Cred {
+    pub(crate) fn writer(&self, node: &Node) -> Cred {
         // The writer of what was left before writers were recorded is not known.
         node.state().unsent().writer().cloned().unwrap_or_else(Cred::root)
     }
@@ -295,12 +295,41 @@ impl Core {
         self.forget_changes(node);
     }
 
+    /// Where the bytes of a file are to be at the server that it does not take because of `error`;
+    /// `None` if they are for people alone.
+    ///
+    /// A file that is gone at the server may be one that a program here has removed before the
+    /// machine crashed; only a mount with a journal of names knows that it was not.
+    fn place_beside(&self, node: &Node, error: Error) -> Option<Place> {
+        let is_conflict = match error {
+            Error::Changed => true,
+            Error::Stale => self.remote.deferring().is_some(),
+            _ => false,
+        };
+        if !is_conflict || self.options.read_only {
+            return None;
+        }
+        let writer = self.writer(node);
+        let state = node.state();
+        let Attr { uid, gid, mode, .. } = state.known().attr;
+        let end = state.unsent().end();
+        let mtime = state.unsent().given_time().or(end.map(|end| end.mtime));
+        let (dir, name) = state.known().hint.clone()?;
+        let mtime = mtime.unwrap_or_else(|| self.wall());
+        Some(Place { dir, name, uid, gid, mode, mtime, writer })
+    }
+
     /// The server refuses bytes for good whose writer was told only that they are late.
     pub(crate) async fn set_aside(&self, node: &Node, error: Error) {
         let path = last_path(&self.cache, node.no()).unwrap_or_default();
+        let place = self.place_beside(node, error);
+        let is_wanted = place.is_some();
         let file = self.file(node);
-        if let Ok(true) = blocking(move || set_aside(&file, &path, error)).await {
+        if let Ok(true) = blocking(move || set_aside(&file, &path, error, place)).await {
             self.forget_changes(node);
+            if is_wanted {
+                self.placing.ring();
+            }
         }
     }
 
@@ -312,15 +341,22 @@ impl Core {
     }
 }
 
-/// Sets aside for people what cannot be sent because of `error`, and logs that. Returns whether
-/// nothing is to be sent any more. Waits for the disk.
-pub(crate) fn set_aside(file: &CachedFile, path: &Path, error: Error) -> bool {
+/// Sets aside what cannot be sent because of `error`, and logs that: for people, or until the
+/// server has it at its `place`. Returns whether nothing is to be sent any more. Waits for the
+/// disk.
+pub(crate) fn set_aside(
+    file: &CachedFile,
+    path: &Path,
+    error: Error,
+    place: Option<Place>,
+) -> bool {
     let path = path.to_string_lossy();
     let (kind, reason) = match error {
+        _ if place.is_some() => (ConflictKind::Written, String::new()),
         Error::Changed => (ConflictKind::Written, String::new()),
         error => (ConflictKind::Refused, error.to_string()),
     };
-    match file.set_aside(&path, kind, &reason) {
+    match file.set_aside_for(&path, kind, &reason, place.map(|place| place.encode())) {
         Ok(Some(kept)) => {
             tracing::error!(%path, %error, kept, "unsent data was refused: it is kept in the cache directory");
         }

@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use larder_client::{Here, Options};
+use larder_client::{Here, Options, Start};
 use larder_io::{Fault, Image};
 use larder_vfs::{FileSystem, Ino};
 
-use crate::kept::{at_server, generated_on, level};
+use crate::kept::{at_server, beside, generated_on, level};
 use crate::rig::{Rig, WRITE, pass, pattern, root};
 use larder_class::Level;
 
@@ -120,19 +120,28 @@ async fn who_comes_before_finds_a_kept_file() {
     assert_eq!(at_server(&rig, "link").await, b"bytes");
 }
 
-/// What another client has changed since is not overwritten.
+/// What another client has changed since is not overwritten, by the next process neither.
 #[tokio::test]
 async fn another_clients_change_is_seen_before_it_is_sent() {
-    let rig = Rig::new(generated()).await;
-    rig.put("file", b"first").await;
-    rig.client.sync(&|_| true).await.unwrap();
-    let open = rig.open(&root(), "file", WRITE).await.unwrap();
-    open.write(0, b"OURS").await.unwrap();
-    open.close().await.unwrap();
-    rig.foreigner().await.put("file", b"theirs").await;
-    let _ = rig.client.sync(&|_| true).await;
-    assert_eq!(at_server(&rig, "file").await, b"theirs");
-    assert_eq!(rig.set_aside().len(), 1);
+    for dies in [None, Some(Start::Resume), Some(Start::NewMount)] {
+        let rig = Rig::new(generated()).await;
+        rig.put("file", b"first").await;
+        rig.client.sync(&|_| true).await.unwrap();
+        let open = rig.open(&root(), "file", WRITE).await.unwrap();
+        open.write(0, b"OURS").await.unwrap();
+        open.close().await.unwrap();
+        rig.foreigner().await.put("file", b"theirs").await;
+        let rig = match dies {
+            Some(start) => rig.kill(start).await,
+            None => rig,
+        };
+        let _ = rig.client.sync(&|_| true).await;
+        rig.sent().await;
+        rig.client.sync(&|_| true).await.unwrap();
+        assert_eq!(at_server(&rig, "file").await, b"theirs", "{dies:?}");
+        let ours = (beside(&rig, "file").await, rig.set_aside().len());
+        assert_eq!(ours, (vec![b"OURSt".to_vec()], 0), "{dies:?}");
+    }
 }
 
 /// What the disk does not take in its time is sent; a process that ends before has it kept.

@@ -6,6 +6,7 @@
 
 mod appends;
 mod attributes;
+mod beside;
 mod breaks;
 mod callers;
 mod classes;

@@ -2,6 +2,7 @@
 //! client alone.
 
 use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 
 use larder_io::Image;
 use larder_vfs::{Cred, Entry, Error, FileSystem, Ino, Lookup, OpenFlags, SetAttr, Stability};
@@ -41,8 +42,12 @@ async fn write(life: &Life, byte: u8) {
 
 /// Opens the file, reads it and closes it.
 async fn read(life: &Life) -> Vec<u8> {
+    read_named(life, OsStr::new(NAME)).await
+}
+
+async fn read_named(life: &Life, name: &OsStr) -> Vec<u8> {
     let (client, root) = (&life.client, Cred::root());
-    let found = client.lookup(&root, Ino::ROOT, OsStr::new(NAME)).wait().await.unwrap();
+    let found = client.lookup(&root, Ino::ROOT, name).wait().await.unwrap();
     let Lookup::Found(Entry { ino, .. }) = found else { panic!("not there") };
     let open = client.open(&root, ino, OpenFlags::READ).wait().await.unwrap().id;
     let seen = client.read(&root, ino, Some(open), 0, 1000).wait().await.unwrap().to_vec();
@@ -99,8 +104,8 @@ fn two_who_keep_the_same_file_give_it_to_each_other() {
 }
 
 /// A client dies with what it kept, alone or with its machine, and perhaps the metadata server with
-/// it. Others go on once its session is over. When it is back it sends what it kept, but not over
-/// what somebody else wrote meanwhile.
+/// it. Others go on once its session is over. When it is back it sends what it kept; what somebody
+/// else wrote meanwhile stays, and the bytes of both are at the server.
 #[test]
 fn what_was_kept_outlives_its_client_and_overwrites_nothing() {
     let runtime = runtime();
@@ -143,8 +148,15 @@ fn what_was_kept_outlives_its_client_and_overwrites_nothing() {
             for reader in [&one, &two] {
                 assert_eq!(read(reader).await, [wanted; SIZE], "{what}");
             }
+            world.until(async || one.cache.set_aside().is_empty()).await;
+            let conflicts = one.cache.conflicts(0, 9);
+            assert_eq!(conflicts.len(), usize::from(is_changed), "{what}");
+            for found in conflicts {
+                let name = OsStr::from_bytes(&found.conflict.name);
+                assert_ne!(name, NAME, "{what}");
+                assert_eq!(read_named(&two, name).await, [2; SIZE], "{what}");
+            }
         });
-        assert_eq!(one.cache.set_aside().len(), usize::from(is_changed), "{what}");
     }
 }
 

@@ -15,8 +15,8 @@ use crate::runtime_dir::RuntimeDir;
 /// Arguments of `larder conflicts`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Somebody else has made or changed the same: both are kept, ours as NAME.conflict-HOST-TIME, or aside in the cache\n\
-directory. Each is listed until it is cleared, with its number, and the time at which it was found. Clearing\n\
+    after_help = "Somebody else has made or changed the same: both are kept, ours as NAME.conflict-HOST-TIME; or aside in the cache\n\
+directory, where the server takes no such file. Each is listed until it is cleared, with its number, and the time at which it was found. Clearing\n\
 touches no file.\n\n\
 Example:\n  larder conflicts /mnt/projects\n  larder conflicts /mnt/projects --clear 3"
 )]

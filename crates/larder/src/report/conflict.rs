@@ -43,6 +43,7 @@ pub(crate) enum Done {
     Attributes,
     Written,
     Refused,
+    Elsewhere,
 }
 
 impl From<ConflictKind> for Done {
@@ -55,6 +56,7 @@ impl From<ConflictKind> for Done {
             ConflictKind::Attributes => Done::Attributes,
             ConflictKind::Written => Done::Written,
             ConflictKind::Refused => Done::Refused,
+            ConflictKind::Elsewhere => Done::Elsewhere,
         }
     }
 }
@@ -87,7 +89,19 @@ impl fmt::Display for Conflict {
             Done::Attributes => {
                 write!(f, "{path}: changed by somebody else: attributes set here are given up")?;
             }
+            Done::Written if !stays && self.set_aside.is_none() => {
+                write!(
+                    f,
+                    "{path}: written here, and kept beside {wanted}, which somebody else has changed"
+                )?;
+            }
             Done::Written => write!(f, "{path}: written here, and changed by somebody else")?,
+            Done::Elsewhere => {
+                write!(
+                    f,
+                    "{path}: kept beside {wanted} by another machine, which had changed it, too"
+                )?;
+            }
             Done::Refused => write!(f, "{path}: the server refused what was written here")?,
             // As a daemon of an earlier version tells it.
             Done::Made if stays => {
@@ -136,6 +150,12 @@ mod tests {
         let told =
             "a/b: written here, and changed by somebody else; it is kept in /c/set-aside/1.2_a_b";
         assert_eq!(aside.to_string(), told);
+        let beside = Conflict { what: Done::Written, ..made.clone() };
+        let told =
+            "a/b.conflict-here-9: written here, and kept beside b, which somebody else has changed";
+        assert_eq!(beside.to_string(), told);
+        let elsewhere = Conflict { what: Done::Elsewhere, ..made };
+        assert!(elsewhere.to_string().contains(": kept beside b by another machine"));
         let refused = Conflict { what: Done::Refused, reason: Some("no space".into()), ..aside };
         assert!(refused.to_string().contains("was written here (no space); it is kept in /c/"));
         let unknown =

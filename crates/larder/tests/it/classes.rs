@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
 use std::time::UNIX_EPOCH;
@@ -10,7 +10,9 @@ use std::time::UNIX_EPOCH;
 use rustix::fs::{OFlags, XattrFlags};
 use rustix::io::Errno;
 
-use crate::harness::{Kind, Mount, Server, eventually, kill, pattern, run, said, scratch, succeed};
+use crate::harness::{
+    Kind, Mount, Server, eventually, kill, pattern, run, said, scratch, shell_as, succeed,
+};
 use crate::unsent::Writer;
 
 /// Long enough that nothing is sent without a request.
@@ -391,23 +393,45 @@ fn what_a_dead_machine_kept_is_not_sent_over_what_another_client_wrote() {
             assert_eq!(fs::read_to_string(mount.path(name)).unwrap(), bytes, "{kind:?}");
             assert_eq!(fs::read_to_string(other.path(name)).unwrap(), bytes, "{kind:?}");
         }
-        assert_eq!(mount.status()["cache"]["set_aside"], 1, "{kind:?}");
-        let aside: Vec<_> = fs::read_dir(mount.cache().join("set-aside")).unwrap().collect();
-        assert_eq!(fs::read(aside[0].as_ref().unwrap().path()).unwrap(), b"ours");
+        for side in [&mount, &other] {
+            eventually(&format!("{kind:?}: it is beside the other one"), || {
+                beside(side).is_some_and(|path| fs::read(path).unwrap() == b"ours")
+            });
+        }
+        eventually("and only there", || mount.status()["cache"]["set_aside"] == 0);
     }
 }
 
-/// The file with which another client has replaced ours stays, and our bytes are set aside.
+/// What is beside `file`, because it met another client's change.
+fn beside(mount: &Mount) -> Option<std::path::PathBuf> {
+    let names = fs::read_dir(mount.path("")).unwrap().map(|entry| entry.unwrap().path());
+    let mut all: Vec<_> =
+        names.filter(|path| path.to_str().unwrap().contains("/file.conflict-")).collect();
+    assert!(all.len() < 2, "{all:?}");
+    all.pop()
+}
+
+/// The file with which another client has replaced ours stays. If the writer may make none beside
+/// it, our bytes are set aside, and the conflict says why.
 #[test]
-fn a_generated_file_that_another_client_changed_is_set_aside() {
+fn what_met_another_change_is_set_aside_where_no_file_can_be_made() {
     let server = Server::start(Kind::Larder);
     let mount = Mount::new(&server, &["class=generated"]);
-    fs::write(mount.path("file"), "ours").unwrap();
+    fs::write(server.path("file"), "").unwrap();
+    for (name, mode) in [("file", 0o666), ("", 0o755)] {
+        fs::set_permissions(server.path(name), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let written = format!("printf ours > {}", mount.path("file").display());
+    assert!(shell_as(1000, 100, &written));
     fs::write(server.path("file"), "theirs!").unwrap();
     let (code, told) = said(&mount, &["sync", mount.path("").to_str().unwrap()]);
     assert!(code == Some(1) && told.contains("file changed on the server"), "{told}");
     assert_eq!(fs::read(server.path("file")).unwrap(), b"theirs!");
-    assert_eq!(mount.status()["cache"]["set_aside"], 1);
+    assert_eq!((mount.status()["cache"]["set_aside"].clone(), beside(&mount)), (1.into(), None));
+    let (_, told) = said(&mount, &["conflicts", mount.path("").to_str().unwrap()]);
+    let why = "written here, and changed by somebody else (no file beside it: permission denied); \
+               it is kept in ";
+    assert!(told.contains(why), "{told}");
     let aside: Vec<_> = fs::read_dir(mount.cache().join("set-aside")).unwrap().collect();
     let path = aside[0].as_ref().unwrap().path();
     assert!(path.to_str().unwrap().ends_with("_file"), "{path:?}");

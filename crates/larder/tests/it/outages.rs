@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -339,4 +340,123 @@ fn work_on_an_offline_mount_outlives_an_outage_and_the_daemon() {
 #[test]
 fn work_on_an_offline_mount_outlives_an_outage_and_the_server() {
     an_outage(OFFLINE, Killed::Server);
+}
+
+/// What two mounts do to the same files, of which both have all bytes cached.
+fn change(mount: &Mount, number: u64) {
+    // Written anew, and changed in part.
+    fs::write(mount.path("dir/anew"), content(number)).unwrap();
+    let mut file = fs::File::options().write(true).open(mount.path("dir/edited")).unwrap();
+    file.write_all(&number.to_le_bytes()).unwrap();
+    file.sync_all().unwrap();
+}
+
+/// The files of the next test, with all their bytes at the server, and at the start of each.
+fn furnish(server: &Server) -> Vec<u8> {
+    fs::create_dir(server.path("dir")).unwrap();
+    let edited = pattern(1, CACHED_BYTES);
+    for name in ["anew", "edited"] {
+        fs::write(server.path("dir").join(name), &edited).unwrap();
+        let mode = fs::Permissions::from_mode(0o640);
+        fs::set_permissions(server.path("dir").join(name), mode).unwrap();
+    }
+    edited
+}
+
+/// A mount that holds all of these files.
+fn mount_with_all(server: &Server) -> Mount {
+    let options = [OFFLINE, EXCLUSIVE, &["timeo=10", "retrans=1", "actimeo=1"]].concat();
+    let mount = Mount::new(server, &options);
+    for name in ["anew", "edited"] {
+        fs::read(mount.path("dir").join(name)).unwrap();
+    }
+    fs::read_dir(mount.path("dir")).unwrap().for_each(drop);
+    mount.landed(2 * CACHED_BYTES as u64);
+    mount
+}
+
+/// Stops the server, changes the files on each mount, and waits until the server has all.
+fn change_without(server: &mut Server, mounts: &[Mount; 2], kills: bool) {
+    server.kill();
+    let is_reachable = |mount: &Mount| mount.status()["server"]["reachable"] == true;
+    for mount in mounts {
+        // A call has to notice.
+        let _ = fs::metadata(mount.path("unknown"));
+        eventually("it is away", || !is_reachable(mount));
+    }
+    for (mount, number) in mounts.iter().zip([3, 4]) {
+        change(mount, number);
+    }
+    server.restart();
+    for mount in mounts {
+        if kills {
+            let [_, worker] = mount.pids();
+            kill([worker, worker]);
+            eventually("another one answers", || mount.pids()[1] != worker);
+        }
+        eventually("it is used again", || is_reachable(mount));
+        eventually("the server has all", || {
+            said(mount, &["sync", mount.path("").to_str().unwrap()]).0 == Some(0)
+        });
+    }
+}
+
+/// The server has both versions of each file, as it was made: the names under which the two
+/// conflicts are kept.
+fn kept_twice(server: &Server, before: &[u8]) -> [String; 2] {
+    let entries = fs::read_dir(server.path("dir")).unwrap();
+    let mut names: Vec<String> =
+        entries.map(|one| one.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    let [anew, other_anew, edited, other_edited] = &names[..] else { panic!("{names:?}") };
+    assert!(anew == "anew" && edited == "edited", "{names:?}");
+    for (name, wanted) in [other_anew, other_edited].iter().zip(["anew", "edited"]) {
+        assert!(name.starts_with(&format!("{wanted}.conflict-")), "{names:?}");
+    }
+    let sorted = |mut all: [Vec<u8>; 2]| {
+        all.sort();
+        all
+    };
+    let there = |name: &str| fs::read(server.path("dir").join(name)).unwrap();
+    let edit = |number: u64| [&number.to_le_bytes()[..], &before[8..]].concat();
+    let both = [there(anew), there(other_anew)];
+    assert!(sorted(both) == sorted([content(3), content(4)]), "{names:?}");
+    let both = [there(edited), there(other_edited)];
+    assert!(sorted(both) == sorted([edit(3), edit(4)]), "{names:?}");
+    for name in &names {
+        let about = fs::metadata(server.path("dir").join(name)).unwrap();
+        assert_eq!(about.permissions().mode() & 0o7777, 0o640, "{name}");
+    }
+    [other_anew.clone(), other_edited.clone()]
+}
+
+/// The same files are changed on two mounts while their server is stopped. When it is back, it has
+/// both versions of each, byte for byte: one under the name, one under the name of a conflict,
+/// which both mounts list. In the second round the worker of each is killed as the server comes
+/// back.
+#[test]
+fn what_two_mounts_wrote_without_the_server_is_there_twice_and_listed_on_both() {
+    for kills in [false, true] {
+        let mut server = Server::start(Kind::Ganesha);
+        let before = furnish(&server);
+        let mounts = [(); 2].map(|()| mount_with_all(&server));
+        let _logs = mounts.each_ref().map(Log);
+        change_without(&mut server, &mounts, kills);
+        let kept = kept_twice(&server, &before);
+        for mount in &mounts {
+            eventually("both list the same", || tree(&server.path("")) == tree(&mount.path("")));
+            let (code, told) = said(mount, &["conflicts", mount.path("").to_str().unwrap()]);
+            // That the emptying of a file is given up is told, too.
+            let about = told.lines().filter(|line| line.contains("kept beside")).count();
+            assert!(code == Some(0) && about == 2, "{kills}: {told}");
+            for (name, wanted) in kept.iter().zip(["anew", "edited"]) {
+                let line = told.lines().find(|line| line.contains(&format!("/dir/{name}: ")));
+                let line = line.unwrap_or_else(|| panic!("{name} is not listed: {told}"));
+                assert!(line.contains(&format!("kept beside {wanted}")), "{line}");
+            }
+            assert_eq!(mount.status()["cache"]["set_aside"], 0);
+            assert_eq!(said(mount, &["status", "--unsaved"]), (Some(0), String::new()));
+        }
+        println!("kills: {kills}: {kept:?}");
+    }
 }
