@@ -92,12 +92,27 @@ impl Core {
                 self.clock.sleep(QUIET_FOR_HOARD).await;
             }
             self.fetch_missing(&node, cred).await?;
-            lacks = self.lacks(&node);
+            lacks = self.lacks_less_than(before, &node).await;
             if lacks.is_some_and(|after| after >= before) {
                 break;
             }
         }
         Ok(lacks)
+    }
+
+    /// How many bytes the cache lacks of a file, once that is less than `before` or nothing is on
+    /// its way any more: bytes are stored after whoever asked for them has them.
+    async fn lacks_less_than(&self, before: u64, node: &Node) -> Option<u64> {
+        let mut flights = self.in_air.subscribe();
+        loop {
+            let is_over = *flights.borrow_and_update() == 0;
+            let lacks = self.lacks(node);
+            if is_over || lacks.is_none_or(|after| after < before) {
+                return lacks;
+            }
+            // The sender is ours.
+            let _ = flights.changed().await;
+        }
     }
 
     /// Fetches one request's worth of the file that lacks least; `false` if there is nothing to do.

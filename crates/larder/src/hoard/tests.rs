@@ -24,6 +24,13 @@ struct Rig {
     rounds: Rounds,
 }
 
+/// Runs a test with one thread for its tasks and one for what blocks: no time passes while the
+/// latter has something to do.
+fn on_one_thread(test: impl Future<Output = ()>) {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_all().max_blocking_threads(1).build().unwrap().block_on(test);
+}
+
 impl Rig {
     async fn new(files: &[&str]) -> Rig {
         let (server, clock) = (Arc::new(MemRemote::new()), Arc::new(SimClock::new()));
@@ -49,14 +56,19 @@ impl Rig {
         Rig { server, clock, disk, rounds }
     }
 
-    /// Lets time pass as far as the work waits for it.
+    /// Lets time pass as far as the work waits for it, on the runtime of [`on_one_thread`].
     async fn drive<T>(&self, work: impl Future<Output = T>) -> T {
         let mut work = pin!(work);
+        // What was given to the other thread earlier is done when this is.
+        let others = async || tokio::task::spawn_blocking(|| ()).await.unwrap();
         loop {
-            tokio::select! {
-                biased;
-                done = &mut work => return done,
-                () = tokio::task::yield_now() => {}
+            for _ in 0..2 {
+                tokio::select! {
+                    biased;
+                    done = &mut work => return done,
+                    () = others() => {}
+                }
+                tokio::task::yield_now().await;
             }
             let now = self.clock.instant();
             let pause = self.clock.next_wake().map(|next| next.saturating_duration_since(now));
@@ -127,68 +139,73 @@ fn content(name: &str) -> Vec<u8> {
 
 /// A byte of a local file changes. When the interval is over that is found, and a reader has the
 /// right bytes again.
-#[tokio::test]
-async fn what_is_damaged_here_is_found_at_its_interval_and_fetched_anew() {
-    let names = ["first file", "second file", "third file"];
-    let rig = Rig::new(&names).await;
-    assert_eq!(rig.status().verified_age_s, None);
-    rig.round().await;
-    // What was just fetched has been compared, too.
-    let HoardedTree { verified_age_s, wrong_chunks, whole_files, .. } = rig.status();
-    assert!(verified_age_s.is_some() && whole_files == 3 && wrong_chunks == 0);
-    rig.damage(names[1]);
-    rig.clock.advance(WEEK / 2);
-    rig.round().await;
-    assert_eq!(rig.status().wrong_chunks, 0, "it is not due");
-    assert!(!rig.is_right(names[1]), "nobody has noticed");
-    rig.clock.advance(WEEK / 2);
-    let reads = rig.server.calls("read");
-    rig.round().await;
-    assert_eq!(rig.status().wrong_chunks, 1);
-    tokio::select! {
-        biased;
-        () = rig.rounds.is_due.notified() => {}
-        () = std::future::ready(()) => panic!("a round is due"),
-    }
-    rig.round().await;
-    assert_eq!(rig.server.calls("read"), reads + 1, "nothing else was fetched");
-    for name in names {
-        assert!(rig.is_right(name), "{name}");
-        assert!(rig.read(name).await == content(name), "{name}");
-    }
-    let HoardedTree { verified_age_s, wrong_chunks, whole_files, .. } = rig.status();
-    assert!(is_since_the_interval(verified_age_s) && whole_files == 3 && wrong_chunks == 1);
+#[test]
+fn what_is_damaged_here_is_found_at_its_interval_and_fetched_anew() {
+    on_one_thread(async {
+        let names = ["first file", "second file", "third file"];
+        let rig = Rig::new(&names).await;
+        assert_eq!(rig.status().verified_age_s, None);
+        rig.round().await;
+        // What was just fetched has been compared, too.
+        let HoardedTree { verified_age_s, wrong_chunks, whole_files, .. } = rig.status();
+        assert!(verified_age_s.is_some() && whole_files == 3 && wrong_chunks == 0);
+        rig.damage(names[1]);
+        rig.clock.advance(WEEK / 2);
+        rig.round().await;
+        assert_eq!(rig.status().wrong_chunks, 0, "it is not due");
+        assert!(!rig.is_right(names[1]), "nobody has noticed");
+        rig.clock.advance(WEEK / 2);
+        let reads = rig.server.calls("read");
+        rig.round().await;
+        assert_eq!(rig.status().wrong_chunks, 1);
+        tokio::select! {
+            biased;
+            () = rig.rounds.is_due.notified() => {}
+            () = std::future::ready(()) => panic!("a round is due"),
+        }
+        rig.round().await;
+        assert_eq!(rig.server.calls("read"), reads + 1, "nothing else was fetched");
+        for name in names {
+            assert!(rig.is_right(name), "{name}");
+            assert!(rig.read(name).await == content(name), "{name}");
+        }
+        let HoardedTree { verified_age_s, wrong_chunks, whole_files, .. } = rig.status();
+        assert!(is_since_the_interval(verified_age_s), "{verified_age_s:?}");
+        assert_eq!((whole_files, wrong_chunks), (3, 1));
+    });
 }
 
 /// A comparison that is interrupted goes on where it was, and a clock that was set back begins
 /// another one.
-#[tokio::test]
-async fn a_comparison_goes_on_behind_a_round() {
-    let names = ["first file", "second file"];
-    let rig = Rig::new(&names).await;
-    rig.round().await;
-    rig.clock.advance(WEEK);
-    rig.damage(names[0]);
-    rig.damage(names[1]);
-    let mut wrong = Vec::new();
-    for _ in 0..2 {
-        let trees = rig.drive(rig.rounds.look_after()).await.unwrap();
-        // A round comes in the pause behind a file's bytes.
-        tokio::select! {
-            biased;
-            () = rig.rounds.check_due(trees) => panic!("there is a pause"),
-            () = rig.rounds.is_due.notified() => {}
+#[test]
+fn a_comparison_goes_on_behind_a_round() {
+    on_one_thread(async {
+        let names = ["first file", "second file"];
+        let rig = Rig::new(&names).await;
+        rig.round().await;
+        rig.clock.advance(WEEK);
+        rig.damage(names[0]);
+        rig.damage(names[1]);
+        let mut wrong = Vec::new();
+        for _ in 0..2 {
+            let trees = rig.drive(rig.rounds.look_after()).await.unwrap();
+            // A round comes in the pause behind a file's bytes.
+            tokio::select! {
+                biased;
+                () = rig.rounds.check_due(trees) => panic!("there is a pause"),
+                () = rig.rounds.is_due.notified() => {}
+            }
+            wrong.push(rig.status().wrong_chunks);
         }
-        wrong.push(rig.status().wrong_chunks);
-    }
-    assert_eq!(wrong, [1, 2]);
-    assert!(rig.status().verified_age_s >= Some(WEEK.as_secs()), "it is not done");
-    rig.round().await;
-    assert!(is_since_the_interval(rig.status().verified_age_s));
-    rig.clock.set_wall_by(-100_000);
-    rig.damage(names[0]);
-    rig.round().await;
-    assert_eq!(rig.status().wrong_chunks, 3);
+        assert_eq!(wrong, [1, 2]);
+        assert!(rig.status().verified_age_s >= Some(WEEK.as_secs()), "it is not done");
+        rig.round().await;
+        assert!(is_since_the_interval(rig.status().verified_age_s));
+        rig.clock.set_wall_by(-100_000);
+        rig.damage(names[0]);
+        rig.round().await;
+        assert_eq!(rig.status().wrong_chunks, 3);
+    });
 }
 
 /// All trees of up to five files of up to two chunks, and all rooms for them: nothing is lost
