@@ -42,6 +42,23 @@ impl Store {
         records.iter().filter_map(|(key, value)| Beside::decode(key, value)).collect()
     }
 
+    /// What a process that died only intended is no more: while its changes are there, they are
+    /// sent, or meet the other ones again. To be called before this process sets anything aside.
+    /// Reads the disk's directory.
+    pub(crate) fn drop_intended(&self) {
+        let mut intended = self.all_besides();
+        intended.retain(is_intended);
+        if intended.is_empty() {
+            return;
+        }
+        let aside = names(&*self.disk);
+        for beside in intended {
+            if name_among(&aside, beside.no, beside.serial).is_none() {
+                self.put_step(&beside, None, None);
+            }
+        }
+    }
+
     /// The change of a conflict's record when its file is at the server, or stays where it is.
     fn resolved(&self, beside: &Beside, how: &Resolved<'_>) -> Option<Change> {
         let key = conflicts::key_of(beside.number);
@@ -65,6 +82,11 @@ impl Store {
     }
 }
 
+/// Whether nothing has been moved yet.
+fn is_intended(beside: &Beside) -> bool {
+    matches!(beside.step, Step::Intended { .. })
+}
+
 /// How a conflict about bytes ends.
 enum Resolved<'a> {
     /// They are in this directory under this name.
@@ -74,22 +96,12 @@ enum Resolved<'a> {
 }
 
 impl Cache {
-    /// The files that were set aside and are to be at the server. What a process that died only
-    /// intended is no more. Reads the disk's directory.
+    /// The files that were set aside and are to be at the server. Those that are just being set
+    /// aside are not among them yet.
     pub fn besides(&self) -> Vec<Beside> {
-        let all = self.store.all_besides();
-        if all.is_empty() {
-            return all;
-        }
-        let aside = names(&*self.store.disk);
-        let is_pending = |beside: &Beside| !matches!(beside.step, Step::Intended { .. });
-        for beside in all.iter().filter(|one| !is_pending(one)) {
-            // While its changes are there, they are sent, or meet the other ones again.
-            if name_among(&aside, beside.no, beside.serial).is_none() {
-                self.store.put_step(beside, None, None);
-            }
-        }
-        all.into_iter().filter(is_pending).collect()
+        let mut all = self.store.all_besides();
+        all.retain(|beside| !is_intended(beside));
+        all
     }
 
     /// Opens what was set aside.

@@ -57,6 +57,7 @@ impl Cache {
         config: Config,
     ) -> Result<Cache, OpenError> {
         let store = open::open(disk, clock, &config)?;
+        store.drop_intended();
         let keeper = Keeper::start(Arc::clone(&store), config.checkpoint_interval);
         Ok(Cache { store, _keeper: Arc::new(keeper) })
     }

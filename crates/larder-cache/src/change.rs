@@ -146,6 +146,22 @@ impl CachedFile {
         Ok(())
     }
 
+    /// The server has another version below the local changes by now, which is ours: it took other
+    /// changes of the file. The next process does not take it for another client's, nor does the
+    /// next boot, if the changes are kept. Does nothing to a file without changes, or that is
+    /// bypassed.
+    pub fn carry_changes(&self, version: &[u8]) {
+        let _alone = self.alone();
+        let mut state = self.state();
+        let is_below = state.version().is_some_and(|below| below != version);
+        if !is_below || state.dirty().is_empty() || state.is_bypassed() {
+            return;
+        }
+        state.carry_changes(version);
+        self.carry_kept(&state);
+        self.note(&mut state);
+    }
+
     /// Dirty ranges: sorted, disjoint, not empty, not touching.
     pub fn dirty(&self) -> Vec<Range<u64>> {
         self.state().dirty().iter().collect()

@@ -19,6 +19,7 @@ use larder_io::FsKind;
 
 use crate::file::CachedFile;
 use crate::kept_record::{Keeping, KeptRecord, kept_key};
+use crate::local_record::LocalRecord;
 use crate::lock;
 use crate::marks::Mark;
 use crate::pool::data_dir;
@@ -108,6 +109,17 @@ impl CachedFile {
         let mark = store.index.mark();
         store.note_kept(no, kept.bytes_len(), Some(mark));
         mark
+    }
+
+    /// What is kept is over the version of `state` from now on.
+    pub(crate) fn carry_kept(&self, state: &State) {
+        let (index, key) = (&self.store.index, kept_key(self.number()));
+        let held = index.get(&key);
+        if let Some(kept) = held.as_deref().and_then(KeptRecord::decode) {
+            let version = state.local_record().version;
+            let kept = KeptRecord { local: LocalRecord { version, ..kept.local }, ..kept };
+            index.put(key, Some(kept.encode()));
+        }
     }
 
     fn make_durable(&self, mark: Mark) -> io::Result<()> {

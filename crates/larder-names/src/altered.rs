@@ -6,14 +6,19 @@
 //! changed the file: it stays as it is, and what was set here is given up, which is logged. The
 //! request itself is guarded by the time of the last change that we know.
 
+use larder_io::secret;
 use larder_vfs::{
     Attr, Change, Cred, Deadline, Error, Handle, Kind, Result, SetAttr, SetTime, Time,
 };
 
 use crate::met::Met;
-use crate::object::{Altered, Maker, ObjectNo, as_before, has_rights, is_unanswered};
+use crate::object::{Altered, Maker, ObjectNo, after, as_before, has_rights, is_unanswered};
+use crate::setting::{Answer, Next, Setting, There};
 use crate::shared::Shared;
 
+/// By less than this a time is [unlike those of others](unlike_others).
+const MARK_NS_MAX: u32 = 1_000_000;
+const SECOND_NS: u32 = 1_000_000_000;
 /// The server may refuse these, or drop them.
 const SET_IDS: u32 = 0o6000;
 
@@ -32,7 +37,8 @@ impl Shared {
         if !may || !self.has_room_in(state) {
             return None;
         }
-        let now = state.time(&*self.clock).max(crate::object::after(before.ctime));
+        let now = state.time(&*self.clock).max(after(before.ctime));
+        let now = if set.size.is_some() { unlike_others(now, before.ctime) } else { now };
         let at = |time: Option<SetTime>| {
             time.map(|time| match time {
                 SetTime::To(time) => SetTime::To(time),
@@ -106,6 +112,11 @@ impl Shared {
         emptied.into_iter().filter_map(shown).collect()
     }
 
+    /// How far the server is with attributes that were set here.
+    pub(crate) fn setting_of(&self, server: &Handle) -> Option<Setting> {
+        self.state().journal().altered(server).map(|(_, altered)| altered.setting())
+    }
+
     /// The change of a file's attributes that the server has been asked for and not answered yet,
     /// if the file has another version there than before that.
     pub(crate) fn asked_meanwhile(&self, file: &Handle, attr: &Attr) -> Option<ObjectNo> {
@@ -125,7 +136,7 @@ impl Shared {
         let altered = self.state().journal().get_altered(no).cloned();
         let Some(altered) = altered.filter(|altered| !altered.is_done) else { return Ok(()) };
         let set = self.alter_at_server(no, &altered, deadline).await;
-        set.map_err(|error| self.altered_late(no, error))
+        set.map_err(|error| self.altered_late(no, altered.setting(), error))
     }
 
     async fn alter_at_server(
@@ -147,15 +158,17 @@ impl Shared {
         };
         let there = self.show_unaltered(&altered.handle, attr);
         let is_directory = attr.kind == Kind::Directory;
-        let is_below = is_directory || altered.below.same(&there.validator());
-        let has_it = altered.is_attempted && has_all(&attr, &altered.set);
-        let after = match (is_below, has_it) {
-            (_, true) => attr,
-            (false, false) => {
+        let there = There {
+            is_below: is_directory || altered.below.same(&there.validator()),
+            has_all: has_all(&attr, &altered.set),
+        };
+        let after = match altered.setting().next(there) {
+            Next::Conclude(Setting::Done) => attr,
+            Next::Conclude(_) => {
                 self.give_up_altered(no).await;
                 return Ok(());
             }
-            (true, false) => {
+            Next::Ask => {
                 self.mark_altered(no).await?;
                 let set = altered.set;
                 let guard = Some(attr.ctime);
@@ -212,7 +225,9 @@ impl Shared {
         }
     }
 
-    fn altered_late(&self, no: ObjectNo, error: Error) -> Error {
+    /// Records why attributes are not set, by how far the server was `before`; returns the error
+    /// for waiting callers.
+    fn altered_late(&self, no: ObjectNo, before: Setting, error: Error) -> Error {
         let mut state = self.state();
         let Some(altered) = state.journal().get_altered(no).cloned() else {
             return Error::TimedOut;
@@ -220,8 +235,9 @@ impl Shared {
         if state.failure(no) != Some(error) {
             tracing::warn!(%error, "attributes that were set here are not set at the server");
         }
-        let altered = Altered { is_attempted: is_unanswered(error), ..altered };
-        state.journal_mut().put_altered(no, Some(altered));
+        let answer = if is_unanswered(error) { Answer::None } else { Answer::Refused };
+        let is_attempted = before.after(answer) == Setting::Asked;
+        state.journal_mut().put_altered(no, Some(Altered { is_attempted, ..altered }));
         state.fail(no, error);
         self.record(&mut state);
         Error::TimedOut
@@ -245,6 +261,22 @@ fn may_set(cred: &Cred, attr: &Attr, set: &SetAttr) -> Option<bool> {
         && !to(set.atime)
         && !to(set.mtime);
     Some(is_owner || (is_writing && has_rights(attr, cred, 2)))
+}
+
+/// A time near `now` that no other machine gives a file that it empties as well, with its clock
+/// before the server's: the time tells whose emptying the server has. It is later than the change
+/// `before`, and if possible not later than `now`.
+fn unlike_others(now: Time, before: Time) -> Time {
+    let by = u32::from_le_bytes(secret::random()) % MARK_NS_MAX;
+    let earlier = match now.nsec.checked_sub(by) {
+        Some(nsec) => Time { nsec, ..now },
+        None => Time { sec: now.sec - 1, nsec: now.nsec + SECOND_NS - by },
+    };
+    if earlier > before {
+        return earlier;
+    }
+    let nsec = now.nsec + by;
+    Time { sec: now.sec + i64::from(nsec / SECOND_NS), nsec: nsec % SECOND_NS }
 }
 
 /// A time as one number.

@@ -82,6 +82,7 @@ mod reports;
 mod retake;
 mod returning;
 mod server_dir;
+mod setting;
 mod shared;
 mod state;
 mod steps;

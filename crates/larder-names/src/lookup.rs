@@ -13,7 +13,12 @@ impl Shared {
         match self.target(file)? {
             Target::Waiting(no) => self.state().attr(no).ok_or(Error::Stale),
             Target::Server(server) => loop {
+                let before = self.setting_of(&server);
                 let attr = self.remote.getattr(cred, &server).await?;
+                if before != self.setting_of(&server) {
+                    // It may be from before that.
+                    continue;
+                }
                 // The server may already have set what this client asked for: only its answer
                 // tells whether these are that, or attributes that another client set.
                 match self.asked_meanwhile(file, &attr) {

@@ -331,7 +331,7 @@ impl Remote for Names {
         stability: Stability,
     ) -> Future<'a, RemoteWritten> {
         Box::pin(async move {
-            let server = self.shared.at_server(cred, file).await?;
+            let server = self.shared.at_server_for_bytes(cred, file).await?;
             let sizes = Sizes::written(offset.saturating_add(data.len() as u64));
             let asking = async {
                 let remote = self.remote();

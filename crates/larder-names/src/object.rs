@@ -7,6 +7,8 @@ use larder_vfs::{
     Attr, Before, Cred, Device, Error, Handle, Kind, SetAttr, SetTime, Time, Validator,
 };
 
+use crate::setting::{Setting, Told};
+
 /// Number of an object that was made here, counted from 1 and never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct ObjectNo(pub(crate) u64);
@@ -216,14 +218,28 @@ pub(crate) struct Altered {
 }
 
 impl Altered {
-    /// The attributes as applications see them, if the server still has that version.
+    /// How far the server is.
+    pub(crate) fn setting(&self) -> Setting {
+        match (self.is_done, self.is_attempted) {
+            (true, _) => Setting::Done,
+            (false, true) => Setting::Asked,
+            (false, false) => Setting::Unasked,
+        }
+    }
+
+    /// The attributes as applications see them, if those of the server are [no other
+    /// client's](Setting::shows_ours).
     pub(crate) fn apply(&self, attr: &mut Attr) {
-        let is_below = self.below.same(&attr.validator());
+        let is_directory = attr.kind == Kind::Directory;
+        let version = attr.validator();
+        let is_below = self.below.same(&version);
+        let told = Told { is_below, is_older: self.is_older(&version) };
+        let is_ours = if is_directory { is_below } else { self.setting().shows_ours(told) };
         // A directory has another version for each name in it.
-        if !is_below && attr.kind != Kind::Directory {
+        if !is_ours && !is_directory {
             return;
         }
-        if !self.is_done {
+        if !self.is_done || !is_below {
             attr.mode = self.set.mode.unwrap_or(attr.mode);
             attr.uid = self.set.uid.unwrap_or(attr.uid);
             attr.gid = self.set.gid.unwrap_or(attr.gid);
@@ -232,20 +248,24 @@ impl Altered {
                 attr.atime = time;
             }
         }
-        if is_below {
+        if is_ours {
             (attr.mtime, attr.ctime) = (self.mtime, self.ctime);
             (attr.change, attr.data_change) = (None, Some(self.data_change));
         }
     }
 
-    /// Whether a version of the server's is a later one. An answer may be older than another one
+    /// Whether a version is from before the one below. An answer may be older than another one
     /// that came before it.
-    pub(crate) fn is_before(&self, version: &Validator) -> bool {
-        let is_older = match (version.change, self.below.change) {
+    fn is_older(&self, version: &Validator) -> bool {
+        match (version.change, self.below.change) {
             (Some(version), Some(below)) => version < below,
             _ => version.ctime < self.below.ctime,
-        };
-        !is_older && !self.below.same(version)
+        }
+    }
+
+    /// Whether a version of the server's is a later one.
+    pub(crate) fn is_before(&self, version: &Validator) -> bool {
+        !self.is_older(version) && !self.below.same(version)
     }
 
     /// The attributes as applications see them, by what is cached of the file: the server's version

@@ -47,6 +47,25 @@ impl Shared {
         }
     }
 
+    /// The server's handle of a file that is to be written there. Bytes that follow an emptying do
+    /// not follow it over another client's change.
+    ///
+    /// # Errors
+    /// [`Error::Changed`] if that is given up now; as [`Shared::at_server`].
+    pub(crate) async fn at_server_for_bytes(&self, cred: &Cred, file: &Handle) -> Result<Handle> {
+        let emptying = {
+            let state = self.state();
+            let journal = state.journal();
+            let altered = journal.server_handle(file).and_then(|server| journal.altered(server));
+            altered.filter(|(_, one)| !one.is_done && one.set.size.is_some()).map(|(no, _)| no)
+        };
+        let server = self.at_server(cred, file).await?;
+        match emptying.filter(|no| self.state().journal().get_altered(*no).is_none()) {
+            Some(_) => Err(Error::Changed),
+            None => Ok(server),
+        }
+    }
+
     /// Makes one object at the server, after the directories in which it is.
     ///
     /// # Errors

@@ -227,6 +227,9 @@ impl Shared {
             let given = if is_moved { to.clone() } else { taken.origin.clone() };
             let replaced = replaced.filter(|_| is_moved).map(|(other, _)| other);
             self.note_moved(no, taken, &given, replaced, None, !is_moved);
+            if is_moved {
+                self.follow_version(&cred, taken).await;
+            }
             self.distrust_dentries([&taken.origin, to]).await;
             return Ok(());
         }

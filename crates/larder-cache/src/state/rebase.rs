@@ -13,4 +13,10 @@ impl State {
             self.version = Some(version.to_vec());
         }
     }
+
+    /// The version below the changes has got another validator.
+    pub(crate) fn carry_changes(&mut self, version: &[u8]) {
+        debug_assert!(!self.is_bypassed(), "its chunks are compared with a saved version");
+        self.version = Some(version.to_vec());
+    }
 }

@@ -4,6 +4,7 @@ use larder_io::{Fault, Image, OpenMode};
 
 use super::killed::open_in;
 use super::*;
+use crate::conflicts::Conflict;
 use crate::{Step, StepEvent};
 
 /// The files that were set aside, with their content.
@@ -345,4 +346,27 @@ fn what_is_on_its_way_can_be_read() {
     disk.remove(&beside.aside).unwrap();
     let gone = cache.open_aside(&beside).map(drop).unwrap_err();
     assert_eq!(gone.kind(), std::io::ErrorKind::NotFound);
+}
+
+/// Who lists what is on its way while a file is just being set aside leaves that alone: only what a
+/// process that died has intended is no more.
+#[test]
+fn what_is_just_being_set_aside_is_on_its_way_afterwards() {
+    for dies in [false, true] {
+        let disk = SimDisk::new();
+        let mut cache = open_in(&disk, 1);
+        let (file, _) = edited(&cache);
+        let local = (file.number(), file.local_number());
+        let to = "set-aside/there".to_owned();
+        let conflict = Conflict::aside(local.0, to, "name", ConflictKind::Written, "");
+        cache.store.intend_beside(local, &conflict, b"wanted".to_vec());
+        assert_eq!(beside_of(&cache), [], "dies: {dies}");
+        drop(file);
+        if dies {
+            drop(cache);
+            cache = open_in(&disk, 1);
+        }
+        cache.store.put_aside(local, conflict);
+        assert_eq!(beside_of(&cache).len(), usize::from(!dies), "dies: {dies}");
+    }
 }

@@ -428,3 +428,30 @@ fn a_change_of_a_large_file_is_kept_without_the_rest() {
         assert!(found == kept && kept.is_some(), "{change}");
     }
 }
+
+/// Changes that are carried to another version are over that one in the next process too, and in
+/// the next boot if they are kept.
+#[test]
+fn changes_are_over_the_version_to_which_they_were_carried() {
+    for (image, boot) in [(Image::Written, 1), (Image::Synced, 2)] {
+        let disk = SimDisk::recording();
+        let cache = open_in(&disk, 1);
+        let file = cache.file(cache.assign(b"file"));
+        file.reset(b"v1", SIZE);
+        fill(&file, b"v1", 1, 0..SIZE);
+        file.carry_changes(b"v9");
+        assert_eq!(file.version(), Some(b"v1".to_vec()), "it has none");
+        file.write(3, b"mine").unwrap();
+        file.keep().unwrap();
+        file.carry_changes(b"v2");
+        assert_eq!(file.version(), Some(b"v2".to_vec()));
+        // The other file's record makes the one before it durable.
+        let other = cache.file(cache.assign(b"other"));
+        other.reset(b"v1", SIZE);
+        other.write(0, b"other").unwrap();
+        other.keep().unwrap();
+        let next = open_in(&disk.crash(image), boot).file(file.number());
+        assert_eq!((next.version(), next.keeping()), (Some(b"v2".to_vec()), Keeping::Kept));
+        assert_eq!(next.dirty(), [3..7], "boot {boot}");
+    }
+}

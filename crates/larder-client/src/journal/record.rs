@@ -91,7 +91,7 @@ impl Version {
     /// The same where the server reports in which version the data last changed.
     const FORMAT_OF_DATA: u8 = 3;
 
-    /// As the cache keeps it beside data: opaque there, compared and never read.
+    /// As the cache keeps it beside data: opaque there, and compared.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         let mut out = Writer::with_capacity(48);
         if let Some(data_change) = self.validator.data_change {
@@ -110,6 +110,17 @@ impl Version {
             out.u64(self.rereads);
         }
         out.into_bytes()
+    }
+
+    /// The validator in such [bytes](Version::bytes), of a server that identifies versions by times
+    /// alone.
+    pub(crate) fn times_in(bytes: &[u8]) -> Option<Validator> {
+        let mut input = Reader::new(bytes);
+        if input.u8()? != Version::FORMAT || input.option(Reader::u64)?.is_some() {
+            return None;
+        }
+        let (size, mtime, ctime) = (input.u64()?, time(&mut input)?, time(&mut input)?);
+        Some(Validator { change: None, data_change: None, size, mtime, ctime })
     }
 }
 

@@ -18,12 +18,15 @@ use std::sync::Arc;
 
 use larder_cache::{BegunKeeping, CachedFile, Keeping};
 use larder_class::Level;
-use larder_vfs::{Cred, Deadline, Deferring, Error, Remote, Result, SetAttr, SetTime, Time};
+use larder_vfs::{
+    Cred, Deadline, Deferring, Error, Remote, Result, SetAttr, SetTime, Time, Validator,
+};
 
 use super::unsent::Event;
 use crate::core::{Core, blocking};
+use crate::journal::Version;
 use crate::names::on_handle;
-use crate::node::Node;
+use crate::node::{Node, have_same_bytes};
 use crate::options::Keeps;
 
 /// Most bytes that are kept of a file for which another client may have to wait.
@@ -202,6 +205,7 @@ impl Core {
             // It is sent later if another client is just about to go on.
             self.exclude(&*self.remote, node, cred).await?.then_some(()).ok_or(Error::TimedOut)?;
         } else {
+            self.set_before_bytes(node, cred).await?;
             let asked = self.now();
             let attr = on_handle!(self, cred, node, handle => self.remote.getattr(cred, &handle))?;
             self.observe(node, attr, asked);
@@ -209,7 +213,8 @@ impl Core {
         let is_over_another = {
             let state = node.state();
             let is_empty = self.options.keeps == Keeps::Empty && state.known().attr.size == 0;
-            state.unsent().is_mixed() && !is_empty
+            let now = state.known().attr.validator();
+            state.unsent().is_mixed() && !is_empty && !is_over_same_bytes(&file, &now)
         };
         if is_over_another && !self.is_sent_already(node, cred).await? {
             self.set_aside(node, Error::Changed).await;
@@ -221,6 +226,19 @@ impl Core {
             tracing::error!(ino = node.ino.0, %error, "the cache's disk does not keep records");
             Error::Io
         })
+    }
+
+    /// Has the server empty a file that was emptied here, and set what else was set, or gives that
+    /// up: so it is decided before the bytes are on record as being sent, which is never asked
+    /// again, that the server's version is the one below them. What was made here goes to the
+    /// server with its bytes.
+    async fn set_before_bytes(&self, node: &Arc<Node>, cred: &Cred) -> Result<()> {
+        let is_made_here = |here: &dyn Deferring| Ok(here.lacks_bytes(&node.handle()?));
+        if self.remote.deferring().map_or(Ok(true), is_made_here)? {
+            return Ok(());
+        }
+        // Where no client is excluded, this only has everything set on which it depends.
+        on_handle!(self, cred, node, handle => self.remote.exclude(cred, &handle)).map(drop)
     }
 
     /// What was kept of the file, and is at the server by now, is not sent again after a crash of
@@ -278,4 +296,12 @@ impl Core {
         let wait = node.state().unsent().age(self.options.unsent_age_max);
         self.unsent_event(node.ino, &mut node.state(), Event::Left { wait });
     }
+}
+
+/// Whether the changes of a file are over the bytes of a version, although that is another one: the
+/// file was given another name or other attributes, perhaps by a request of ours to which an
+/// earlier process had no answer. A conflict is about bytes.
+fn is_over_same_bytes(file: &CachedFile, now: &Validator) -> bool {
+    let below = file.version().and_then(|version| Version::times_in(&version));
+    below.is_some_and(|below| have_same_bytes(&below, now))
 }

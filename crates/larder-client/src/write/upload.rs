@@ -112,7 +112,11 @@ impl Core {
         self.begin_change(node);
         let sent = self.send_until_stable(node, transfer, &file, &cred, &dirty).await;
         let held = node.state().version();
-        self.end_upload(node, &file, &dirty, held, sent)?;
+        let ended = self.end_upload(node, &file, &dirty, held, sent);
+        if ended == Err(Error::Changed) {
+            self.set_aside(node, Error::Changed).await;
+        }
+        ended?;
         if let Some(mtime) = written_at.filter(|_| !self.has_unsent(node)) {
             self.set_time_of_writing(node, &cred, mtime).await;
         }
@@ -266,6 +270,9 @@ impl Core {
         };
         if is_clean {
             self.unsent_event(node.ino, &mut state, Event::Sent);
+        } else if !state.unsent().is_mixed() {
+            // What was written meanwhile is over what was sent.
+            file.carry_changes(&version);
         }
     }
 

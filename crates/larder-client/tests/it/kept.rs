@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use larder_class::{Classes, Level, Sources, load};
-use larder_client::{Here, Options, offer};
+use larder_client::{Here, Options, Start, offer};
 use larder_io::Image;
-use larder_vfs::{Error, FileSystem, Remote, Stability};
+use larder_vfs::{Error, FileSystem, Remote, Stability, Time};
 
 use crate::rig::{Rig, WRITE, pass, pattern, root};
 
@@ -311,4 +311,73 @@ async fn a_disk_that_does_not_keep_costs_a_close_that_waits_for_the_server() {
     assert_eq!(at_server(&rig, "file").await, b"bytes");
     assert!(Classes::shipped(&offer("a mount", Here::DISK, Duration::from_secs(30))).is_ok());
     open.close().await.unwrap();
+}
+
+/// Bytes are written while others of the file are on their way, and the process dies: the next one
+/// sends them over what the server has of us.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_written_while_a_file_is_sent_is_no_conflict_with_that() {
+    for start in [Start::Resume, Start::NewMount] {
+        let rig = Rig::new(generated()).await;
+        rig.put("file", &pattern(1, 50_000)).await;
+        rig.client.sync(&|_| true).await.unwrap();
+        let open = rig.open(&root(), "file", WRITE).await.unwrap();
+        open.write(0, b"mine").await.unwrap();
+        open.flush().await.unwrap();
+        let calls = rig.server.calls("write");
+        rig.server.hold_answers(Some("write"));
+        {
+            let wanted = |_| true;
+            let sending = rig.client.sync(&wanted);
+            tokio::pin!(sending);
+            while rig.server.calls("write") == calls {
+                tokio::select! {
+                    biased;
+                    sent = &mut sending => panic!("{sent:?}"),
+                    () = tokio::task::yield_now() => {}
+                }
+            }
+            open.write(100, b"more").await.unwrap();
+            rig.server.hold_answers(None);
+            sending.await.unwrap();
+        }
+        open.close().await.unwrap();
+        assert_eq!(rig.client.unsaved().len(), 1, "{start:?}");
+        let rig = rig.kill(start).await;
+        while rig.in_vain(rig.client.sync(&|_| true)).await == Err(Error::Changed) {}
+        assert_eq!(rig.foreigner().await.names().await, ["file"], "{start:?}");
+        let there = at_server(&rig, "file").await;
+        assert!(there.starts_with(b"mine") && there[100..].starts_with(b"more"), "{start:?}");
+    }
+}
+
+/// The file got another name at the server, which moves its change time alone, of which this client
+/// knows nothing: its bytes are those below ours. Where another client wrote, they are not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_version_that_has_the_same_bytes_is_no_conflict() {
+    for (writes, start) in [(false, Start::Resume), (false, Start::NewMount), (true, Start::Resume)]
+    {
+        let rig = Rig::new(generated()).await;
+        let at = |sec| rig.server.set_time(Time { sec, nsec: 0 });
+        at(5000);
+        rig.put("file", &pattern(1, 50_000)).await;
+        rig.client.sync(&|_| true).await.unwrap();
+        at(5010);
+        let open = rig.open(&root(), "file", WRITE).await.unwrap();
+        open.write(0, b"mine").await.unwrap();
+        open.close().await.unwrap();
+        at(5020);
+        let other = rig.foreigner().await;
+        other.rename("file", "moved").await.unwrap();
+        if writes {
+            at(5030);
+            other.put("moved", &pattern(2, 50_000)).await;
+        }
+        let rig = rig.kill(start).await;
+        while rig.in_vain(rig.client.sync(&|_| true)).await == Err(Error::Changed) {}
+        assert_eq!(rig.client.unsaved(), [], "{start:?}");
+        let there = at_server(&rig, "moved").await;
+        let below = pattern(if writes { 2 } else { 1 }, 50_000);
+        assert!(there[4..] == below[4..] && there.starts_with(b"mine") != writes, "{start:?}");
+    }
 }

@@ -7,6 +7,7 @@
 mod appends;
 mod attributes;
 mod beside;
+mod both_away;
 mod breaks;
 mod callers;
 mod classes;

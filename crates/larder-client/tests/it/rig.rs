@@ -317,6 +317,16 @@ impl Rig {
         }
     }
 
+    /// Another machine with the same options that uses the same server. Its clock is another one.
+    pub(crate) async fn beside(&self) -> Rig {
+        let server = Arc::new(self.server.another_client());
+        let (clock, disk) = (Arc::new(SimClock::new()), Arc::new(SimDisk::new()));
+        clock.advance(Duration::from_secs(2007));
+        let cache = open_cache(&clock, disk.clone());
+        let options = (self.options.clone(), self.licence);
+        Rig::with(server, clock, disk, cache, options, Start::NewMount).await
+    }
+
     /// Another machine that uses the same server.
     pub(crate) async fn foreigner(&self) -> Rig {
         let server = Arc::new(self.server.another_client());

@@ -2,7 +2,7 @@
 //! its place. Whether the server has made them, and whatever is done to these names afterwards, it
 //! has in the end what was acknowledged, and nothing twice.
 
-use larder_vfs::{Error, SetTime, Time};
+use larder_vfs::{Error, SetTime, Stability, Time, Trouble};
 
 use super::away::{LICENCES, Pair};
 use super::*;
@@ -119,4 +119,84 @@ async fn what_the_server_may_have_done_for_us_is_no_other_clients_change() {
     }
     println!("{cases} cases, {refused} steps that need the server");
     assert!(cases > 5 * refused && refused > 0);
+}
+
+/// A file of the server's with some bytes, which is emptied here while the server is away; and what
+/// the server is asked to set.
+async fn emptied(pair: &Pair) -> (Handle, SetAttr) {
+    let (other, root) = (pair.rig.server.another_client(), Cred::root());
+    let set = SetAttr { uid: Some(1000), ..mode(0o644) };
+    let made = other.make(&root, &pair.top, "file".as_ref(), New::FileExclusive, set).await;
+    let file = made.unwrap().found.handle;
+    other.write(&root, &file, None, 0, "first".into(), Stability::FileSync).await.unwrap();
+    pair.leave();
+    let empty = SetAttr { size: Some(0), ..SetAttr::default() };
+    pair.rig.deferring().set_here(&user(), &file, &empty, None).unwrap().unwrap();
+    pair.rig.server.reconnect();
+    let set = pair.rig.names.shared().state().journal().all_altered().next().unwrap().set;
+    (file, set)
+}
+
+async fn write(pair: &Pair, file: &Handle) -> Result<()> {
+    let (remote, text) = (pair.rig.remote(), "mine".into());
+    remote.write(&user(), file, None, 0, text, Stability::FileSync).await.map(drop)
+}
+
+/// The request of a process that died is carried out after the next process has asked which version
+/// the server has, and before its own request, which the guard then refuses. What the server has is
+/// ours: it is shown as such before that is decided, and is no other client's afterwards.
+#[tokio::test]
+async fn what_a_dead_process_asked_for_is_not_another_clients_however_late_it_is_done() {
+    for is_described in [false, true] {
+        let pair = Pair::new(LICENCES[0], 6).await;
+        let (file, set) = emptied(&pair).await;
+        let shown = pair.rig.remote().getattr(&user(), &file).await.unwrap();
+        pair.rig.server.trouble_after(1, Trouble::Refused(Error::TimedOut));
+        pair.rig.deferring().replay(Some(&file)).await.unwrap_err();
+        let pair = pair.die();
+        pair.rig.server.trouble_after(1, Trouble::Refused(Error::TryAgain));
+        pair.rig.deferring().replay(Some(&file)).await.unwrap_err();
+        assert!(!pair.rig.server.is_trouble_to_come());
+        let other = pair.rig.server.another_client();
+        other.setattr(&user(), &file, set, None).await.unwrap();
+        let found = pair.rig.find(&pair.top, "file").await.unwrap().attr.validator();
+        assert!(found.same_data(&shown.validator()), "{found:?} {shown:?}");
+        if is_described {
+            let told = pair.rig.remote().getattr(&user(), &file).await.unwrap().validator();
+            assert!(told.same_data(&shown.validator()), "{told:?} {shown:?}");
+        }
+        assert_eq!(pair.rig.deferring().replay(Some(&file)).await, Ok(()));
+        pair.rig.is_quiet("it is ours");
+        write(&pair, &file).await.unwrap();
+    }
+}
+
+/// Another client has changed a file that was emptied here: the bytes that were to follow do not go
+/// over its change.
+#[tokio::test]
+async fn bytes_do_not_follow_an_emptying_that_is_given_up() {
+    let pair = Pair::new(LICENCES[0], 7).await;
+    let (file, _) = emptied(&pair).await;
+    let (other, root) = (pair.rig.server.another_client(), Cred::root());
+    other.write(&root, &file, None, 0, "theirs".into(), Stability::FileSync).await.unwrap();
+    assert_eq!(write(&pair, &file).await, Err(Error::Changed));
+    let read = other.read(&root, &file, None, 0, 100).await.unwrap();
+    assert_eq!(&read.data[..], b"theirs");
+    assert_eq!(pair.rig.conflicts().len(), 1);
+}
+
+/// A description that the server made before it set what it was asked for, and that arrives after
+/// its answer, is of nobody else's change.
+#[tokio::test]
+async fn an_older_description_is_no_other_clients_change() {
+    let pair = Pair::new(LICENCES[0], 8).await;
+    let (file, _) = emptied(&pair).await;
+    let before = pair.rig.server.getattr(&user(), &file).await.unwrap();
+    let shown = pair.rig.remote().getattr(&user(), &file).await.unwrap();
+    assert_eq!(pair.rig.deferring().replay(Some(&file)).await, Ok(()));
+    let late = pair.rig.names.shared().show(&file, before);
+    let told = (before.size, late.size);
+    assert!(late.validator().same_data(&shown.validator()) && told == (5, 0), "{late:?} {shown:?}");
+    let now = pair.rig.remote().getattr(&user(), &file).await.unwrap();
+    assert!(now.validator().same_data(&shown.validator()), "{now:?}");
 }

@@ -438,7 +438,6 @@ fn what_two_mounts_wrote_without_the_server_is_there_twice_and_listed_on_both() 
 
 /// The same, and the worker of each is killed as the server comes back.
 #[test]
-#[ignore = "known gap: the next worker takes the emptying of a file for another client's change, or does not see one (2 of 5 runs)"]
 fn what_two_mounts_wrote_is_there_twice_if_their_workers_die() {
     two_write_without_the_server(true);
 }
