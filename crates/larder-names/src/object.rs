@@ -232,7 +232,7 @@ impl Altered {
     pub(crate) fn apply(&self, attr: &mut Attr) {
         let is_directory = attr.kind == Kind::Directory;
         let version = attr.validator();
-        let is_below = self.below.same(&version);
+        let is_below = self.has_bytes(&version);
         let told = Told { is_below, is_older: self.is_older(&version) };
         let is_ours = if is_directory { is_below } else { self.setting().shows_ours(told) };
         // A directory has another version for each name in it.
@@ -263,9 +263,14 @@ impl Altered {
         }
     }
 
+    /// Whether a version of the server's is the one below, or, of what is done, has its bytes.
+    fn has_bytes(&self, version: &Validator) -> bool {
+        self.below.same(version) || (self.is_done && is_moved_at_most(&self.below, version))
+    }
+
     /// Whether a version of the server's is a later one.
     pub(crate) fn is_before(&self, version: &Validator) -> bool {
-        !self.is_older(version) && !self.below.same(version)
+        !self.is_older(version) && !self.has_bytes(version)
     }
 
     /// The attributes as applications see them, by what is cached of the file: the server's version
@@ -307,9 +312,12 @@ impl Shown {
     /// The attributes as applications see them. Only the times identify the version: changes made
     /// here change no number of the server. The version of its data is `data_change`.
     pub(crate) fn apply(&self, attr: &mut Attr, data_change: Option<u64>) {
-        if self.server.same(&attr.validator()) {
+        let version = attr.validator();
+        if self.server.same(&version) {
             (attr.mtime, attr.ctime) = (self.mtime, self.ctime);
             (attr.change, attr.data_change) = (None, data_change);
+        } else if data_change.is_some() && is_moved_at_most(&self.server, &version) {
+            (attr.mtime, attr.data_change) = (self.mtime, data_change);
         }
     }
 
@@ -351,6 +359,14 @@ impl Waiting {
             birth: None,
         }
     }
+}
+
+/// Whether an object that had the version `before` was at most given other names or attributes
+/// since, so that its bytes are the same: that moves its change time alone. Only of servers that
+/// identify versions by times.
+fn is_moved_at_most(before: &Validator, now: &Validator) -> bool {
+    let tells_times = before.change.is_none() && now.change.is_none();
+    tells_times && (before.size, before.mtime) == (now.size, now.mtime)
 }
 
 /// The moment after `time`, as fine as times are.

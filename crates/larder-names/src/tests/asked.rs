@@ -200,3 +200,26 @@ async fn an_older_description_is_no_other_clients_change() {
     let now = pair.rig.remote().getattr(&user(), &file).await.unwrap();
     assert!(now.validator().same_data(&shown.validator()), "{now:?}");
 }
+
+/// A file that was made here gets another name at the server, by a request of which this process
+/// knows nothing: its data is what it was, until another client writes.
+#[tokio::test]
+async fn a_file_that_was_made_here_has_the_same_data_under_another_name() {
+    let rig = Rig::new().await;
+    let at = |sec: i64| rig.server.set_time(Time { sec: 2_000_000_000 + sec, nsec: 0 });
+    at(0);
+    let (top, other, root) = (rig.top().await, rig.server.another_client(), Cred::root());
+    let file = rig.made(&top, "file", New::File).await.unwrap().handle;
+    rig.deferring().replay(None).await.unwrap();
+    let version = async || rig.remote().getattr(&user(), &file).await.unwrap().validator();
+    let before = version().await;
+    at(10);
+    let names = ["file", "moved"].map(OsStr::new);
+    other.rename(&root, (&top, names[0]), (&top, names[1])).await.unwrap();
+    let moved = version().await;
+    assert!(moved.same_data(&before) && moved.ctime != before.ctime, "{before:?} {moved:?}");
+    at(20);
+    let found = other.lookup(&root, &top, names[1]).await.unwrap().found.unwrap().handle;
+    other.write(&root, &found, None, 0, "theirs".into(), Stability::FileSync).await.unwrap();
+    assert!(!version().await.same_data(&before));
+}
