@@ -175,7 +175,10 @@ impl Log {
         let mut late = Vec::new();
         let mut at = self.at + UNIT_BYTES;
         while at < end {
-            if let Some(found) = self.read(at, |number| number > self.next)? {
+            // Each record before it takes a unit at least. What lies within a longer record may
+            // look like the head of any other, and would be read for nothing.
+            let last = self.next + (at - self.at) / UNIT_BYTES;
+            if let Some(found) = self.read(at, |number| (self.next + 1..=last).contains(&number))? {
                 if found.synced >= self.next {
                     return Err(LogError::Damaged(self.at));
                 }
@@ -367,6 +370,37 @@ mod tests {
         assert!(log.append(&writes(3, 10), true).unwrap());
         disk.corrupt(LOG_FILE, UNIT_BYTES + 20, 0);
         assert!(matches!(open(&disk, 0), Err(LogError::Damaged(UNIT_BYTES))));
+    }
+
+    /// How many operations of the disk an open takes that finds the log begun again over a long
+    /// record, whose inside is full of heads with this number.
+    fn operations_to_open(number: u64) -> u64 {
+        const UNITS: usize = 12;
+        let mut unit = vec![0; UNIT_BYTES as usize];
+        unit[..4].copy_from_slice(&100u32.to_le_bytes());
+        unit[8..16].copy_from_slice(&number.to_le_bytes());
+        // What is before the value in the record: its heads begin where records do.
+        let before = UNIT_BYTES as usize - HEADER_BYTES - 4 - 1 - 4;
+        let value = [vec![0; before], unit.repeat(UNITS)].concat();
+        let disk = SimDisk::new();
+        let (mut log, _) = open(&disk, 0).unwrap();
+        assert!(log.append(&Writes::from([(vec![1], Some(value))]), false).unwrap());
+        log.rewind();
+        assert!(log.append(&writes(2, 1), false).unwrap());
+        let before = disk.operations();
+        assert_eq!(open(&disk, 1).unwrap().1, [writes(2, 1)]);
+        disk.operations() - before
+    }
+
+    /// What cannot be a later record, since fewer would fit before it, is not read.
+    #[test]
+    fn a_start_reads_nothing_for_what_looks_like_a_far_later_record() {
+        let nothing = operations_to_open(0);
+        for number in [1 << 8, 1 << 40, u64::MAX] {
+            assert_eq!(operations_to_open(number), nothing, "{number}");
+        }
+        // Record 5 could be at the third unit behind the last record, and those behind it.
+        assert!(operations_to_open(5) > nothing);
     }
 
     /// What is in a payload is not taken for a record, whatever it looks like.
