@@ -341,6 +341,8 @@ impl Shared {
         let target = self.target(file).ok()?;
         let attr = match &target {
             Target::Waiting(no) => self.state().attr(*no)?,
+            // No lease keeps another client from removing it, with all names that the server knows.
+            Target::Server(_) if self.licence.leased => return None,
             Target::Server(server) => self.describe_to_link(cred, file, server).await?,
         };
         if attr.kind == Kind::Directory {
@@ -365,9 +367,7 @@ impl Shared {
             }
             Target::Server(server) => state.journal().is_gone(server),
         };
-        if has_changed || !state.is_still(&dentry, None) {
-            return None;
-        }
+        (!has_changed && state.is_still(&dentry, None)).then_some(())?;
         let before = state.dir_attr(&dentry.dir)?;
         let now = state.time(&*self.clock);
         let fileid = match identity {

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use larder_vfs::Handle;
 
-use crate::object::{Dir, ObjectNo};
+use crate::object::{Dir, ObjectNo, Taken};
 use crate::shared::Shared;
 use crate::state::State;
 
@@ -14,7 +14,8 @@ pub(crate) enum Which {
     All,
     /// Those that are due at this time.
     Due(Instant),
-    /// Those of names in a directory, and its own removal.
+    /// Those of names in a directory, and its own removal; and further names of files that have,
+    /// get or lose one there: another client may remove them by that.
     In(Dir),
 }
 
@@ -32,10 +33,26 @@ impl Which {
             return taken.origin.dir == *dir || to == Some(dir) || is_it();
         }
         if let Some(linked) = state.journal().links().get(no) {
-            return linked.dentry.dir == *dir;
+            return linked.dentry.dir == *dir || has_name_in(state, &linked.file, dir);
         }
         state.journal().waiting(no).is_some_and(|(dentry, _)| dentry.dir == *dir)
     }
+}
+
+/// Whether a file has a name in a directory, as far as the journal knows, or gets or loses one
+/// there by a change that waits.
+fn has_name_in(state: &State, file: &Dir, dir: &Dir) -> bool {
+    let journal = state.journal();
+    let is_there = match file {
+        Dir::Made(no) => journal.dentry_of(*no).is_some_and(|dentry| dentry.dir == *dir),
+        Dir::Server(_) => false,
+    };
+    let is_touched = |taken: &Taken| {
+        let to = taken.dentry.as_ref().map(|dentry| &dentry.dir);
+        taken.origin.dir == *dir || to == Some(dir)
+    };
+    let handle = journal.handle_at_server(file);
+    is_there || handle.is_some_and(|file| journal.taken().of(&file).any(|(_, one)| is_touched(one)))
 }
 
 impl Shared {

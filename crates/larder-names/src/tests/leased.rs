@@ -287,6 +287,56 @@ async fn a_directory_that_another_client_moved_is_not_forgotten_with_the_next_of
     }
 }
 
+/// A file gets another name here, in a directory that nobody recalls, and another client removes
+/// the one name that the server has of it: the file stays, whoever made it, and whether the
+/// directory of its new name was made here.
+#[tokio::test]
+async fn a_file_that_got_a_name_here_does_not_go_with_the_one_at_the_server() {
+    for (is_made_here, is_dir_made_here) in
+        [(false, false), (false, true), (true, false), (true, true)]
+    {
+        let what = format!("file made here: {is_made_here}, directory: {is_dir_made_here}");
+        let leased = Leased::new().await;
+        let (rig, top, cred) = (&leased.rig, &leased.top, user());
+        let above = leased.makes_there(top, "above", New::Directory).await.unwrap();
+        let dir = match is_dir_made_here {
+            true => rig.made(&above, "dir", New::Directory).await.unwrap().handle,
+            false => leased.makes_there(&above, "dir", New::Directory).await.unwrap(),
+        };
+        let file = match is_made_here {
+            true => leased.made(top, "file").await,
+            false => leased.makes_there(top, "file", New::FileExclusive).await.unwrap(),
+        };
+        rig.remote().link(&cred, &file, &dir, "linked".as_ref()).await.unwrap();
+        assert_eq!(leased.seen(top).await, ["above", "file"], "{what}");
+        leased.other.remove(&cred, top, "file".as_ref(), Removal::File).await.unwrap();
+        rig.deferring().replay(None).await.unwrap_or_else(|error| panic!("{what}: {error}"));
+        let there = leased.at_server(&above, "dir").await.unwrap();
+        assert_eq!(leased.seen(&there).await, ["linked"], "{what}");
+    }
+}
+
+/// The file is renamed after it got the other name: that is at the server before anybody may remove
+/// the one at the new place.
+#[tokio::test]
+async fn a_file_that_got_a_name_here_and_was_moved_does_not_go_with_the_one_at_the_server() {
+    let leased = Leased::new().await;
+    let (rig, top, cred) = (&leased.rig, &leased.top, user());
+    let [linked, moved] = ["linked", "moved"];
+    let dirs = [linked, moved].map(|name| leased.makes_there(top, name, New::Directory));
+    let [one, two] = dirs;
+    let (one, two) = (one.await.unwrap(), two.await.unwrap());
+    let file = leased.made(top, "file").await;
+    rig.remote().link(&cred, &file, &one, "a".as_ref()).await.unwrap();
+    let (from, to) = ((top, OsStr::new("file")), (&two, OsStr::new("b")));
+    rig.remote().rename(&cred, from, to).await.unwrap();
+    assert_eq!(leased.seen(top).await, ["linked", "moved"]);
+    assert_eq!(leased.seen(&two).await, ["b"]);
+    leased.other.remove(&cred, &two, "b".as_ref(), Removal::File).await.unwrap();
+    rig.deferring().replay(None).await.unwrap();
+    assert_eq!(leased.seen(&one).await, ["a"]);
+}
+
 /// What depends on something that the server refuses holds up nothing else in a directory whose
 /// lease is returned.
 #[tokio::test]

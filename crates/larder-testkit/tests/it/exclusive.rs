@@ -7,8 +7,8 @@
 //! go on when everybody's names are at the server. The one client's processes go on: if it is the
 //! one that is killed, in the middle of their calls. Of a game in which a client that lives lost
 //! its session, or returned a lease before all was at the server, as on a busy machine, no names
-//! are judged: others may have looked then, too. Nor of one in which a client is left with a name
-//! in a directory that another one has removed, which docs/STATUS.md lists.
+//! are judged: others may have looked then, too. A client that is left with a name that no server
+//! takes fails the game.
 //!
 //! Of clients only processes are killed, since a crash of their machine may undo what was not
 //! synced. In every other history processes call as clients of an export do, without the locks of a
@@ -138,7 +138,6 @@ fn game(seed: u64, count: u64, counts: &mut Counts) -> Played {
     let new = world.add();
     let lapses = world.lapses().values().sum::<u64>() + world.late_returns();
     counts.lapses += lapses;
-    counts.stuck += world.stuck();
     let mut played = Played::default();
     for history in &histories {
         for client in [new, 0] {
@@ -149,7 +148,7 @@ fn game(seed: u64, count: u64, counts: &mut Counts) -> Played {
         played.made_here += made.names.iter().filter(|one| is_made_here(&one.call)).count();
         counts.add_record(&made);
         drop(made);
-        if lapses + world.stuck() == 0 {
+        if !world.may_be_early() {
             let faults = faults(history, &[]);
             let faults =
                 faults.iter().map(|fault| format!("seed {seed}, {}: {fault}", history.dir));

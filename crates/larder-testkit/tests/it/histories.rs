@@ -58,8 +58,6 @@ pub(crate) struct Counts {
     lost: u64,
     /// How often a client that lived lost its session.
     pub(crate) lapses: u64,
-    /// How often a client was left with names that no server takes.
-    pub(crate) stuck: u64,
     /// Of clients, metadata servers, disks and memory disks.
     pub(crate) kills: [u64; 4],
 }
@@ -123,7 +121,6 @@ impl Counts {
         self.unknown += more.unknown;
         self.lost += more.lost;
         self.lapses += more.lapses;
-        self.stuck += more.stuck;
         (0..4).for_each(|kind| self.kills[kind] += more.kills[kind]);
     }
 }
