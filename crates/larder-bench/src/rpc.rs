@@ -50,7 +50,7 @@ impl Counted {
 pub enum Counter {
     /// No source.
     None,
-    /// The daemons of mounts of ours, together.
+    /// The daemons of mounts of ours: those whose clients work are counted together.
     Daemon {
         /// Our binary.
         larder: PathBuf,
@@ -93,7 +93,7 @@ impl Counter {
             mountpoints: vec![mountpoint.to_path_buf()],
         });
         // `larder stat` of the root or of a plain directory costs a process and changes nothing.
-        let mut found = found.filter(|counter| counter.read().is_ok());
+        let mut found = found.filter(|counter| counter.read(1).is_ok());
         found.next().unwrap_or(Counter::None)
     }
 
@@ -106,16 +106,17 @@ impl Counter {
         }
     }
 
-    /// The counts so far; `None` if there is no source.
+    /// The counts so far, of daemons those of the first so many clients; `None` if there is no
+    /// source.
     ///
     /// # Errors
     /// If the source does not answer.
-    pub fn read(&self) -> Result<Option<Counted>> {
+    pub fn read(&self, clients: usize) -> Result<Option<Counted>> {
         let mut counted = Counted::default();
         match self {
             Counter::None => return Ok(None),
             Counter::Daemon { larder, mountpoints } => {
-                for mountpoint in mountpoints {
+                for mountpoint in mountpoints.iter().take(clients) {
                     let mut stat = process::larder_of(larder, mountpoint);
                     counted.add(ask(stat.arg("stat").arg(mountpoint))?);
                 }
@@ -183,6 +184,6 @@ mod tests {
             Counter::of_mount(Path::new("/bin/false"), Path::new("/usr/bin")),
             Counter::None
         );
-        assert_eq!(Counter::None.read().unwrap(), None);
+        assert_eq!(Counter::None.read(1).unwrap(), None);
     }
 }

@@ -271,9 +271,10 @@ fn shown(test: &record::Test, sample: &Sample) -> String {
 
 fn measure(test: &Test, target: &Target, dirs: &[WorkDir]) -> Result<Measured> {
     let page_cache = prepare(test, target, dirs)?;
-    let (before, costs_before) = (target.counter.read()?, target.costs());
+    let read = || target.counter.read(dirs.len());
+    let (before, costs_before) = (read()?, target.costs());
     let (elapsed, mut outcomes) = time(test, dirs)?;
-    let (costs_after, after) = (target.costs(), target.counter.read()?);
+    let (costs_after, after) = (target.costs(), read()?);
     let checks: Vec<Check> = outcomes.iter_mut().filter_map(|one| one.check.take()).collect();
     checks.into_iter().try_for_each(|check| check()).context("wrong bytes")?;
     let processors = std::thread::available_parallelism().map_or(1, Into::into);
@@ -342,7 +343,7 @@ fn prepare(test: &Test, target: &Target, dirs: &[WorkDir]) -> Result<Option<Stri
     let empty = matches!(test.before, Before::RestartEmpty | Before::FreshClient);
     if let (true, Some(restart)) = (empty || test.before == Before::Restart, &target.restart) {
         // The clients of a test have worked in directories of their own: others do not matter.
-        restart(dirs.len(), empty).context("cannot be mounted again")?;
+        restart(test.clients() as usize, empty).context("cannot be mounted again")?;
         state.push(if empty { "fresh mount, empty disk cache" } else { "fresh mount" }.to_owned());
     }
     if !matches!(test.before, Before::Nothing | Before::FreshClient) {

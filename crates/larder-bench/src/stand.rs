@@ -382,10 +382,11 @@ impl Stand {
             format!("{} -o {}", mount_of(&target.dir).unwrap_or_default(), first.options);
         target.tests = contestant.tests;
         target.changes_wait = contestant.lets_changes_wait();
-        let processes = served.processes;
-        let measured = mounts.clone();
+        let (processes, asked) = (served.processes, served.asked);
+        let (measured, larder) = (mounts.clone(), self.larder.clone());
         target.costs = Some(Arc::new(move || {
             let servers = processes.iter().map(|(name, id)| (*name, process::cpu_of_group_s(*id)));
+            let servers = servers.chain(asked.iter().flat_map(|disk| volume::told(&larder, *disk)));
             let mut costs = BTreeMap::new();
             for (name, cost) in servers.chain(measured.iter().flat_map(|mount| mount.costs())) {
                 *costs.entry(name).or_default() += cost;
@@ -469,6 +470,7 @@ impl Stand {
                     exported: Some(ganesha.dir.clone()),
                     disks: None,
                     processes: vec![("server_cpu_s", ganesha.pid())],
+                    asked: Vec::new(),
                 })
             }
             Server::Memory(size) => {
@@ -483,7 +485,8 @@ impl Stand {
             }
             Server::Volume(parts) => {
                 let volume = self.volume(contestant.name, parts)?;
-                Ok(Served::volume(&volume.endpoint, &volume.dir, volume.processes()))
+                let served = Served::volume(&volume.endpoint, &volume.dir, volume.processes());
+                Ok(Served { asked: volume.disk_addresses(), ..served })
             }
         }
     }
@@ -544,6 +547,8 @@ struct Served {
     renewal: Option<Renewal>,
     /// The label for its processes' time, and the leaders of their groups.
     processes: Vec<(&'static str, u32)>,
+    /// Disks that are asked what they were told.
+    asked: Vec<SocketAddr>,
 }
 
 impl Served {
@@ -556,6 +561,7 @@ impl Served {
             disks: None,
             renewal: None,
             processes: vec![("server_cpu_s", export.pid())],
+            asked: Vec::new(),
         }
     }
 
@@ -568,6 +574,7 @@ impl Served {
             disks: Some(dir.to_owned()),
             renewal: None,
             processes,
+            asked: Vec::new(),
         }
     }
 }

@@ -14,7 +14,7 @@ mod snapdragon;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -117,6 +117,8 @@ pub struct Test {
     pub copies: u32,
     /// The swept parameter.
     pub at: BTreeMap<String, f64>,
+    /// Whether there is another client beside those of the copies ([`WorkDir::beside`]).
+    pub has_other: bool,
     /// Unit of the result: `s` is the time of the work itself.
     pub unit: &'static str,
     /// Whether more is better.
@@ -140,6 +142,7 @@ impl Test {
             name,
             copies,
             at: BTreeMap::new(),
+            has_other: false,
             unit: "s",
             more_is_better: false,
             furnish: None,
@@ -160,10 +163,22 @@ impl Test {
         Test { unit, more_is_better: true, ..Test::timed(name, copies, before, work) }
     }
 
+    /// How many clients it takes, where each copy is one.
+    pub fn clients(&self) -> u32 {
+        self.copies + u32::from(self.has_other)
+    }
+
     /// At a place of a sweep.
     #[must_use]
     pub fn at(mut self, parameter: &str, value: f64) -> Test {
         self.at.insert(parameter.to_owned(), value);
+        self
+    }
+
+    /// With another client that changes what the copies work on; its calls are not counted.
+    #[must_use]
+    pub fn beside_another(mut self) -> Test {
+        self.has_other = true;
         self
     }
 
@@ -214,6 +229,9 @@ pub struct WorkDir {
     pub dir: PathBuf,
     /// The same directory behind the target's back, on the server.
     pub back: Option<PathBuf>,
+    /// The same directory as another client sees it, in which no copy works; its own, if the target
+    /// has no such client.
+    pub beside: PathBuf,
     /// Which of the copies it is, from 0.
     pub copy: u32,
 }
@@ -221,7 +239,12 @@ pub struct WorkDir {
 impl WorkDir {
     /// A directory that is no copy's, on the local disk.
     fn aside(dir: &tempfile::TempDir) -> WorkDir {
-        WorkDir { dir: dir.path().to_path_buf(), back: None, copy: 0 }
+        WorkDir::local(dir.path(), 0)
+    }
+
+    /// The directory of a copy on the local disk, where there are no clients.
+    pub(crate) fn local(dir: &Path, copy: u32) -> WorkDir {
+        WorkDir { dir: dir.to_path_buf(), back: None, beside: dir.to_path_buf(), copy }
     }
 
     /// A name in the directory.
@@ -321,6 +344,9 @@ impl Suite {
                 WorkDir {
                     dir: target.of_copy(copy).join(&name),
                     back: target.back.as_ref().map(|back| back.join(&name)),
+                    beside: target
+                        .of_copy(if test.has_other { test.copies } else { copy })
+                        .join(&name),
                     copy,
                 }
             })

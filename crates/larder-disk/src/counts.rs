@@ -1,16 +1,21 @@
-//! How often the disk refused requests, by reason. An attack shows as refusals.
+//! How often the disk refused requests, by reason, and was told to revoke capabilities. An attack
+//! shows as refusals.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use larder_wire::disk::words::{Refusal, RefusalCount};
 
-/// Refusals since the start, by reason.
+/// Refusals since the start, by reason, and revocations.
 #[derive(Debug)]
-pub struct Counts([AtomicU64; Refusal::ALL.len()]);
+pub struct Counts {
+    refusals: [AtomicU64; Refusal::ALL.len()],
+    revocations: AtomicU64,
+}
 
 impl Default for Counts {
     fn default() -> Counts {
-        Counts(std::array::from_fn(|_| AtomicU64::new(0)))
+        let refusals = std::array::from_fn(|_| AtomicU64::new(0));
+        Counts { refusals, revocations: AtomicU64::new(0) }
     }
 }
 
@@ -25,7 +30,18 @@ impl Counts {
         self.of(refusal).load(Relaxed)
     }
 
-    /// All that are not zero.
+    /// The metadata server told the disk to revoke capabilities: one REVOKE, of any number of them.
+    pub(crate) fn revoked(&self) {
+        self.revocations.fetch_add(1, Relaxed);
+    }
+
+    /// How often the metadata server told the disk to revoke capabilities: round trips, each of any
+    /// number of capabilities of one group.
+    pub fn revocations(&self) -> u64 {
+        self.revocations.load(Relaxed)
+    }
+
+    /// All refusals that are not zero.
     pub fn all(&self) -> Vec<RefusalCount> {
         let count = |refusal| RefusalCount { refusal, count: self.get(refusal) };
         Refusal::ALL.map(count).into_iter().filter(|counted| counted.count > 0).collect()
@@ -33,6 +49,6 @@ impl Counts {
 
     fn of(&self, refusal: Refusal) -> &AtomicU64 {
         let at = Refusal::ALL.iter().position(|one| *one == refusal);
-        &self.0[at.expect("all of them are there")]
+        &self.refusals[at.expect("all of them are there")]
     }
 }

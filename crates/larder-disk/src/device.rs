@@ -119,7 +119,7 @@ impl Device {
         u64::try_from(passed.as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Counts of refusals.
+    /// Counts of refusals and revocations.
     pub fn counts(&self) -> &Counts {
         &self.counts
     }

@@ -6,6 +6,7 @@ mod data;
 mod disk_state;
 mod pending;
 mod reach;
+mod revoking;
 mod store_check;
 
 pub use controlled::ControlledDisks;

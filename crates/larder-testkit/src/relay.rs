@@ -65,6 +65,11 @@ impl Relay {
         *self.caught.borrow() > 0
     }
 
+    /// How many bytes are held now.
+    pub fn held_bytes(&self) -> usize {
+        self.lock().sent.iter().map(|(_, message)| message.len()).sum()
+    }
+
     /// Waits until a message is held.
     pub async fn catch(&mut self) {
         self.caught.wait_for(|caught| *caught > 0).await.expect("the relay is there");

@@ -16,6 +16,7 @@ use larder_meta::volume::{self, Joining, NewDisk};
 use larder_meta::{Metadata, Options};
 use larder_rpc::server::{Config, Server, Service, SourcePorts};
 use larder_wire::capability::{DiskId, VolumeId};
+use larder_wire::disk::words::Refusal;
 use larder_wire::meta::words::Time;
 use larder_wire::seal::{MasterKey, Setup};
 use tempfile::TempDir;
@@ -231,8 +232,30 @@ impl Volume {
     /// # Panics
     /// If the disk does not run.
     pub fn note_headroom(&self, at: usize, headroom: Headroom) {
+        self.device(at).note_headroom(headroom);
+    }
+
+    /// How often the metadata server has told a disk, counted from 0, to revoke capabilities:
+    /// calls, since that disk was started.
+    ///
+    /// # Panics
+    /// If the disk does not run.
+    pub fn revocations(&self, at: usize) -> u64 {
+        self.device(at).counts().revocations()
+    }
+
+    /// How often a disk, counted from 0, has refused a request for this reason since it was
+    /// started.
+    ///
+    /// # Panics
+    /// If the disk does not run.
+    pub fn refusals(&self, at: usize, reason: Refusal) -> u64 {
+        self.device(at).counts().get(reason)
+    }
+
+    fn device(&self, at: usize) -> Arc<Device> {
         let device = self.disks[at].device.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
-        device.expect("it runs").note_headroom(headroom);
+        device.expect("it runs")
     }
 
     /// What is asked of the store of the metadata, as of its last commit. `None` while it is not

@@ -6,16 +6,23 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 
 use super::served::spawn_at;
 use crate::link::netns::Netns;
-use crate::process::{self, START_MAX, log_to, still_runs, succeed};
+use crate::process::{self, START_MAX, log_to, still_runs, succeed, succeed_within};
 
 /// Size of each disk. Its store has holes where nothing was written.
 const DISK_SIZE: &str = "16G";
+
+/// Longest wait for a disk's status.
+const COMMAND_MAX: Duration = Duration::from_secs(30);
+/// What is counted of its disks, as records have it.
+const REVOCATIONS: &str = "disk_revocations";
+const REFUSALS: &str = "disk_refusals";
 
 /// What a volume consists of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,6 +130,13 @@ impl Volume {
         self.endpoint.address.port() + 1 + u16::try_from(self.disks.len()).unwrap_or(u16::MAX)
     }
 
+    /// Where its disks listen.
+    pub(super) fn disk_addresses(&self) -> Vec<SocketAddr> {
+        let first = self.endpoint.address.port() + 1;
+        let ports = first..self.port_behind();
+        ports.map(|port| SocketAddr::new(self.endpoint.address.ip(), port)).collect()
+    }
+
     /// Its processes: the leaders of their groups, with the labels of their costs.
     pub(super) fn processes(&self) -> Vec<(&'static str, u32)> {
         let disks = self.disks.iter().map(|disk| ("disks_cpu_s", disk.id()));
@@ -136,6 +150,35 @@ impl Drop for Volume {
         process::end(&mut self.meta);
         self.disks.iter_mut().for_each(process::end);
     }
+}
+
+/// The part that we read of what `larder status --json` prints of a disk.
+#[derive(serde::Deserialize)]
+struct DiskStatus {
+    revocations: u64,
+    status: DiskCounts,
+}
+
+#[derive(serde::Deserialize)]
+struct DiskCounts {
+    refused: Vec<RefusalCount>,
+}
+
+#[derive(serde::Deserialize)]
+struct RefusalCount {
+    count: u64,
+}
+
+/// How often the metadata server has told a disk to revoke capabilities so far, and how often the
+/// disk has refused a request; nothing if it cannot be asked.
+pub(super) fn told(larder: &Path, disk: SocketAddr) -> Vec<(&'static str, f64)> {
+    let mut command = Command::new(larder);
+    command.args(["status", "--json", &disk.to_string()]);
+    let told = succeed_within(&mut command, COMMAND_MAX).ok();
+    let status: Option<DiskStatus> = told.and_then(|told| serde_json::from_str(&told).ok());
+    let Some(DiskStatus { revocations, status }) = status else { return Vec::new() };
+    let refusals: u64 = status.refused.iter().map(|one| one.count).sum();
+    vec![(REVOCATIONS, revocations as f64), (REFUSALS, refusals as f64)]
 }
 
 /// Starts a part, which leads a group: Ctrl-C ends the run, and the run ends its servers.

@@ -298,7 +298,7 @@ mod tests {
     #[test]
     fn all_phases_pass_and_a_file_of_another_copy_is_found() {
         let top = tempfile::tempdir().unwrap();
-        let place = WorkDir { dir: top.path().to_path_buf(), back: None, copy: 1 };
+        let place = WorkDir::local(top.path(), 1);
         TINY.furnish(&place).unwrap();
         let mut outcome = TINY.all(&place).unwrap();
         assert!(outcome.subtract_s.unwrap() > 0.0);

@@ -121,7 +121,7 @@ mod tests {
         let (front, back) = (dir.path().join("front"), dir.path().join("back"));
         fs::create_dir_all(&back).unwrap();
         std::os::unix::fs::symlink(&back, &front).unwrap();
-        let place = WorkDir { dir: front, back: Some(back.clone()), copy: 0 };
+        let place = WorkDir { back: Some(back.clone()), ..WorkDir::local(&front, 0) };
         fs::write(back.join("f"), "bytes").unwrap();
         let modified = || back.join("f").metadata().unwrap().modified().unwrap();
         for _ in 0..2 {

@@ -18,8 +18,7 @@ use bytes::Bytes;
 use larder_disk_client::{Control, DISK_PROGRAM, DiskControl, DiskError};
 use larder_io::Clock;
 use larder_rpc::{Config, RpcClient, Transport};
-use larder_wire::capability::{CapabilityId, DiskId, GroupId, Mode, VolumeId};
-use larder_wire::disk::REVOKED_MAX;
+use larder_wire::capability::{DiskId, Mode, VolumeId};
 use larder_wire::disk::words::{Refusal, StatusDone, StoreState};
 use larder_wire::meta::words::DiskInfo;
 use larder_wire::xdr::Opaque;
@@ -30,6 +29,7 @@ use super::data::{self, Data, by_disk};
 use super::disk_state::{Identity, Known, granted};
 use super::pending::Pending;
 use super::reach::{Reach, Unreached};
+use super::revoking::{self, Revoked};
 use super::store_check::StoreCheck;
 use super::{
     Acknowledged, BytesRead, CapabilityName, Copied, DiskAddress, Disks, Limits, Minted, Stores,
@@ -309,7 +309,7 @@ struct Keep {
     reach: watch::Sender<Reach>,
     /// How many bytes it is to have.
     bytes: u64,
-    control: Option<DiskControl>,
+    control: Option<Arc<DiskControl>>,
     /// Until when the disk may trust what it knows, as far as we have allowed it.
     trusted_until: Instant,
     /// Capabilities that should have ended may still be valid: none is made, and the disk is not
@@ -415,37 +415,28 @@ impl Keep {
     }
 
     /// The disk, once it was reached.
-    async fn control(&mut self) -> Result<&DiskControl, Unreached> {
+    async fn control(&mut self) -> Result<&Arc<DiskControl>, Unreached> {
         if self.control.is_none() {
             let mut config = Config::new(self.address, Transport::Tcp, DISK_PROGRAM);
             (config.connections, config.timeout) = (1, REFRESH / 2);
             config.clock = Arc::clone(&self.clock);
             let rpc = RpcClient::connect(config).await.map_err(Unreached::Connect)?;
-            self.control = Some(DiskControl::new(rpc, self.whose.clone()));
+            self.control = Some(Arc::new(DiskControl::new(rpc, self.whose.clone())));
         }
         self.control.as_ref().ok_or(Unreached::Never)
     }
 
     /// Revokes capabilities, or waits until the disk trusts nothing any more.
     async fn revoke(&mut self, names: &[CapabilityName]) {
-        let mut by_group: BTreeMap<GroupId, Vec<CapabilityId>> = BTreeMap::new();
-        for name in names {
-            by_group.entry(name.group).or_default().push(name.id);
-        }
-        let chunk = |(group, ids): (GroupId, Vec<CapabilityId>)| {
-            let chunks: Vec<_> = ids.chunks(REVOKED_MAX).map(<[_]>::to_vec).collect();
-            chunks.into_iter().map(move |ids| (group, ids))
-        };
-        for (group, ids) in by_group.into_iter().flat_map(chunk) {
-            while !self.must_void {
-                match self.try_revoke(group, &ids).await {
-                    Ok(()) => break,
-                    Err(_) if self.trusts_nothing() => self.distrust(),
-                    Err(error) => {
-                        // Others need not wait for it meanwhile.
-                        self.is_away(&error);
-                        self.pause().await;
-                    }
+        let all = revoking::by_call(names.iter().map(|name| (name.group, name.id)));
+        while !self.must_void {
+            match self.try_revoke(&all).await {
+                Ok(()) => break,
+                Err(_) if self.trusts_nothing() => self.distrust(),
+                Err(error) => {
+                    // Others need not wait for it meanwhile.
+                    self.is_away(&error);
+                    self.pause().await;
                 }
             }
         }
@@ -454,8 +445,8 @@ impl Keep {
         }
     }
 
-    async fn try_revoke(&mut self, group: GroupId, ids: &[CapabilityId]) -> Result<(), Unreached> {
-        Ok(self.control().await?.revoke(group, ids.to_vec()).await?)
+    async fn try_revoke(&mut self, all: &[Revoked]) -> Result<(), Unreached> {
+        revoking::revoke(self.control().await?, all).await
     }
 
     async fn status(&mut self) -> Result<StatusDone, Unreached> {

@@ -2,13 +2,13 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use larder_disk::{Config as DeviceConfig, Device, DiskService, Identity, Store};
 use larder_disk_client::{DISK_PROGRAM, DiskClient, DiskError};
 use larder_io::{Clock, MemDisk, RealClock, SimClock};
-use larder_meta::disks::{ControlledDisks, DiskAddress, Disks};
+use larder_meta::disks::{CapabilityName, ControlledDisks, DiskAddress, Disks};
 use larder_meta::engine::memory::MemoryEngine;
 use larder_meta::volume::{self, NewDisk};
 use larder_meta::{Metadata, Options};
@@ -40,6 +40,7 @@ struct Served {
     medium: MemDisk,
     clock: Arc<dyn Clock>,
     address: SocketAddr,
+    device: Option<Arc<Device>>,
     running: Option<(Shutdown, JoinHandle<()>)>,
 }
 
@@ -47,7 +48,8 @@ impl Served {
     async fn new(clock: &Arc<dyn Clock>) -> Served {
         let address = "127.0.0.1:0".parse().unwrap();
         let clock = Arc::clone(clock);
-        let mut served = Served { medium: MemDisk::new(), clock, address, running: None };
+        let medium = MemDisk::new();
+        let mut served = Served { medium, clock, address, device: None, running: None };
         served.start().await;
         served
     }
@@ -57,7 +59,9 @@ impl Served {
         let identity = Identity { volume: VOLUME, disk: DISK, setup: Setup::Secure };
         let store = Store::open(&self.medium, "disk", &identity, SIZE).unwrap();
         let config = DeviceConfig::new(identity, master(), Arc::clone(&self.clock));
-        let service = DiskService::new(Arc::new(Device::start(config, store)));
+        let device = Arc::new(Device::start(config, store));
+        let service = DiskService::new(Arc::clone(&device));
+        self.device = Some(device);
         let mut config = ServerConfig::new(self.address);
         (config.udp, config.source_ports) = (false, SourcePorts::Any);
         let server = Server::bind(config, service).await.unwrap();
@@ -65,7 +69,12 @@ impl Served {
         self.running = Some((server.shutdown(), tokio::spawn(server.run())));
     }
 
+    fn device(&self) -> &Device {
+        self.device.as_ref().unwrap()
+    }
+
     async fn stop(&mut self) {
+        self.device = None;
         let (shutdown, task) = self.running.take().unwrap();
         shutdown.begin();
         task.await.unwrap();
@@ -251,6 +260,50 @@ async fn a_capability_ends_with_the_rights() {
     }
     let given = one.layout(file).await;
     assert_eq!(&one.read(&given, 5).await.unwrap()[..], b"hello");
+}
+
+/// Each group is told to the disk by a call of its own, and all of them at the same time: whoever
+/// revokes waits for one round trip.
+#[tokio::test(flavor = "multi_thread")]
+async fn capabilities_of_several_groups_are_revoked_in_one_round_trip() {
+    let sim = Arc::new(SimClock::new());
+    let clock = Arc::clone(&sim) as Arc<dyn Clock>;
+    let served = Served::new(&clock).await;
+    let relay = Relay::to(served.address).await;
+    let (_, disks) = begin_by(&MemoryEngine::new(), &served, relay.address, &clock).await;
+    let mint = || disks.mint(DISK, Mode::Read, &[0..4096]).map(|minted| minted.name);
+    let first = mint().unwrap();
+    let second = loop {
+        match mint() {
+            Some(name) if name.group != first.group => break name,
+            Some(_) => {}
+            None => {
+                // The disk learns of another group as time passes.
+                sim.advance(Duration::from_millis(100));
+                tokio::task::yield_now().await;
+            }
+        }
+    };
+    let revoke = async |names: Vec<CapabilityName>, bytes: usize| {
+        relay.hold();
+        let names = names.into_iter().map(|name| (DISK, name)).collect();
+        let revoked = tokio::spawn(disks.revoke(names));
+        // Time stands still, so nothing else is sent.
+        let until = Instant::now() + Duration::from_secs(20);
+        while relay.held_bytes() < bytes {
+            assert!(Instant::now() < until, "the second call waits for the answer to the first");
+            tokio::task::yield_now().await;
+        }
+        let held = relay.held_bytes();
+        assert!(!revoked.is_finished());
+        relay.let_go();
+        revoked.await.unwrap();
+        held
+    };
+    let before = served.device().counts().revocations();
+    let one = revoke(vec![mint().unwrap()], 1).await;
+    revoke(vec![first, second], 2 * one).await;
+    assert_eq!(served.device().counts().revocations() - before, 3);
 }
 
 /// Blocks of a removed file show nothing to their next owner, and the whole disk can be allocated

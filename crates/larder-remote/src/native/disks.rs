@@ -92,6 +92,20 @@ pub(super) enum NotDone {
     Failed(Error),
 }
 
+/// Why a disk did not read something.
+struct Unread {
+    why: NotDone,
+    /// The server has revoked the capability, and with it those for the other copies: these disks
+    /// would refuse it, too.
+    is_of_all: bool,
+}
+
+impl From<Error> for Unread {
+    fn from(error: Error) -> Unread {
+        Unread { why: error.into(), is_of_all: false }
+    }
+}
+
 impl From<Error> for NotDone {
     fn from(error: Error) -> NotDone {
         NotDone::Failed(error)
@@ -143,7 +157,7 @@ impl Disks {
     ) -> Result<Bytes, NotDone> {
         let mut copies = grants.covering(location, length, false);
         if let [only] = &copies[..] {
-            return self.read_from(only, location, length).await;
+            return self.read_from(only, location, length).await.map_err(|unread| unread.why);
         }
         let count = copies.len().max(1);
         // All readers of these bytes begin with the same disk, which has them in memory.
@@ -156,8 +170,9 @@ impl Disks {
             for granted in &copies {
                 match self.patiently(self.read_from(granted, location, length)).await {
                     Ok(Ok(data)) => return Ok(data),
-                    Ok(Err(NotDone::Refused)) => is_refused = true,
-                    Ok(Err(error)) => failed = Some(error),
+                    Ok(Err(Unread { is_of_all: true, why })) => return Err(why),
+                    Ok(Err(Unread { why: NotDone::Refused, .. })) => is_refused = true,
+                    Ok(Err(Unread { why, .. })) => failed = Some(why),
                     Err(_) => self.note_silent(granted.capability.disk),
                 }
             }
@@ -179,11 +194,15 @@ impl Disks {
         granted: &Granted,
         location: Location,
         length: u64,
-    ) -> Result<Bytes, NotDone> {
+    ) -> Result<Bytes, Unread> {
         let length = u32::try_from(length).map_err(|_| Error::InvalidArgument)?;
         let disk = self.disk(granted.capability.disk).await?;
         let read = disk.client.read(granted, location.position, length, CallOptions::default());
-        read.await.map_err(|cause| disk.not_done(cause))
+        read.await.map_err(|cause| {
+            use DiskError::{Hearsay, Refused};
+            let is_of_all = matches!(cause, Refused(Refusal::Revoked) | Hearsay(Refusal::Revoked));
+            Unread { why: disk.not_done(cause), is_of_all }
+        })
     }
 
     /// Writes `data` at `location`, to all disks that are to have it; if `is_stable`, it is durable

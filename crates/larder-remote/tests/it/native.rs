@@ -15,6 +15,7 @@ use larder_wire::seal::Setup;
 mod bare;
 mod locks;
 mod recalls;
+mod revoked;
 
 async fn mount(volume: &Volume) -> Native {
     let (host, port) = (volume.address().ip().to_string(), volume.address().port());
@@ -131,43 +132,6 @@ fn calls(native: &Native, name: &str) -> u64 {
 /// How many calls were sent to the metadata server, answered or not.
 fn offered(native: &Native) -> u64 {
     native.rpc().stats().connections.iter().map(|connection| connection.offered).sum()
-}
-
-/// How many calls were made, to servers and disks, except those that keep the session alive.
-fn all_calls(native: &Native) -> u64 {
-    let counted = native.stats().procedures.into_iter().filter(|one| one.name != "RENEW");
-    counted.map(|one| one.calls).sum()
-}
-
-/// Each kind of change by another mount that ends capabilities: a reader of the file continues
-/// after two more round trips at most.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_capability_that_was_revoked_costs_two_round_trips_more() {
-    let volume = Volume::new(Setup::Secure);
-    let (one, two, root) = (mount(&volume).await, mount(&volume).await, Cred::root());
-    let file = make(&one, "read").await;
-    let data = Bytes::from(pattern(30_000));
-    one.write(&root, &file, None, 0, data.clone(), Stability::FileSync).await.unwrap();
-    let opened = two.open(&root, &file, Intent::READ).await.unwrap();
-    let read = async |len: u64| {
-        let before = all_calls(&two);
-        let read = two.read(&root, &file, opened.token.as_ref(), 0, 30_000).await.unwrap().data;
-        assert!(read == data[..usize::try_from(len).unwrap()]);
-        all_calls(&two) - before
-    };
-    read(30_000).await;
-    let known = read(30_000).await;
-    assert_eq!(known, 1, "the disk is asked for the bytes");
-    let mode = SetAttr { mode: Some(0o600), ..SetAttr::default() };
-    let owner = SetAttr { uid: Some(1000), ..SetAttr::default() };
-    let size = SetAttr { size: Some(20_000), ..SetAttr::default() };
-    for (set, len) in [(mode, 30_000), (owner, 30_000), (size, 20_000)] {
-        one.setattr(&root, &file, set, None).await.unwrap();
-        let more = read(len).await - known;
-        assert!((1..=2).contains(&more), "{more} more: {set:?}");
-        let known_again = read(len).await;
-        assert!(known_again <= known + 1, "{known_again}: {set:?}");
-    }
 }
 
 /// A new file has blocks: its bytes are sent to the disk without a request for blocks, and what is

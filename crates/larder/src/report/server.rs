@@ -293,6 +293,9 @@ pub(crate) struct DiskServed {
     pub(crate) disk: u32,
     /// Where its bytes are.
     pub(crate) store: String,
+    /// How often the metadata server told it to revoke capabilities, since it was started.
+    #[serde(default)]
+    pub(crate) revocations: u64,
     /// As `larder disk status --json` has it.
     pub(crate) status: Value,
     /// The same for people.
@@ -308,6 +311,7 @@ impl DiskServed {
             volume: identity.volume.to_text(),
             disk: identity.disk.0,
             store: store.to_owned(),
+            revocations: device.counts().revocations(),
             status: disk::to_json(&told),
             text: disk::to_text(&told),
         }
@@ -338,6 +342,7 @@ impl fmt::Display for DiskServed {
         line(&mut text, "disk", &format!("{} of volume {}", self.disk, self.volume));
         line(&mut text, "address", &self.address);
         line(&mut text, "served", &format!("by process {}, from {}", self.pid, self.store));
+        line(&mut text, "told", &format!("{} times to revoke capabilities", self.revocations));
         write!(f, "{text}{}", self.text)
     }
 }

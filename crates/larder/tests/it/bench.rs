@@ -251,6 +251,19 @@ fn what_an_operation_on_a_volume_costs_is_reported_by_its_parts() {
     assert!(again["rpcs"]["READ"].as_u64().unwrap() >= 2 * operations, "{again}");
     assert!(again["rpcs"]["GETCAPS"].as_u64().unwrap_or(0) < operations, "{again}");
 
+    // Another client revokes: the disk is told once for each file, refuses nothing, and the reader
+    // asks once more and returns its lease.
+    let revoked = of("latency-revoked");
+    assert_eq!(revoked["extra"]["disk_revocations"].as_f64(), Some(operations as f64));
+    assert_eq!(revoked["extra"]["disk_refusals"].as_f64(), Some(0.0));
+    assert!(revoked["rpcs"]["RETURN_LEASE"].as_u64().unwrap() >= operations, "{revoked}");
+    assert!(revoked["rpcs"]["SETATTR"].is_null(), "another client's is not counted: {revoked}");
+    assert_eq!(again["extra"]["disk_revocations"].as_f64(), Some(0.0));
+    let chmod = of("latency-chmod");
+    assert_eq!(chmod["extra"]["disk_revocations"].as_f64(), Some(0.0), "{chmod}");
+    let own = of("latency-revocation");
+    assert_eq!(own["extra"]["disk_revocations"].as_f64(), Some(operations as f64), "{own}");
+
     succeed(&mut bench(dir.path(), &["report", "out"]));
     let report = fs::read_to_string(dir.path().join("out/report.md")).unwrap();
     let row = |begin: &str| {
@@ -259,6 +272,11 @@ fn what_an_operation_on_a_volume_costs_is_reported_by_its_parts() {
     };
     assert!(row("latency-again, 1 client: secure against off").contains("(n"));
     assert!(row("latency-getcaps, calls: secure").contains("calls for each operation"));
+    for goal in
+        ["latency-revoked, calls more than", "latency-revoked, disk", "latency-revocation, disk"]
+    {
+        assert!(row(goal).contains("| yes"), "{}", row(goal));
+    }
     assert!(row("entries-remove, last tenth against the first: secure").contains("(n"));
     assert!(row("create: secure against nfs").contains("nfs is no target of this run"));
     for part in ["of it, MAC or encryption", "an extra GETCAPS", "andrew-large | compile"] {

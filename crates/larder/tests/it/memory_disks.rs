@@ -1,8 +1,9 @@
 //! Memory disks of volumes, on mounts.
 
-use std::fs;
+use std::collections::BTreeMap;
+use std::fs::{self, Permissions};
 use std::io::Write;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
@@ -496,4 +497,81 @@ fn a_raise_ends_while_the_memory_disk_is_away() {
     assert_ne!(set_class(&mount, "edited", "f.o"), Some(0));
     let (_, told) = said(&mount, &["class", "explain", mount.path("f.o").to_str().unwrap()]);
     assert!(told.contains("volatile"), "{told}");
+}
+
+/// The calls of a mount for one read of an open file past the kernel's memory, and those that keep
+/// its session alive left out.
+fn calls_to_read(mount: &Mount, file: &fs::File, expected: &[u8]) -> BTreeMap<String, u64> {
+    let of = |calls: &BTreeMap<String, u64>, name: &str| calls.get(name).copied().unwrap_or(0);
+    let before = mount.calls_by_procedure();
+    rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    let mut seen = vec![0; expected.len()];
+    file.read_exact_at(&mut seen, 0).unwrap();
+    assert!(seen == expected);
+    let after = mount.calls_by_procedure();
+    let more = after.iter().map(|(name, calls)| (name.clone(), calls - of(&before, name)));
+    let is_beside = |name: &str| ["RENEW", "RETURN_LEASE", "OPEN"].contains(&name);
+    more.filter(|(name, calls)| *calls > 0 && !is_beside(name)).collect()
+}
+
+/// How often a disk was told to revoke capabilities, and has refused revoked ones.
+fn told_to_revoke(disk: &Disk) -> (u64, u64) {
+    let mut status = larder();
+    status.args(["status", "--json", &disk.address]);
+    let told: serde_json::Value = serde_json::from_slice(&succeed(&mut status).stdout).unwrap();
+    let refused = told["status"]["refused"].as_array().unwrap().iter();
+    let refused = refused.filter(|one| one["reason"] == "Revoked");
+    (told["revocations"].as_u64().unwrap(), refused.map(|one| one["count"].as_u64().unwrap()).sum())
+}
+
+/// Two mounts, one of which has a file open. A chmod by the other one is told to the disk by one
+/// call, and takes the capability from the reader with its lease: one call more. When the bytes
+/// leave the memory disk the reader keeps its lease, and shows what was revoked: the disk refuses
+/// it, and that costs two calls more.
+#[test]
+fn what_ends_the_capability_of_an_open_file_costs_its_reader_two_calls_at_most() {
+    let mut volume = Volume::with_memory_disk();
+    volume.disks.iter_mut().for_each(Disk::start);
+    let server = Server::meta(&["--engine", &volume.engine()]);
+    eventually("both disks are there", || status(&server)["disks"][1]["state"] == "up");
+    let (one, two) =
+        (Mount::new(&server, &["class=volatile", "user_xattr"]), Mount::plain(&server, &[]));
+    let bytes = pattern(1, 5000);
+    fs::write(one.path("file"), &bytes).unwrap();
+    let calls = |all: &[(&str, u64)]| -> BTreeMap<String, u64> {
+        all.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect()
+    };
+    let under_lease = || {
+        let file = fs::File::open(two.path("file")).unwrap();
+        eventually("it reads under a lease", || {
+            fs::metadata(two.path("file")).unwrap();
+            calls_to_read(&two, &file, &bytes) == calls(&[("READ", 1)])
+        });
+        file
+    };
+    let told = || [0, 1].map(|at| told_to_revoke(&volume.disks[at]));
+
+    let file = under_lease();
+    let before = told();
+    fs::set_permissions(one.path("file"), Permissions::from_mode(0o600)).unwrap();
+    let after = calls_to_read(&two, &file, &bytes);
+    assert_eq!(after, calls(&[("GETCAPS", 1), ("READ", 1)]));
+    let [on_disk, in_memory] = before;
+    assert_eq!(told(), [on_disk, (in_memory.0 + 1, in_memory.1)], "one call, and no refusal");
+    drop(file);
+
+    // It is connected to the disk.
+    fs::write(one.path("edited"), &bytes).unwrap();
+    let xattr = |name: &str, class: &str| {
+        let path = one.path(name);
+        rustix::fs::setxattr(path, "user.larder.class", class.as_bytes(), XattrFlags::empty())
+    };
+    xattr("edited", "edited").unwrap();
+    assert!(fs::read(two.path("edited")).unwrap() == bytes);
+    let file = under_lease();
+    let before = told();
+    xattr("file", "edited").unwrap();
+    let after = calls_to_read(&two, &file, &bytes);
+    assert_eq!(after, calls(&[("GETCAPS", 1), ("READ", 2)]));
+    assert_eq!(told()[1].1, before[1].1 + 1, "the memory disk refused it");
 }

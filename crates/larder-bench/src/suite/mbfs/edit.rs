@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn edits_are_checked_to_the_byte() {
         let top = tempfile::tempdir().unwrap();
-        let place = WorkDir { dir: top.path().to_path_buf(), back: None, copy: 3 };
+        let place = WorkDir::local(top.path(), 3);
         let edits = Edits { each: 2 };
         edits.furnish(&place).unwrap();
         let dir = place.at(DIR);

@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn every_file_is_made_listed_and_removed_once_and_the_ends_are_told() {
         let top = tempfile::tempdir().unwrap();
-        let place = WorkDir { dir: top.path().to_path_buf(), back: None, copy: 0 };
+        let place = WorkDir::local(top.path(), 0);
         // Not as many in each part.
         let all = tests(123);
         (all[0].furnish.as_ref().unwrap())(&place).unwrap();

@@ -1,9 +1,9 @@
 //! Latency of single operations: small files in random order, one operation each.
 //!
-//! Reads under a capability that the client has (`latency-again`) and under one that has just ended
-//! (`latency-revoked`) differ by what the client pays for another; a chmod of files for which no
-//! client has a capability (`latency-chmod`) and of files that were just read
-//! (`latency-revocation`) by what the metadata server pays for the revocation at the disk. On
+//! Reads under a capability that the client has (`latency-again`) and after another client's change
+//! has ended it (`latency-revoked`) differ by what the client pays for another; a chmod of files
+//! without bytes, for which there is no capability (`latency-chmod`), and of files that were just
+//! read (`latency-revocation`) by what the metadata server pays for the revocation at the disk. On
 //! servers without capabilities each pair is alike. Reads of a large file, each where the client
 //! has no capability yet (`latency-getcaps`), differ from reads again by the call that gets one.
 
@@ -23,6 +23,8 @@ const FILE_BYTES: usize = 4096;
 /// Where the files are that are read and written, and those whose capabilities end.
 const DIR: &str = "latency";
 const ENDING: &str = "ending";
+/// Where the files are that have no bytes.
+const EMPTY: &str = "empty";
 /// The large file, and how far apart its places are: farther than a client asks for capabilities at
 /// once. Holes are between them.
 const LARGE: &str = "large";
@@ -50,8 +52,14 @@ pub(super) fn tests(count: u32) -> [Test; 7] {
         test("latency-write", Before::DropMemory, writes).furnished(furnish),
         test("latency-again", Before::Restart, each(count, |_, _| Ok(()), reread))
             .furnished(ending),
-        test("latency-revoked", Before::Restart, each(count, chmod, reread)).furnished(ending),
-        test("latency-chmod", Before::Restart, alone(count, chmod)).furnished(ending),
+        test("latency-revoked", Before::Restart, each(count, chmod_by_other, reread))
+            .furnished(ending)
+            .beside_another(),
+        test("latency-chmod", Before::Restart, alone(count, chmod)).furnished(move |place| {
+            fs::create_dir_all(place.at(EMPTY))?;
+            let make = |i| File::create(path_in(place, EMPTY, i)).map(drop);
+            Ok((0..count).try_for_each(make)?)
+        }),
         test("latency-revocation", Before::Restart, each(count, |_, _| Ok(()), chmod))
             .furnished(ending),
         test("latency-getcaps", Before::Restart, Arc::new(move |place| read_apart(place, count)))
@@ -87,50 +95,59 @@ fn read_apart(place: &WorkDir, count: u32) -> Result<Outcome> {
     Ok(outcome(&latencies))
 }
 
+/// A file, as the client sees it that works, and as another one does.
+struct Paths {
+    own: PathBuf,
+    others: PathBuf,
+}
+
 /// What is done with one file.
-type Step = fn(&Path, u32) -> Result<()>;
+type Step = fn(&Paths, u32) -> Result<()>;
 
 /// Each file is read, which is not timed; `first` is done to it, and after that what is timed.
 fn each(count: u32, first: Step, timed: Step) -> Work {
     Arc::new(move |place: &WorkDir| {
-        let prepare = |path: &Path, i| {
-            reread(path, i)?;
-            first(path, i)
+        let prepare = |paths: &Paths, i| {
+            reread(paths, i)?;
+            first(paths, i)
         };
-        steps(place, count, prepare, timed)
+        steps((place, ENDING), count, prepare, timed)
     })
 }
 
-/// Each file is done something to that was not read before.
+/// Each file is done something to that has no bytes: whoever asks for attributes of others gets a
+/// capability with them.
 fn alone(count: u32, timed: Step) -> Work {
     Arc::new(move |place: &WorkDir| {
-        let look = |path: &Path, _| {
-            path.metadata()?;
+        let look = |paths: &Paths, _| {
+            paths.own.metadata()?;
             Ok(())
         };
-        steps(place, count, look, timed)
+        steps((place, EMPTY), count, look, timed)
     })
 }
 
 fn steps(
-    place: &WorkDir,
+    (place, dir): (&WorkDir, &str),
     count: u32,
-    prepare: impl Fn(&Path, u32) -> Result<()>,
+    prepare: impl Fn(&Paths, u32) -> Result<()>,
     timed: Step,
 ) -> Result<Outcome> {
     let mut latencies = Vec::new();
     for i in shuffled(count) {
-        let path = path_in(place, ENDING, i);
-        prepare(&path, i)?;
+        let own = path_in(place, dir, i);
+        let others = place.beside.join(own.strip_prefix(&place.dir)?);
+        let paths = Paths { own, others };
+        prepare(&paths, i)?;
         let started = Instant::now();
-        timed(&path, i)?;
+        timed(&paths, i)?;
         latencies.push(started.elapsed());
     }
     Ok(outcome(&latencies))
 }
 
 /// Reads a file by way of the server: the kernel forgets its bytes before.
-fn reread(path: &Path, i: u32) -> Result<()> {
+fn reread(Paths { own: path, .. }: &Paths, i: u32) -> Result<()> {
     let mut bytes = vec![0; FILE_BYTES];
     let mut file = File::open(path)?;
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
@@ -139,8 +156,16 @@ fn reread(path: &Path, i: u32) -> Result<()> {
     old(i).check(0, &bytes).with_context(|| path.display().to_string())
 }
 
+fn chmod(paths: &Paths, _: u32) -> Result<()> {
+    change_mode(&paths.own)
+}
+
+fn chmod_by_other(paths: &Paths, _: u32) -> Result<()> {
+    change_mode(&paths.others)
+}
+
 /// Gives a file another mode than it has.
-fn chmod(path: &Path, _: u32) -> Result<()> {
+fn change_mode(path: &Path) -> Result<()> {
     let mode = path.metadata()?.permissions().mode() ^ 0o044;
     Ok(fs::set_permissions(path, Permissions::from_mode(mode))?)
 }
@@ -239,7 +264,7 @@ mod tests {
     #[test]
     fn the_steps_around_the_end_of_a_capability_work() {
         let top = tempfile::tempdir().unwrap();
-        let place = WorkDir { dir: top.path().to_path_buf(), back: None, copy: 0 };
+        let place = WorkDir::local(top.path(), 0);
         for test in tests(3) {
             test.furnish.as_ref().unwrap()(&place).unwrap();
             for _ in 0..2 {

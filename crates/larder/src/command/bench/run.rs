@@ -13,7 +13,7 @@ use larder_bench::record::{self, FORMAT, Run};
 use larder_bench::runner::{self, Limits};
 use larder_bench::stand::Server::Own;
 use larder_bench::stand::{Contestant, Protocol, Stand, Wants, contestants, locals};
-use larder_bench::suite::{self, Suite};
+use larder_bench::suite::{self, Suite, Test};
 use larder_bench::target::{Target, includes, mount_of};
 
 use super::super::print;
@@ -173,8 +173,8 @@ pub(super) fn ours(
     let has_locals = suite.confinement.is_none() && !contestants.iter().any(Contestant::is_slowed);
     for contestant in contestants.into_iter().filter(|one| is_wanted(one.name)) {
         let tests = suite.tests.iter().filter(|test| includes(contestant.tests, test));
-        let Some(copies) = tests.map(|test| test.copies).max() else { continue };
-        let clients = if suite.own_mounts { copies } else { 1 };
+        let Some(clients) = tests.map(Test::clients).max() else { continue };
+        let clients = if suite.own_mounts { clients } else { 1 };
         match stand.mount(&contestant, clients) {
             Ok(target) => targets.push(target),
             Err(reason) if contestant.server != Own => {

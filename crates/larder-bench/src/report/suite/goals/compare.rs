@@ -34,6 +34,8 @@ pub(in super::super) enum What {
     Added([&'static str; 2], &'static str, &'static str),
     /// Calls for each operation of a test on a target; less those of another test, and so many.
     Calls(&'static str, Option<(&'static str, f64)>, &'static str),
+    /// Something else that was counted, for each operation of a test on a target.
+    Each(&'static str, &'static str, &'static str),
     /// The end of a test against its begin, on a target.
     Steady(&'static str, &'static str),
     /// A test with several disks against as many times what it does with one: the worst number.
@@ -88,6 +90,7 @@ pub(super) fn compare(run: &Run, what: What) -> Compared {
         What::Phases(name, ours, theirs) => worst_phase(run, name, ours, theirs),
         What::Added(tests, against, target) => added(run, tests, against, target),
         What::Calls(name, less, target) => calls(run, name, less, target),
+        What::Each(name, counted, target) => each(run, name, counted, target),
         What::Steady(name, target) => steady(run, name, target),
         What::Linear(name) => linear(run, name),
         What::Processor(name, cost) => processor(run, name, cost),
@@ -167,6 +170,22 @@ fn calls(run: &Run, name: &str, less: Option<(&str, f64)>, target: &str) -> Comp
     };
     let counts: Vec<f64> = test.of(target).filter_map(more).collect();
     (words, counted(counts).ok_or_else(|| "no calls were counted".to_owned()))
+}
+
+fn each(run: &Run, name: &str, what: &str, target: &str) -> Compared {
+    let words = format!("{name}, {what}: {target}");
+    let Some(test) = measured_at(run, name, Most, &[target]) else {
+        return (words, Err(absent(run, &[target])));
+    };
+    if let Some(reason) = test.failure(target) {
+        return (words, Err(format!("{target} failed: {reason}")));
+    }
+    let of_one = |sample: &Sample| {
+        let operations = sample.extra.get("operations").filter(|count| **count > 0.0)?;
+        Some(sample.extra.get(what)? / operations)
+    };
+    let counts = test.of(target).filter_map(of_one).collect();
+    (words, counted(counts).ok_or_else(|| "it was not counted".to_owned()))
 }
 
 fn worst_phase(run: &Run, name: &str, ours: &str, theirs: &str) -> Compared {

@@ -35,7 +35,7 @@ const SMALL_WRITES: Several = Several { words: "write, files up to 64 KB", at: L
 const LARGE_WRITES: Several = Several { words: "write, files above 64 KB", at: ABOVE, ..WRITES };
 
 /// Of the suite `snapdragon`, in the order of the requirements.
-const GOALS: [(What, Bound); 36] = [
+const GOALS: [(What, Bound); 38] = [
     (What::Worst(READS, SECURE, OFF), LEVEL),
     (What::Worst(WRITES, SECURE, OFF), LEVEL),
     (What::Worst(READS, SECURE_SMALL, OFF_SMALL), LEVEL),
@@ -56,8 +56,10 @@ const GOALS: [(What, Bound); 36] = [
     (What::Test("latency-again", Fewest, SECURE, OFF), TimesAsLong(1.05)),
     (What::Test("latency-again", Fewest, PRIVATE, OFF), Known),
     (What::Calls("latency-getcaps", None, SECURE), Calls(2.0)),
-    // Apart from the chmod that revokes.
+    // Apart from the return of the lease, which no reader waits for.
     (What::Calls("latency-revoked", Some(("latency-again", 1.0)), SECURE), Calls(2.0)),
+    (What::Each("latency-revoked", REVOCATIONS, SECURE), Calls(1.0)),
+    (What::Each("latency-revocation", REVOCATIONS, SECURE), Calls(1.0)),
     // One round trip from the metadata server to the disk, by the time of one from the client.
     (
         What::Added(["latency-revocation", "latency-chmod"], "latency-again", SECURE),
@@ -80,6 +82,9 @@ const GOALS: [(What, Bound); 36] = [
     (What::Test("entries-create", Fewest, SECURE, NFS), Known),
 ];
 
+/// Calls of the metadata server to the disk that end capabilities, as records have them.
+const REVOCATIONS: &str = "disk_revocations";
+
 /// What counts as a rate that does not fall.
 const STEADY: Bound = TimesAsLong(1.1);
 
@@ -91,29 +96,12 @@ const GOALS_OF_DISKS: [(What, Bound); 4] = [
     (What::Processor("write", "metadata_cpu_s"), PercentOfCore(14.0)),
 ];
 
-/// The goals. None where none of the targets is one of the suite's own.
-pub(in crate::report::suite) fn rows(run: &Run) -> Vec<goals::Row> {
-    match run.tests.is_empty() || run.target(SECURE).is_none() {
-        true => Vec::new(),
-        false => goals::rows(run, &GOALS),
-    }
-}
-
-/// The goals of suite `disks`.
-pub(in crate::report::suite) fn rows_of_disks(run: &Run) -> Vec<goals::Row> {
-    match run.tests.is_empty() || run.target("1 disk").is_none() {
-        true => Vec::new(),
-        false => goals::rows(run, &GOALS_OF_DISKS),
-    }
-}
-
-/// The tables. Nothing where there are no goals.
+/// The tables. Nothing where none of the targets is one of the suite's own.
 pub(super) fn blocks(run: &Run) -> Vec<Block> {
-    let rows = rows(run);
-    if rows.is_empty() {
+    if run.tests.is_empty() || run.target(SECURE).is_none() {
         return Vec::new();
     }
-    let mut blocks = vec![Block::Table(goals::table(rows))];
+    let mut blocks = goals::blocks(run, &GOALS);
     let tables = [costs(run), calls(run), andrew(run)];
     blocks.extend(tables.into_iter().filter(|table| !table.rows.is_empty()).map(Block::Table));
     blocks
@@ -121,8 +109,10 @@ pub(super) fn blocks(run: &Run) -> Vec<Block> {
 
 /// The table of suite `disks`.
 pub(super) fn blocks_of_disks(run: &Run) -> Vec<Block> {
-    let rows = rows_of_disks(run);
-    if rows.is_empty() { Vec::new() } else { vec![Block::Table(goals::table(rows))] }
+    match run.tests.is_empty() || run.target("1 disk").is_none() {
+        true => Vec::new(),
+        false => goals::blocks(run, &GOALS_OF_DISKS),
+    }
 }
 
 /// A cost that is the difference of two others.
@@ -351,7 +341,7 @@ mod tests {
             with(test(name, 1, "us", &values), &[("operations", 100.0)], calls)
         };
         let again = of("latency-again", &[("LOOK", 105), ("READ", 200)]);
-        let revoked = [("LOOK", 205), ("READ", 300), ("SETATTR", 100), ("RENEW", 900)];
+        let revoked = [("LOOK", 205), ("READ", 300), ("RETURN_LEASE", 100), ("RENEW", 900)];
         let open = of("open-again", &[("RENEW", 7)]);
         let run = run(&[SECURE], vec![again, of("latency-revoked", &revoked), open]);
         let goal = |calls| {
@@ -366,6 +356,24 @@ mod tests {
         let rows = calls(&run).rows;
         assert_eq!(rows[1][2].text, "6.05");
         assert_eq!(rows[2][3].text, "none");
+    }
+
+    #[test]
+    fn what_disks_were_told_is_of_an_operation() {
+        let of = |name, told| {
+            let values = [(SECURE, [1.0; 3])];
+            let extra = [("operations", 100.0), (REVOCATIONS, told)];
+            with(test(name, 1, "us", &values), &extra, &[])
+        };
+        let uncounted = test("latency-chmod", 1, "us", &[(SECURE, [1.0; 3])]);
+        let tests = vec![of("latency-revoked", 100.0), of("latency-revocation", 200.0), uncounted];
+        let run = run(&[SECURE], tests);
+        let told = |name| told(&run, (What::Each(name, REVOCATIONS, SECURE), Calls(1.0)));
+        let words = "latency-revoked, disk_revocations: secure";
+        let measured = "1.00 calls for each operation (n = 3)";
+        assert_eq!(told("latency-revoked"), [words, measured, "yes"]);
+        assert_eq!(told("latency-revocation")[2], "no");
+        assert!(told("latency-chmod")[1].contains("it was not counted"));
     }
 
     #[test]

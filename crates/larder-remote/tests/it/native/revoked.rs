@@ -1,0 +1,203 @@
+//! What it costs when another client ends capabilities: the calls of their holder, and those of the
+//! metadata server to the disks.
+//!
+//! Mostly the holder's lease is recalled before the change, and what it knew of the file goes with
+//! the lease: it asks for another capability, and shows no disk the one that ended. It shows that
+//! one if its request was under way as the change was made, or if the server moved the bytes, for
+//! which no lease ends. Then the disk refuses it.
+
+use std::collections::BTreeMap;
+
+use larder_vfs::{Token, Volatile};
+use larder_wire::disk::words::Refusal;
+
+use super::*;
+
+const LENGTH: u64 = 30_000;
+const CUT: u64 = 20_000;
+
+/// What another client does to a file, whether that ends capabilities, and how long the file is
+/// after it. A name that is not the last one ends none.
+const CHANGES: [(Does, bool, u64); 5] = [
+    (Does::Set(SetAttr { mode: Some(0o600), ..NOTHING }), true, LENGTH),
+    (Does::Set(SetAttr { uid: Some(1000), ..NOTHING }), true, LENGTH),
+    (Does::Set(SetAttr { gid: Some(1000), ..NOTHING }), true, LENGTH),
+    (Does::Set(SetAttr { size: Some(CUT), ..NOTHING }), true, CUT),
+    (Does::RemoveOther, false, LENGTH),
+];
+
+#[derive(Clone, Copy, Debug)]
+enum Does {
+    Set(SetAttr),
+    /// Removes another name of the file.
+    RemoveOther,
+}
+
+const NOTHING: SetAttr = SetAttr {
+    mode: None,
+    uid: None,
+    gid: None,
+    size: None,
+    atime: None,
+    mtime: None,
+    in_memory: None,
+};
+
+impl Does {
+    async fn by(self, client: &Native, file: &Handle) {
+        let root = Cred::root();
+        match self {
+            Does::Set(set) => drop(client.setattr(&root, file, set, None).await.unwrap()),
+            Does::RemoveOther => {
+                let dir = client.root().await.unwrap().handle;
+                client.remove(&root, &dir, "other".as_ref(), Removal::File).await.unwrap();
+            }
+        }
+    }
+}
+
+/// A file with two names, written by a client; in memory, if it is volatile.
+async fn written(client: &Native, in_memory: Option<Volatile>) -> (Handle, Bytes) {
+    let (root, data) = (Cred::root(), Bytes::from(pattern(LENGTH as usize)));
+    let dir = client.root().await.unwrap().handle;
+    let set = SetAttr { mode: Some(0o644), in_memory, ..NOTHING };
+    let made = client.make(&root, &dir, "read".as_ref(), New::File, set).await.unwrap();
+    let (file, token) = (made.found.handle, made.token.unwrap());
+    let stability = in_memory.map_or(Stability::FileSync, Stability::Shared);
+    client.write(&root, &file, Some(&token), 0, data.clone(), stability).await.unwrap();
+    client.close(&root, token).await.unwrap();
+    client.link(&root, &file, &dir, "other".as_ref()).await.unwrap();
+    (file, data)
+}
+
+/// How often a client has called each procedure of servers and disks.
+fn all_calls(client: &Native) -> BTreeMap<&'static str, u64> {
+    let called = client.stats().procedures.into_iter().map(|one| (one.name, one.calls));
+    called.filter(|(_, calls)| *calls > 0).collect()
+}
+
+/// The calls for which a read waits. Beside it a lease is returned, the server told of the open
+/// before that, and a session renewed.
+async fn calls_to_read(
+    client: &Native,
+    (file, token): (&Handle, Option<&Token>),
+    expected: &[u8],
+) -> Vec<(&'static str, u64)> {
+    let before = all_calls(client);
+    let read = client.read(&Cred::root(), file, token, 0, LENGTH as u32).await.unwrap();
+    assert!(read.data == expected);
+    let more = all_calls(client)
+        .into_iter()
+        .map(|(name, calls)| (name, calls - before.get(name).copied().unwrap_or_default()));
+    let is_beside = |name| ["OPEN", "RENEW", "RETURN_LEASE"].contains(&name);
+    more.filter(|(name, calls)| *calls > 0 && !is_beside(*name)).collect()
+}
+
+/// How often each disk was told to revoke, and has refused what was revoked.
+fn told(volume: &Volume) -> Vec<(u64, u64)> {
+    let disks = 0..volume.disks() + volume.memory_disks();
+    disks.map(|at| (volume.revocations(at), volume.refusals(at, Refusal::Revoked))).collect()
+}
+
+/// A change is told to each disk once, with all capabilities of all clients there. A holder's lease
+/// is recalled for it, so that the holder shows no disk what has ended: it asks for another
+/// capability, which is one call more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_revocation_is_one_call_to_each_disk_and_costs_its_holder_one() {
+    for copies in [1, 2] {
+        let volume = Volume::with_copies(Setup::Secure, copies);
+        let (one, two, root) = (mount(&volume).await, mount(&volume).await, Cred::root());
+        let others = [mount(&volume).await, mount(&volume).await];
+        let (file, data) = written(&one, None).await;
+        for (does, is_revoked, length) in CHANGES {
+            let about = format!("{does:?}, {copies} copies");
+            let size = one.getattr(&root, &file).await.unwrap().size;
+            let (whole, rest) = (&data[..size as usize], &data[..size.min(length) as usize]);
+            for other in &others {
+                calls_to_read(other, (&file, None), whole).await;
+            }
+            let opened = two.open(&root, &file, Intent::READ).await.unwrap();
+            let of = (&file, opened.token.as_ref());
+            calls_to_read(&two, of, whole).await;
+            let known = calls_to_read(&two, of, whole).await;
+            assert_eq!(known, [("READ", 1)], "{about}: under a lease");
+            let before = told(&volume);
+            does.by(&one, &file).await;
+            let after = calls_to_read(&two, of, rest).await;
+            assert_eq!(after, [("GETCAPS", 1), ("READ", 1)], "{about}");
+            let more =
+                before.iter().map(|(told, refused)| (told + u64::from(is_revoked), *refused));
+            assert_eq!(told(&volume), more.collect::<Vec<_>>(), "{about}");
+            two.close(&root, opened.token.unwrap()).await.unwrap();
+        }
+    }
+}
+
+/// A READ is under way as another client's change ends its capability: the disk refuses it, and the
+/// reader goes on after two round trips more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_capability_that_was_revoked_costs_two_round_trips_more() {
+    for (copies, (does, is_revoked, length)) in [1, 2]
+        .into_iter()
+        .flat_map(|copies| CHANGES.into_iter().map(move |change| (copies, change)))
+    {
+        let about = format!("{does:?}, {copies} copies");
+        let mut volume = Volume::with_copies(Setup::Secure, copies);
+        let mut relay = Relay::to(volume.disk_address()).await;
+        volume.kill_meta(Image::Written);
+        volume.show_disk_at(relay.address);
+        volume.start();
+        let (one, two, root) = (mount(&volume).await, mount(&volume).await, Cred::root());
+        let (file, data) = written(&one, None).await;
+        let opened = two.open(&root, &file, Intent::READ).await.unwrap();
+        calls_to_read(&two, (&file, opened.token.as_ref()), &data).await;
+        let known = calls_to_read(&two, (&file, opened.token.as_ref()), &data).await;
+        assert_eq!(known, [("READ", 1)], "{about}");
+        let before = told(&volume);
+        relay.hold();
+        let expected = &data[..if is_revoked { length } else { LENGTH } as usize];
+        let reading = calls_to_read(&two, (&file, opened.token.as_ref()), expected);
+        let changing = async {
+            relay.catch().await;
+            does.by(&one, &file).await;
+            assert_eq!(told(&volume)[0].0, before[0].0 + u64::from(is_revoked), "{about}");
+            relay.let_go();
+        };
+        let (calls, ()) = tokio::join!(reading, changing);
+        let refused = told(&volume).iter().map(|disk| disk.1).sum::<u64>();
+        match is_revoked {
+            true => {
+                assert_eq!(refused, 1, "{about}: the disk that was asked, and no other");
+                assert_eq!(calls, [("GETCAPS", 1), ("READ", 2)], "{about}");
+            }
+            false => assert_eq!((refused, calls), (0, known), "{about}"),
+        }
+    }
+}
+
+/// The server moves the bytes of a file to another disk, which ends capabilities and no lease: the
+/// reader shows the disk what has ended, and goes on after two round trips more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bytes_that_were_moved_cost_their_reader_two_round_trips_more() {
+    let mut volume = Volume::new(Setup::Secure);
+    volume.add_memory(1);
+    let (one, two, root) = (mount(&volume).await, mount(&volume).await, Cred::root());
+    let volatile = Volatile { copies: 1, due: None };
+    let (file, data) = written(&one, Some(volatile)).await;
+    // It is connected to both disks.
+    let elsewhere = make(&one, "elsewhere").await;
+    let bytes = data.clone();
+    one.write(&root, &elsewhere, None, 0, bytes, Stability::FileSync).await.unwrap();
+    calls_to_read(&two, (&elsewhere, None), &data).await;
+    let opened = two.open(&root, &file, Intent::READ).await.unwrap();
+    let of = (&file, opened.token.as_ref());
+    calls_to_read(&two, of, &data).await;
+    assert_eq!(calls_to_read(&two, of, &data).await, [("READ", 1)]);
+    let before = told(&volume);
+    one.leave_memory(&root, &file, Duration::ZERO).await.unwrap();
+    let moved = calls_to_read(&two, of, &data).await;
+    assert_eq!(moved, [("GETCAPS", 1), ("READ", 2)]);
+    let (disk, memory) = (told(&volume)[0], told(&volume)[1]);
+    assert_eq!((disk.1, memory.1 - before[1].1), (0, 1), "the memory disk refused it");
+    assert_eq!(calls_to_read(&two, of, &data).await, [("READ", 1)], "the lease is as it was");
+}
