@@ -323,7 +323,6 @@ async fn what_is_written_while_a_file_is_sent_is_no_conflict_with_that() {
         rig.client.sync(&|_| true).await.unwrap();
         let open = rig.open(&root(), "file", WRITE).await.unwrap();
         open.write(0, b"mine").await.unwrap();
-        open.flush().await.unwrap();
         let calls = rig.server.calls("write");
         rig.server.hold_answers(Some("write"));
         {
