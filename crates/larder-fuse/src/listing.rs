@@ -9,7 +9,9 @@
 //! - 0 is before `.`, 1 after it, 2 after `..`, which is the server's beginning;
 //! - a cookie below [`FAR`] - 2 is moved up by 2. This needs no memory, so such offsets are valid
 //!   as long as the server's cookies are;
-//! - the largest that is not negative stands for itself: with ext4 it ends a directory;
+//! - the largest that is not negative stands for itself: with ext4 it ends a directory. So does
+//!   the one that is larger by 2 where our own NFS server exports ext4: it stands for the offset
+//!   before;
 //! - any other large one is recorded with the open directory, and its offset is its number from
 //!   [`FAR`] on. It is valid while that directory is open, which is all that telldir(3) promises,
 //!   and this process lives, which is less.
@@ -33,8 +35,12 @@ use crate::errno::errno;
 use crate::late::Late;
 use crate::output::{Output, Response};
 
-/// Offsets from here on, below [`TOP`], stand for cookies that were recorded.
-const FAR: u64 = TOP - FAR_LEN_MAX;
+/// Offsets from here on, below [`EXPORTED_TOP`], stand for cookies that were recorded.
+const FAR: u64 = EXPORTED_TOP - FAR_LEN_MAX;
+
+/// Stands for the cookie [`TOP`] + 2: an NFS server that gives `.` and `..` cookies of their own,
+/// as ours does, moves those of its file system up by 2.
+const EXPORTED_TOP: u64 = TOP - 1;
 
 /// Stands for itself.
 const TOP: u64 = i64::MAX as u64;
@@ -105,6 +111,7 @@ impl Listings {
             AFTER_DOT => Ok(Position::DotDot),
             AFTER_DOT_DOT..FAR => Ok(Position::After(offset - AFTER_DOT_DOT)),
             TOP => Ok(Position::After(TOP)),
+            EXPORTED_TOP => Ok(Position::After(TOP + 2)),
             FAR.. => {
                 let far = self.lock();
                 let number = usize::try_from(offset - FAR).map_err(|_| Error::BadCookie)?;
@@ -120,8 +127,10 @@ impl Listings {
         if cookie < FAR - AFTER_DOT_DOT {
             return Some(cookie + AFTER_DOT_DOT);
         }
-        if cookie == TOP {
-            return Some(TOP);
+        match cookie {
+            TOP => return Some(TOP),
+            _ if cookie == TOP + 2 => return Some(EXPORTED_TOP),
+            _ => {}
         }
         let mut far = self.lock();
         let far = far.entry(dir).or_default();
@@ -408,6 +417,15 @@ mod tests {
         listings.close(dir);
         assert_eq!(listings.position(dir, offset), Err(Error::BadCookie));
         assert_eq!(listings.position(dir, u64::MAX), Err(Error::BadCookie));
+    }
+
+    /// The next process knows the offsets of small cookies, and of those that end a directory.
+    #[test]
+    fn the_end_of_a_directory_outlives_the_process() {
+        for cookie in [1, FAR - 3, TOP, TOP + 2] {
+            let offset = Listings::default().offset(7, cookie).unwrap();
+            assert_eq!(Listings::default().position(7, offset), Ok(Position::After(cookie)));
+        }
     }
 
     #[test]

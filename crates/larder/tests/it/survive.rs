@@ -133,6 +133,25 @@ impl Mapper {
     }
 }
 
+/// A process that has read all entries of a directory, and asks whether there are more, hears from
+/// the next worker that there are none.
+#[test]
+fn a_listing_ends_although_its_worker_died() {
+    for kind in [Kind::Larder, Kind::Ganesha] {
+        let server = Server::start(kind);
+        fs::create_dir(server.path("dir")).unwrap();
+        for name in ["one", "two", "three"] {
+            fs::write(server.path("dir").join(name), name).unwrap();
+        }
+        let mount = Mount::new(&server, &[]);
+        let mut entries = fs::read_dir(mount.path("dir")).unwrap();
+        assert!(entries.next().is_some());
+        kill_worker(&mount);
+        let rest: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(rest.len(), 2, "{kind:?}: {rest:?}");
+    }
+}
+
 #[test]
 fn work_sees_no_error_while_workers_are_killed() {
     const KILLS: u32 = 10;
