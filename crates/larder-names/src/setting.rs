@@ -221,7 +221,7 @@ mod tests {
                 let is_decided = self.record != Setting::Asked;
                 match version {
                     Version::Theirs => {
-                        assert!(!was_there || !shows_ours || !is_decided, "{self:?}")
+                        assert!(!was_there || !shows_ours || !is_decided, "{self:?}");
                     }
                     _ if self.record == Setting::GivenUp => {}
                     _ => assert!(!was_there || shows_ours, "{self:?}: {version:?}"),

@@ -271,7 +271,8 @@ async fn capabilities_of_several_groups_are_revoked_in_one_round_trip() {
     let served = Served::new(&clock).await;
     let relay = Relay::to(served.address).await;
     let (_, disks) = begin_by(&MemoryEngine::new(), &served, relay.address, &clock).await;
-    let mint = || disks.mint(DISK, Mode::Read, &[0..4096]).map(|minted| minted.name);
+    let mint =
+        || disks.mint(DISK, Mode::Read, std::slice::from_ref(&(0..4096))).map(|minted| minted.name);
     let first = mint().unwrap();
     let second = loop {
         match mint() {
