@@ -61,9 +61,13 @@ impl Offer {
     }
 
     /// Whether bytes stay in this machine's memory until another machine asks for them, if this is
-    /// all that is promised.
+    /// all that is promised. Bytes that are sent within a time all the same do not, and a mount
+    /// without that level has nowhere to keep them.
     pub(crate) fn retains(&self, promised: &Specification) -> bool {
-        self.is_retaining && promised.promised() <= Some(Level::Memory)
+        self.is_retaining
+            && self.durable_within.is_none()
+            && self.copies.contains_key(&Level::Memory)
+            && promised.promised() <= Some(Level::Memory)
     }
 
     /// `wanted`, fitted to the levels of this mount: never weaker than `wanted`. Also returns, in
