@@ -19,6 +19,12 @@
 //! ends of file in replies to requests that it made under an older one (`fuse_change_attributes`,
 //! `fuse_read_update_size`).
 //!
+//! A thread that waits for such a lock cannot be killed, and the lock is held until a request is
+//! answered. So if this process is killed meanwhile, it cannot end before another one answers; and
+//! that needs what ours has open (the lock of the cache). Therefore each queue has a *teller*: a
+//! thread that has nothing open but the device. All other descriptors are closed when the process
+//! is killed.
+//!
 //! Limit: [`WAITING_LEN_MAX`] queued invalidations. More are dropped and reported as an error: the
 //! kernel then trusts what it has until its time to live is over. Waiting instead could stop the
 //! very threads that the kernel waits for.
@@ -26,9 +32,12 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
 
 use larder_vfs::{Ino, Kernel, Told};
 use tokio::sync::oneshot;
@@ -92,7 +101,7 @@ enum Item {
 type Then = Box<dyn FnOnce() + Send>;
 
 /// The next notification for the kernel.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Message {
     Inode { ino: Ino, attributes_only: bool },
     Entry { parent: Ino, name: OsString },
@@ -159,16 +168,39 @@ impl Invalidations {
 impl Lane {
     /// Sends the kernel what is queued, until the queue is closed or the mount is gone.
     pub(crate) fn run(&self, device: &Device) {
+        thread::scope(|scope| {
+            let (ask, asked) = mpsc::sync_channel::<Message>(1);
+            let (answer, told) = mpsc::sync_channel(1);
+            let work = move || {
+                keep_only(device);
+                for message in asked {
+                    if answer.send(tell(device, &message)).is_err() {
+                        break;
+                    }
+                }
+            };
+            let teller = thread::Builder::new().name("larder-tell".into());
+            match teller.spawn_scoped(scope, work) {
+                Ok(_) => self.have_told(&ask, &told),
+                Err(error) => tracing::error!(%error, "the kernel is told nothing: no thread"),
+            }
+        });
+        self.close();
+    }
+
+    /// Gives the teller what is queued, one message after the other.
+    fn have_told(&self, ask: &SyncSender<Message>, told: &Receiver<io::Result<()>>) {
         while let Some(message) = self.next() {
-            match tell(device, &message) {
+            let shown = message.clone();
+            let Some(told) = ask.send(message).ok().and_then(|()| told.recv().ok()) else { break };
+            match told {
                 Ok(()) => (),
                 Err(error) if error.raw_os_error() == Some(libc::ENODEV) => break,
                 // For example a directory that is the working directory of a process: the kernel
                 // has dropped what it could.
-                Err(error) => tracing::debug!(%error, ?message, "invalidation"),
+                Err(error) => tracing::debug!(%error, message = ?shown, "invalidation"),
             }
         }
-        self.close();
     }
 
     fn close(&self) {
@@ -294,6 +326,23 @@ impl Queue {
 enum Popped {
     Message(Message),
     Then(Then),
+}
+
+/// Gives this thread a table of descriptors of its own, with the device alone. Without the right
+/// system call it shares that of the process.
+#[allow(unsafe_code)]
+fn keep_only(device: &Device) {
+    let device = device.as_fd().as_raw_fd().cast_unsigned();
+    let (after, before) = (device + 1..=u32::MAX, device.checked_sub(1).map(|last| 0..=last));
+    for (all, flags) in [(Some(after), libc::CLOSE_RANGE_UNSHARE), (before, 0)] {
+        let Some(all) = all else { continue };
+        // SAFETY: the first call makes the table this thread's own, without which there is no
+        // second one; this thread uses no other descriptor than the device's.
+        let done = unsafe { libc::syscall(libc::SYS_close_range, *all.start(), *all.end(), flags) };
+        if done != 0 {
+            return;
+        }
+    }
 }
 
 /// Blocks until the kernel is done. It is no error if the kernel does not know the object.

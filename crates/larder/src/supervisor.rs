@@ -13,7 +13,7 @@ use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -43,6 +43,12 @@ const RESTARTS: &str = "--restarts";
 
 /// Pause between two workers that only have to fail calls, and die even so.
 const BROKEN_PAUSE: Duration = Duration::from_secs(1);
+
+/// Pause between two looks at a worker that ends.
+const END_PAUSE: Duration = Duration::from_millis(2);
+
+/// So long a killed worker may take to end, before another one takes over.
+const LINGER: Duration = Duration::from_millis(100);
 
 /// How a worker came to its end.
 enum Outcome {
@@ -228,17 +234,19 @@ impl Supervisor<'_> {
                 None => break,
             }
         }
-        let status = child.wait().context("cannot wait for the worker")?;
-        let code = status.code().and_then(|code| u8::try_from(code).ok());
+        let status = end(child).await.context("cannot wait for the worker")?;
+        let code = status.and_then(|status| status.code());
+        let code = code.and_then(|code| u8::try_from(code).ok());
         Ok(match last {
             ENDED => Outcome::Ended(ExitCode::from(code.unwrap_or(1))),
             LEFT => Outcome::Left,
             _ => Outcome::Died {
                 served: served_since.map(Since::elapsed),
                 code: ExitCode::from(code.filter(|code| *code != 0).unwrap_or(1)),
-                how: match status.signal() {
-                    Some(signal) => format!("was killed by signal {signal}"),
-                    None => format!("ended with {status}"),
+                how: match status.map(|status| (status.signal(), status)) {
+                    Some((Some(signal), _)) => format!("was killed by signal {signal}"),
+                    Some((None, status)) => format!("ended with {status}"),
+                    None => "was killed, and the kernel has yet to let go of it".to_owned(),
                 },
             },
         })
@@ -314,6 +322,33 @@ impl Drop for Supervisor<'_> {
 
 fn terminate(child: &Child) {
     send(child, rustix::process::Signal::TERM);
+}
+
+/// Waits for the end of a worker that has closed its end of the link. `None`: it was killed while
+/// one of its threads has the kernel drop pages that a request without an answer has locked (see
+/// `notify` in larder-fuse). That thread ends when another worker has answered; everything else of
+/// it is gone.
+async fn end(mut child: Child) -> std::io::Result<Option<ExitStatus>> {
+    let mut dead_since: Option<Since> = None;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        dead_since = is_dead(child.id()).then(|| dead_since.unwrap_or_else(Since::now));
+        if dead_since.is_some_and(|since| since.elapsed() > LINGER) {
+            std::thread::spawn(move || child.wait());
+            return Ok(None);
+        }
+        clock().sleep(END_PAUSE).await;
+    }
+}
+
+/// Whether a child's first thread has ended, as when the process was killed.
+fn is_dead(pid: u32) -> bool {
+    let about = std::fs::read_to_string(format!("/proc/{pid}/stat"));
+    // The name, in brackets, may have any characters (proc_pid_stat(5)).
+    let state = about.ok().and_then(|about| Some(about.rsplit_once(") ")?.1.chars().next()));
+    state.flatten().is_some_and(|state| matches!(state, 'Z' | 'X'))
 }
 
 /// Has a worker open its log again, if it `listens` already: before that, the signal would end it.

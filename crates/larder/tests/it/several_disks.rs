@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tempfile::TempDir;
 
 use crate::groups::Group;
-use crate::harness::{Mount, eventually, larder, pattern, scratch, succeed, tree};
+use crate::harness::{Mount, eventually, larder, pattern, run, scratch, succeed, tree};
 use crate::ports::free_address;
 use crate::server::Server;
 
@@ -57,6 +57,12 @@ impl Disk {
     /// From its next start on its bytes are in memory.
     pub(crate) fn keep_in_memory(&mut self) {
         self.store = PathBuf::from("memory");
+    }
+
+    /// Stops it at an arbitrary moment: it is silent until it goes on.
+    pub(crate) fn freeze(&self, is_frozen: bool) {
+        let process = self.process.as_ref().unwrap().id().to_string();
+        run("kill", &[if is_frozen { "-STOP" } else { "-CONT" }, &process]);
     }
 
     /// Whether its process runs.

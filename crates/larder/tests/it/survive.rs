@@ -13,6 +13,7 @@ use rustix::fs::{FlockOperation, flock};
 use crate::harness::{
     Kind, Mount, Server, eventually, pattern, run, said, succeed, tree, waits_in,
 };
+use crate::several_disks::Volume;
 use crate::unmounts::processes_of;
 
 /// Kills the worker, and waits until another one serves.
@@ -150,6 +151,54 @@ fn a_listing_ends_although_its_worker_died() {
         let rest: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(rest.len(), 2, "{kind:?}: {rest:?}");
     }
+}
+
+/// Whether a thread of the process waits in this function of the kernel.
+fn a_thread_waits_in(pid: u32, function: &str) -> bool {
+    let stack = |task: fs::DirEntry| fs::read_to_string(task.path().join("stack"));
+    let mut tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
+    tasks.any(|task| stack(task).is_ok_and(|stack| stack.contains(function)))
+}
+
+/// A worker tells the kernel to drop a file's pages, and the kernel waits for those that a read has
+/// locked, which has no answer yet. A thread that waits so cannot be killed. The next worker serves
+/// all the same, and answers the read.
+#[test]
+fn a_worker_that_the_kernel_does_not_let_go_of_is_replaced() {
+    let mut volume = Volume::with_copies(1, 1);
+    volume.disks[0].start();
+    let server = Server::meta(&["--engine", &volume.engine()]);
+    let other = Mount::plain(&server, &["hard"]);
+    let (bytes, at) = (pattern(7, 8 << 20), 6 << 20);
+    fs::write(other.path("file"), &bytes).unwrap();
+    let mount = Mount::new(&server, &["hard", "nopassthrough"]);
+    let file = File::open(mount.path("file")).unwrap();
+    volume.disks[0].freeze(true);
+    let [_, worker] = mount.pids();
+    std::thread::scope(|scope| {
+        let reading = scope.spawn(|| {
+            let mut read = vec![0; 1000];
+            file.read_exact_at(&mut read, at as u64).map(|()| read)
+        });
+        let changed = other.path("file");
+        let changing = scope.spawn(|| File::options().write(true).open(changed)?.set_len(7 << 20));
+        eventually("the worker waits for a page", || {
+            a_thread_waits_in(worker, "fuse_reverse_inval_inode")
+        });
+        run("kill", &["-KILL", &worker.to_string()]);
+        eventually("another worker serves", || mount.pids()[1] != worker);
+        volume.disks[0].freeze(false);
+        // What was under way when the worker died may end with an error: the next one cannot know
+        // up to where the kernel reads.
+        match reading.join().unwrap() {
+            Ok(read) => assert!(read == bytes[at..at + 1000]),
+            Err(error) => assert_eq!(error.raw_os_error(), Some(libc::ESTALE)),
+        }
+        changing.join().unwrap().unwrap();
+    });
+    assert!(fs::read(mount.path("file")).unwrap() == bytes[..7 << 20]);
+    let gone = || !Path::new(&format!("/proc/{worker}")).exists();
+    eventually("the one that was killed is gone", gone);
 }
 
 #[test]
