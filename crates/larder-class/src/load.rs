@@ -114,8 +114,7 @@ impl Loaded {
         let fitted = |name: &str, wanted: &Specification| match offer.fit(wanted) {
             Ok((promised, raised)) => {
                 let (raised, file) = (raised.join("; "), files.get(name).cloned());
-                let is_retained = offer.retains(&promised);
-                Ok(Arc::new(Class { name: name.to_owned(), promised, raised, file, is_retained }))
+                Ok(Arc::new(Class { name: name.to_owned(), promised, raised, file }))
             }
             Err(refused) => Err(refused.to_string()),
         };
@@ -191,7 +190,6 @@ mod tests {
             waits_for: None,
             local_if_asked: false,
             durable_within: None,
-            is_retaining: false,
         }
     }
 

@@ -66,7 +66,6 @@ mod reads;
 mod request;
 mod resilver;
 mod resilvering;
-mod retained;
 mod rights;
 mod server;
 mod sessions;
@@ -74,7 +73,6 @@ mod slots;
 mod store;
 mod stores;
 pub mod volume;
-mod whereabouts;
 mod xattrs;
 
 #[cfg(test)]

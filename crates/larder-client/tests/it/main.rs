@@ -39,7 +39,6 @@ mod parallel;
 mod passthrough;
 mod privileges;
 mod raising;
-mod retained;
 mod retried;
 mod rig;
 mod space;

@@ -17,7 +17,6 @@ use crate::tests::rig::{Rig, dentry};
 
 mod memory;
 mod random;
-mod retaining;
 
 const B: u64 = BLOCK_BYTES;
 const DISK: DiskId = DiskId(1);

@@ -149,8 +149,7 @@ impl Committer {
         self.remove_emptied(view, group);
         for session in self.sessions.over(now) {
             tracing::info!(?session, "a client has not called for too long: its session ends");
-            let wall = wall(&*self.clock);
-            self.internal(view, group, |live, txn| live.end_session(txn, session, None, wall));
+            self.internal(view, group, |live, txn| live.end_session(txn, session));
         }
         self.internal(view, group, Live::release_closed);
         self.internal(view, group, Live::forget_committed);

@@ -2,7 +2,6 @@
 
 mod directories;
 mod random;
-mod retained;
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;

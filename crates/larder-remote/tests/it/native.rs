@@ -15,7 +15,6 @@ use larder_wire::seal::Setup;
 mod bare;
 mod locks;
 mod recalls;
-mod retaining;
 mod revoked;
 
 async fn mount(volume: &Volume) -> Native {

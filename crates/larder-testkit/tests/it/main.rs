@@ -11,5 +11,4 @@ mod left;
 mod locked;
 mod player;
 mod refusing;
-mod retained;
 mod world;

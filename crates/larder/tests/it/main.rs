@@ -48,7 +48,6 @@ mod rebuild;
 mod reexport;
 mod repair;
 mod reread;
-mod retained;
 mod rootless;
 mod rounds;
 mod server;

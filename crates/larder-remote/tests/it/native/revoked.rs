@@ -41,7 +41,6 @@ const NOTHING: SetAttr = SetAttr {
     atime: None,
     mtime: None,
     in_memory: None,
-    retained: false,
 };
 
 impl Does {
