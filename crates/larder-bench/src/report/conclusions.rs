@@ -1,6 +1,10 @@
 //! The beginning of the report: sentences that say which target is faster than which and by how
 //! much, which is slower, what the samples do not show, and which calls the server more often.
 //!
+//! Of a suite with goals they say what came of each goal, and beside that only what is worse: its
+//! many contestants are not all compared with each other. Of a run in which no test has enough
+//! rounds, that is said once.
+//!
 //! Invariant: every test that both of two targets ran is in exactly one of the sentences about
 //! them.
 
@@ -10,6 +14,7 @@ use crate::stats::Summary;
 use super::compare::{self, Verdict, is_plain, pairs};
 use super::document::{Block, Section};
 use super::number::{grouped, three};
+use super::suite;
 
 /// Tests that a sentence names; the rest is counted.
 const NAMED_MAX: usize = 5;
@@ -32,6 +37,9 @@ pub(crate) fn title(run: &Run) -> String {
     format!("{}, {}{}", run.suite, run.size, link.unwrap_or_default())
 }
 
+/// Said once of a run in which nothing can be concluded.
+const TOO_FEW: &str = "Not shown: who was faster. No test has 3 rounds of two targets.";
+
 fn of_run(run: &Run) -> Option<Block> {
     let transport = |name: &str| run.target(name).and_then(compare::transport);
     // Against the plain client of the same transport; against the others the first of ours only.
@@ -40,9 +48,32 @@ fn of_run(run: &Run) -> Option<Block> {
         let alike = transport(ours) == transport(theirs);
         if is_plain(theirs) { alike } else { first == Some(*ours) }
     };
-    let told = pairs(run).into_iter().filter(told);
-    let sentences: Vec<String> =
-        told.flat_map(|(ours, theirs)| of_pair(run, ours, theirs)).collect();
+    let told: Vec<Compared<'_>> = pairs(run)
+        .into_iter()
+        .filter(told)
+        .map(|(ours, theirs)| Compared::of(run, ours, theirs))
+        .collect();
+    let mut sentences = suite::goals(run);
+    let has_goals = !sentences.is_empty();
+    let is_short = told.iter().all(Compared::is_unknown);
+    if is_short && !has_goals && !told.is_empty() {
+        sentences.push(TOO_FEW.to_owned());
+    }
+    for compared in told {
+        if !has_goals && !is_short {
+            sentences.extend(compared.faster());
+        }
+        sentences.extend(compared.slower());
+        if !has_goals && !is_short {
+            sentences.extend(compared.not_shown());
+        }
+        if is_plain(compared.theirs) {
+            sentences.extend(compared.more_calls());
+            if !has_goals {
+                sentences.extend(compared.no_more_calls());
+            }
+        }
+    }
     let rounds = run.tests.iter().flat_map(|test| &test.samples).map(|sample| sample.round + 1);
     let rounds = match rounds.max().unwrap_or(0) {
         1 => "1 round".to_owned(),
@@ -52,130 +83,151 @@ fn of_run(run: &Run) -> Option<Block> {
     (!sentences.is_empty()).then_some(Block::List(title, sentences))
 }
 
+/// A test, and how long ours takes of theirs.
+type Measured<'a> = (&'a Test, Summary);
+
 /// The results of two targets, test by test.
-#[derive(Default)]
-struct Sorted<'a> {
-    faster: Vec<(&'a Test, Summary)>,
-    slower: Vec<(&'a Test, Summary)>,
-    even: Vec<(&'a Test, Summary)>,
+struct Compared<'a> {
+    ours: &'a str,
+    theirs: &'a str,
+    /// All tests that theirs ran: some targets run some tests only.
+    tests: Vec<&'a Test>,
+    faster: Vec<Measured<'a>>,
+    slower: Vec<Measured<'a>>,
+    even: Vec<Measured<'a>>,
     too_few: Vec<&'a Test>,
     failed: Vec<&'a Test>,
 }
 
-fn of_pair(run: &Run, ours: &str, theirs: &str) -> Vec<String> {
-    let mut sorted = Sorted::default();
-    // Some targets run some tests only.
-    let measured = |test: &&Test| test.of(theirs).next().is_some();
-    let tests: Vec<&Test> = run.tests.iter().filter(measured).collect();
-    for test in &tests {
-        match test.time_ratio(ours, theirs) {
-            None => sorted.failed.push(test),
-            Some(ratio) => match Verdict::of(&ratio) {
-                Verdict::Faster => sorted.faster.push((test, ratio)),
-                Verdict::Slower => sorted.slower.push((test, ratio)),
-                Verdict::NoDifference => sorted.even.push((test, ratio)),
-                Verdict::NotConcluded => sorted.too_few.push(test),
-            },
+impl<'a> Compared<'a> {
+    fn of(run: &'a Run, ours: &'a str, theirs: &'a str) -> Compared<'a> {
+        let measured = |test: &&Test| test.of(theirs).next().is_some();
+        let tests: Vec<&Test> = run.tests.iter().filter(measured).collect();
+        let [mut faster, mut slower, mut even] = [(); 3].map(|()| Vec::<Measured<'_>>::new());
+        let [mut too_few, mut failed] = [(); 2].map(|()| Vec::new());
+        for test in tests.iter().copied() {
+            match test.time_ratio(ours, theirs) {
+                None => failed.push(test),
+                Some(ratio) => match Verdict::of(&ratio) {
+                    Verdict::Faster => faster.push((test, ratio)),
+                    Verdict::Slower => slower.push((test, ratio)),
+                    Verdict::NoDifference => even.push((test, ratio)),
+                    Verdict::NotConcluded => too_few.push(test),
+                },
+            }
         }
+        faster.sort_by(|a, b| a.1.median.total_cmp(&b.1.median));
+        slower.sort_by(|a, b| b.1.median.total_cmp(&a.1.median));
+        even.sort_by(|a, b| b.1.relative_width().total_cmp(&a.1.relative_width()));
+        Compared { ours, theirs, tests, faster, slower, even, too_few, failed }
     }
-    sorted.faster.sort_by(|a, b| a.1.median.total_cmp(&b.1.median));
-    sorted.slower.sort_by(|a, b| b.1.median.total_cmp(&a.1.median));
-    sorted.even.sort_by(|a, b| b.1.relative_width().total_cmp(&a.1.relative_width()));
-    let mut sentences = sorted.sentences(ours, theirs, tests.len());
-    if is_plain(theirs) {
-        sentences.extend(calls(&tests, ours, theirs));
-    }
-    sentences
-}
 
-impl Sorted<'_> {
-    fn sentences(&self, ours: &str, theirs: &str, tests: usize) -> Vec<String> {
-        let mut sentences = Vec::new();
-        let times = |(test, ratio): &(&Test, Summary)| {
+    /// Whether no test says anything.
+    fn is_unknown(&self) -> bool {
+        self.faster.is_empty() && self.slower.is_empty() && self.even.is_empty()
+    }
+
+    fn faster(&self) -> Option<String> {
+        let Compared { ours, theirs, tests, .. } = self;
+        let times = |(test, ratio): &Measured<'_>| {
             let (low, high) = ratio.interval.unwrap_or((ratio.median, ratio.median));
             let [median, low, high] = [ratio.median, high, low].map(|ratio| three(1.0 / ratio));
             format!("{} {median} times as fast ({low} to {high})", test.title())
         };
-        let longer = |(test, ratio): &(&Test, Summary)| {
+        let list = named(self.faster.iter().map(times))?;
+        let (count, tests) = (self.faster.len(), tests.len());
+        Some(format!("{ours} is faster than {theirs} in {count} of {tests}: {list}."))
+    }
+
+    fn slower(&self) -> Option<String> {
+        let Compared { ours, theirs, tests, .. } = self;
+        let longer = |(test, ratio): &Measured<'_>| {
             let (low, high) = ratio.interval.unwrap_or((ratio.median, ratio.median));
             let [median, low, high] = [ratio.median, low, high].map(three);
             format!("{} takes {median} times as long ({low} to {high})", test.title())
         };
-        let range = |(test, ratio): &(&Test, Summary)| {
+        let list = named(self.slower.iter().map(longer))?;
+        let (count, tests) = (self.slower.len(), tests.len());
+        Some(format!("Worse: {ours} is slower than {theirs} in {count} of {tests}: {list}."))
+    }
+
+    fn not_shown(&self) -> Vec<String> {
+        let Compared { ours, theirs, too_few, failed, .. } = self;
+        let tests = self.tests.len();
+        let range = |(test, ratio): &Measured<'_>| {
             let (low, high) = ratio.interval.unwrap_or((ratio.median, ratio.median));
             format!("{} ({} to {} times the time)", test.title(), three(low), three(high))
         };
-        let name = |test: &&Test| test.title();
-        if !self.faster.is_empty() {
-            let (count, list) = (self.faster.len(), named(self.faster.iter().map(times)));
-            sentences
-                .push(format!("{ours} is faster than {theirs} in {count} of {tests}: {list}."));
-        }
-        if !self.slower.is_empty() {
-            let (count, list) = (self.slower.len(), named(self.slower.iter().map(longer)));
-            sentences.push(format!(
-                "Worse: {ours} is slower than {theirs} in {count} of {tests}: {list}."
-            ));
-        }
-        if !self.even.is_empty() {
-            let (count, list) = (self.even.len(), named(self.even.iter().map(range)));
+        let titles = |tests: &[&Test]| named(tests.iter().map(|test| test.title()));
+        let mut sentences = Vec::new();
+        if let Some(list) = named(self.even.iter().map(range)) {
+            let count = self.even.len();
             sentences.push(format!(
                 "Not shown: between {ours} and {theirs} no difference in {count} of {tests}; least is known of {list}."
             ));
         }
-        if self.too_few.len() == tests {
+        if too_few.len() == tests {
             sentences.push(format!(
                 "Not shown: how fast {ours} is against {theirs}. All {tests} have fewer than 3 rounds."
             ));
-        } else if !self.too_few.is_empty() {
-            let (count, list) = (self.too_few.len(), named(self.too_few.iter().map(name)));
+        } else if let Some(list) = titles(too_few) {
+            let count = too_few.len();
             sentences.push(format!(
                 "Not shown: {count} of {tests} have fewer than 3 rounds of both {ours} and {theirs}: {list}."
             ));
         }
-        if !self.failed.is_empty() {
-            let (count, list) = (self.failed.len(), named(self.failed.iter().map(name)));
+        if let Some(list) = titles(failed) {
+            let count = failed.len();
             sentences.push(format!(
                 "Not shown: {count} of {tests} failed or were not measured on {ours} or {theirs}: {list}."
             ));
         }
         sentences
     }
-}
 
-/// Whether ours called the server more often than the plain client, in tests where both were
-/// counted.
-fn calls(tests: &[&Test], ours: &str, theirs: &str) -> Option<String> {
-    let counted: Vec<(&Test, f64, f64)> = tests
-        .iter()
-        .filter_map(|test| Some((*test, test.rpcs(ours)?, test.rpcs(theirs)?)))
-        .collect();
-    let more = |(_, ours, theirs): &&(&Test, f64, f64)| ours > theirs;
-    let more: Vec<_> = counted.iter().filter(more).collect();
-    let all = counted.len();
-    let shown = |(test, one, other): &&(&Test, f64, f64)| {
-        format!("{} ({} against {})", test.title(), grouped(*one), grouped(*other))
-    };
-    match (all, more.len()) {
-        (0, _) => None,
-        (_, 0) => Some(format!(
-            "{ours} never calls the server more often than {theirs}, of {all} counted."
-        )),
-        (_, count) => Some(format!(
-            "Worse: {ours} calls the server more often than {theirs} in {count} of {all}: {}.",
-            named(more.iter().map(shown))
-        )),
+    /// The tests where both were counted, and by how many calls of each.
+    fn counted(&self) -> impl Iterator<Item = (&'a Test, f64, f64)> {
+        let counted =
+            |test: &&'a Test| Some((*test, test.rpcs(self.ours)?, test.rpcs(self.theirs)?));
+        self.tests.iter().filter_map(counted)
+    }
+
+    /// Where ours called the server more often.
+    fn more_calls(&self) -> Option<String> {
+        let Compared { ours, theirs, .. } = self;
+        let (all, more) =
+            (self.counted().count(), self.counted().filter(|(_, one, other)| one > other));
+        let more: Vec<String> = more
+            .map(|(test, one, other)| {
+                format!("{} ({} against {})", test.title(), grouped(one), grouped(other))
+            })
+            .collect();
+        let count = more.len();
+        let list = named(more.into_iter())?;
+        Some(format!(
+            "Worse: {ours} calls the server more often than {theirs} in {count} of {all}: {list}."
+        ))
+    }
+
+    /// That ours called it more often nowhere.
+    fn no_more_calls(&self) -> Option<String> {
+        let Compared { ours, theirs, .. } = self;
+        let all = self.counted().count();
+        let is_more = self.counted().any(|(_, one, other)| one > other);
+        (all > 0 && !is_more).then(|| {
+            format!("{ours} never calls the server more often than {theirs}, of {all} counted.")
+        })
     }
 }
 
-/// The first of them, and how many more there are.
-fn named(all: impl ExactSizeIterator<Item = String>) -> String {
+/// The first of them, and how many more there are; `None` if there are none.
+fn named(all: impl ExactSizeIterator<Item = String>) -> Option<String> {
     let rest = all.len().saturating_sub(NAMED_MAX);
     let mut shown: Vec<String> = all.take(NAMED_MAX).collect();
     if rest > 0 {
         shown.push(format!("{rest} more"));
     }
-    shown.join(", ")
+    (!shown.is_empty()).then(|| shown.join(", "))
 }
 
 #[cfg(test)]
@@ -230,5 +282,51 @@ mod tests {
             assert!(all.contains(word), "{word}: {all}");
             assert_eq!(all.matches(name).count() - usize::from(name == "slow"), 1, "{name}: {all}");
         }
+    }
+
+    #[test]
+    fn a_run_that_shows_nothing_says_so_once() {
+        let target = |name: &str| Target { name: name.to_owned(), ..Target::default() };
+        let targets = ["larder", "larder io_uring", "plain"].map(target).to_vec();
+        let tests = vec![test("one", &[1.0, 1.0], &[9.0, 9.0]), test("two", &[], &[1.0])];
+        let run = Run { targets, tests, ..super::super::input::empty_run() };
+        let Some(Block::List(_, sentences)) = of_run(&run) else { panic!() };
+        assert_eq!(sentences, [TOO_FEW]);
+    }
+
+    /// What was to be reached comes first, and of the comparisons only what is worse.
+    #[test]
+    fn a_suite_with_goals_says_what_came_of_them() {
+        let target = |name: &str| Target { name: name.to_owned(), ..Target::default() };
+        let (ours, theirs) = ("larder scratch exclusive", "plain");
+        let named = |mut test: Test| {
+            for sample in &mut test.samples {
+                let name = if sample.target == "larder" { ours } else { theirs };
+                name.clone_into(&mut sample.target);
+            }
+            Test { unit: "s".to_owned(), ..test }
+        };
+        let andrew = named(test("andrew", &[1.0, 1.0, 1.01], &[4.0, 4.0, 4.1]));
+        let write = named(test("large-write", &[2.0, 2.0, 2.01], &[1.0, 1.0, 1.0]));
+        let run = Run {
+            suite: "mbfs".to_owned(),
+            targets: [ours, theirs].map(target).to_vec(),
+            tests: vec![andrew, write],
+            ..super::super::input::empty_run()
+        };
+        let Some(Block::List(_, sentences)) = of_run(&run) else { panic!() };
+        let place = |word: &str| {
+            let found = sentences.iter().position(|sentence| sentence.contains(word));
+            found.unwrap_or_else(|| panic!("{word}: {sentences:#?}"))
+        };
+        let places = [
+            place("goals that were measured"),
+            place("faster was to be reached: not reached"),
+            place("at least 40 % less time was to be reached: reached"),
+            place("not measured, because"),
+            place("Worse: larder scratch exclusive is slower than plain in 1 of 2: large-write"),
+        ];
+        assert!(places.is_sorted(), "{sentences:#?}");
+        assert!(!sentences.iter().any(|sentence| sentence.contains("is faster than")));
     }
 }

@@ -41,6 +41,17 @@ pub(crate) fn section(run: &Run, index: usize) -> Section {
     Section { id: format!("{}-{index}", slug(&run.suite)), title, lead, blocks }
 }
 
+/// What came of the goals of a run's suite, in sentences; none where it has no goals.
+pub(crate) fn goals(run: &Run) -> Vec<String> {
+    let rows = match run.suite.as_str() {
+        "mbfs" => mbfs::goals_of(run),
+        "snapdragon" => snapdragon::goals_of(run),
+        "disks" => snapdragon::goals_of_disks(run),
+        _ => Vec::new(),
+    };
+    if rows.is_empty() { Vec::new() } else { goals::sentences(rows) }
+}
+
 fn figures(run: &Run) -> Vec<Block> {
     match run.suite.as_str() {
         "badros" => badros::figures(run),

@@ -13,7 +13,7 @@ pub(super) use compare::{
 use crate::record::Run;
 use crate::stats::Summary;
 
-use super::super::document::{Block, Cell, Table, Tone};
+use super::super::document::{Cell, Table, Tone};
 use super::super::number::{exact, span, three};
 use compare::compare;
 
@@ -42,25 +42,57 @@ use Bound::{Calls, Faster, Known, PercentLess, PercentOfCore, TimesAsFast, Times
 /// What of counts of calls may be over: calls of a test as a whole, by its operations.
 const CALLS_OVER: f64 = 0.1;
 
-/// A table of goals, and the same in sentences.
-pub(super) fn blocks(run: &Run, goals: &[(What, Bound)]) -> Vec<Block> {
+/// The rows of the goals of a run.
+pub(super) fn rows(run: &Run, goals: &[(What, Bound)]) -> Vec<Row> {
     let mut rows: Vec<Row> = goals.iter().map(|(what, bound)| row(run, *what, *bound)).collect();
     // A run with one number of clients has the same twice.
     rows.dedup_by(|one, other| one.sentence == other.sentence);
+    rows
+}
+
+/// A table of goals.
+pub(super) fn table(rows: Vec<Row>) -> Table {
     let columns = ["what", "to reach", "measured", "lowest and highest round", "reached"];
     let mut table = Table::new("What was to be reached", &columns).open();
-    for row in &rows {
-        table.push(row.cells.clone());
+    for row in rows {
+        table.push(row.cells);
     }
-    let sentences = rows.into_iter().map(|row| row.sentence).collect();
-    let list = Block::List("What was to be reached, in sentences".to_owned(), sentences);
-    vec![Block::Table(table), list]
+    table
+}
+
+/// The same in sentences: how many are reached by the median, then what is not, what is, what was
+/// not measured, and what is there for comparison.
+pub(super) fn sentences(rows: Vec<Row>) -> Vec<String> {
+    let count = |outcome| rows.iter().filter(|row| row.outcome == outcome).count();
+    let (reached, missed) = (count(Outcome::Reached), count(Outcome::Missed));
+    let unknown = match count(Outcome::NotMeasured) {
+        0 => String::new(),
+        unknown => format!("; {unknown} were not measured"),
+    };
+    let of = reached + missed;
+    let total = format!("Of {of} goals that were measured, {reached} are reached{unknown}.");
+    let mut rows = rows;
+    rows.sort_by_key(|row| row.outcome);
+    std::iter::once(total).chain(rows.into_iter().map(|row| row.sentence)).collect()
 }
 
 /// A goal, and what came of it.
 pub(super) struct Row {
     pub(super) cells: Vec<Cell>,
     pub(super) sentence: String,
+    outcome: Outcome,
+}
+
+/// What came of a goal, in the order in which a reader wants to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Outcome {
+    /// The median is outside the bound.
+    Missed,
+    /// It is within.
+    Reached,
+    NotMeasured,
+    /// There is no bound.
+    Known,
 }
 
 /// Whether a goal is reached.
@@ -186,6 +218,7 @@ pub(super) fn row(run: &Run, what: What, bound: Bound) -> Row {
                 Known => format!("{name}: not measured, because {reason}."),
                 _ => format!("{name}: {goal} was to be reached; not measured, because {reason}."),
             },
+            outcome: if matches!(bound, Known) { Outcome::Known } else { Outcome::NotMeasured },
         },
         Ok(ratio) => {
             let is_counted = matches!(bound, Calls(_));
@@ -217,7 +250,12 @@ pub(super) fn row(run: &Run, what: What, bound: Bound) -> Row {
                 Cell::plain(spread),
                 cell,
             ];
-            Row { cells, sentence }
+            let outcome = match (bound, reached) {
+                (Known, _) => Outcome::Known,
+                (_, Reached::Shown | Reached::Median) => Outcome::Reached,
+                (_, Reached::ShownNot | Reached::No) => Outcome::Missed,
+            };
+            Row { cells, sentence, outcome }
         }
     }
 }

@@ -14,6 +14,8 @@ use super::super::sweep::{Sweep, sweeps};
 use super::conditions::link_words;
 use super::{facts, rpcs, savings};
 
+pub(super) use goals::rows as goals_of;
+
 /// What was to be reached, then a chart for each test with the targets that run it.
 pub(super) fn figures(run: &Run) -> Vec<Block> {
     let tests: Vec<&Test> = run.tests.iter().collect();

@@ -17,6 +17,8 @@ use super::super::sweep::{Sweep, convert, sweeps};
 use super::conditions::link_words;
 use super::{bars, facts, latency, rpcs};
 
+pub(super) use goals::{rows as goals_of, rows_of_disks as goals_of_disks};
+
 /// What a test measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {

@@ -58,14 +58,23 @@ const EVERY: Several = Several {
     at: ANY,
 };
 
-/// The table, the same in sentences, and what shows that contestants do what they claim. Nothing
-/// where none of the targets is one of the suite's own.
-pub(super) fn blocks(run: &Run) -> Vec<Block> {
+/// The goals. None where none of the targets is one of the suite's own.
+pub(in crate::report::suite) fn rows(run: &Run) -> Vec<goals::Row> {
     let is_known = |name: &str| run.target(name).is_some();
-    if run.tests.is_empty() || !(is_known(SCRATCH) || is_known(VOLATILE)) {
+    match run.tests.is_empty() || !(is_known(SCRATCH) || is_known(VOLATILE)) {
+        true => Vec::new(),
+        false => goals::rows(run, &GOALS),
+    }
+}
+
+/// The table of goals, and what shows that contestants do what they claim. Nothing where there are
+/// no goals.
+pub(super) fn blocks(run: &Run) -> Vec<Block> {
+    let rows = rows(run);
+    if rows.is_empty() {
         return Vec::new();
     }
-    let mut blocks = goals::blocks(run, &GOALS);
+    let mut blocks = vec![Block::Table(goals::table(rows))];
     let also: Vec<String> = splits(run).into_iter().chain(edits(run)).chain(silence(run)).collect();
     if !also.is_empty() {
         blocks.push(Block::List("Beside the published results".to_owned(), also));

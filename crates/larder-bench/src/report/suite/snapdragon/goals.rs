@@ -96,12 +96,29 @@ const GOALS_OF_DISKS: [(What, Bound); 4] = [
     (What::Processor("write", "metadata_cpu_s"), PercentOfCore(14.0)),
 ];
 
-/// The tables. Nothing where none of the targets is one of the suite's own.
+/// The goals. None where none of the targets is one of the suite's own.
+pub(in crate::report::suite) fn rows(run: &Run) -> Vec<goals::Row> {
+    match run.tests.is_empty() || run.target(SECURE).is_none() {
+        true => Vec::new(),
+        false => goals::rows(run, &GOALS),
+    }
+}
+
+/// The goals of suite `disks`.
+pub(in crate::report::suite) fn rows_of_disks(run: &Run) -> Vec<goals::Row> {
+    match run.tests.is_empty() || run.target("1 disk").is_none() {
+        true => Vec::new(),
+        false => goals::rows(run, &GOALS_OF_DISKS),
+    }
+}
+
+/// The tables. Nothing where there are no goals.
 pub(super) fn blocks(run: &Run) -> Vec<Block> {
-    if run.tests.is_empty() || run.target(SECURE).is_none() {
+    let rows = rows(run);
+    if rows.is_empty() {
         return Vec::new();
     }
-    let mut blocks = goals::blocks(run, &GOALS);
+    let mut blocks = vec![Block::Table(goals::table(rows))];
     let tables = [costs(run), calls(run), andrew(run)];
     blocks.extend(tables.into_iter().filter(|table| !table.rows.is_empty()).map(Block::Table));
     blocks
@@ -109,10 +126,8 @@ pub(super) fn blocks(run: &Run) -> Vec<Block> {
 
 /// The table of suite `disks`.
 pub(super) fn blocks_of_disks(run: &Run) -> Vec<Block> {
-    match run.tests.is_empty() || run.target("1 disk").is_none() {
-        true => Vec::new(),
-        false => goals::blocks(run, &GOALS_OF_DISKS),
-    }
+    let rows = rows_of_disks(run);
+    if rows.is_empty() { Vec::new() } else { vec![Block::Table(goals::table(rows))] }
 }
 
 /// A cost that is the difference of two others.
