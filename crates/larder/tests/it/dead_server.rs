@@ -93,7 +93,7 @@ fn killed_process_does_not_wait_for_a_silent_server() {
         ["exec stat a/absent", "exec ls b", "exec mkdir c/made", ": >d/new; exec sleep 100"];
     let mut all: Vec<Child> = scripts.map(start).into();
     for child in &all {
-        eventually("it waits for the server", || waits_in(child, "request_wait_answer"));
+        eventually("it waits for the server", || waits_in(child.id(), "request_wait_answer"));
     }
     all.push(writer);
     for child in &mut all {

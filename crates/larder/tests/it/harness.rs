@@ -5,7 +5,7 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
@@ -317,10 +317,11 @@ pub(crate) fn larder() -> Command {
     command
 }
 
-/// Whether a process waits in this function of the kernel.
-pub(crate) fn waits_in(child: &Child, function: &str) -> bool {
-    let stack = fs::read_to_string(format!("/proc/{}/stack", child.id()));
-    stack.is_ok_and(|stack| stack.contains(function))
+/// Whether a thread of the process waits in this function of the kernel.
+pub(crate) fn waits_in(pid: u32, function: &str) -> bool {
+    let stack = |task: fs::DirEntry| fs::read_to_string(task.path().join("stack"));
+    let mut tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    tasks.any(|task| stack(task).is_ok_and(|stack| stack.contains(function)))
 }
 
 /// Runs a command that must succeed.

@@ -153,13 +153,6 @@ fn a_listing_ends_although_its_worker_died() {
     }
 }
 
-/// Whether a thread of the process waits in this function of the kernel.
-fn a_thread_waits_in(pid: u32, function: &str) -> bool {
-    let stack = |task: fs::DirEntry| fs::read_to_string(task.path().join("stack"));
-    let mut tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
-    tasks.any(|task| stack(task).is_ok_and(|stack| stack.contains(function)))
-}
-
 /// A worker tells the kernel to drop a file's pages, and the kernel waits for those that a read has
 /// locked, which has no answer yet. A thread that waits so cannot be killed. The next worker serves
 /// all the same, and answers the read.
@@ -182,9 +175,7 @@ fn a_worker_that_the_kernel_does_not_let_go_of_is_replaced() {
         });
         let changed = other.path("file");
         let changing = scope.spawn(|| File::options().write(true).open(changed)?.set_len(7 << 20));
-        eventually("the worker waits for a page", || {
-            a_thread_waits_in(worker, "fuse_reverse_inval_inode")
-        });
+        eventually("the worker waits for a page", || waits_in(worker, "fuse_reverse_inval_inode"));
         run("kill", &["-KILL", &worker.to_string()]);
         eventually("another worker serves", || mount.pids()[1] != worker);
         volume.disks[0].freeze(false);
@@ -352,7 +343,7 @@ fn umount_that_a_worker_took_and_did_not_answer_succeeds() {
         let mut umount = mount.larder();
         let umount = umount.arg("umount").arg(mount.path("")).stderr(Stdio::piped()).spawn();
         let umount = umount.unwrap();
-        eventually("it waits for its answer", || waits_in(&umount, "unix_stream"));
+        eventually("it waits for its answer", || waits_in(umount.id(), "unix_stream"));
         run("kill", &["-KILL", &worker]);
         let ended = umount.wait_with_output().unwrap();
         let said = String::from_utf8_lossy(&ended.stderr);
