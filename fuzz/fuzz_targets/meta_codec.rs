@@ -66,6 +66,7 @@ fuzz_target!(|input: &[u8]| {
         38 => both::<calls::Destage>(rest),
         39 => both::<calls::Archive>(rest),
         40 => both::<calls::Make>(rest),
+        41 => both::<calls::Retain>(rest),
         _ => (),
     }
 });

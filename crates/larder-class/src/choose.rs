@@ -29,6 +29,9 @@ pub struct Class {
     pub raised: String,
     /// The file that defines it; `None` if it is built in.
     pub file: Option<String>,
+    /// Whether its bytes stay in this machine's memory until another machine asks for them: then
+    /// they go to the memory of other machines.
+    pub is_retained: bool,
 }
 
 impl Class {
@@ -65,6 +68,9 @@ impl Class {
         let promised = &self.promised;
         let waits_for = promised.close.max(promised.fsync).max(promised.write());
         let is_due = promised.due(Level::Durable) != Deadline::Never;
+        if self.is_retained {
+            return true;
+        }
         waits_for == Some(Level::Shared) && (!is_due || promised.steps.contains_key(&Level::Shared))
     }
 

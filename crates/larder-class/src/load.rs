@@ -114,7 +114,8 @@ impl Loaded {
         let fitted = |name: &str, wanted: &Specification| match offer.fit(wanted) {
             Ok((promised, raised)) => {
                 let (raised, file) = (raised.join("; "), files.get(name).cloned());
-                Ok(Arc::new(Class { name: name.to_owned(), promised, raised, file }))
+                let is_retained = offer.retains(&promised);
+                Ok(Arc::new(Class { name: name.to_owned(), promised, raised, file, is_retained }))
             }
             Err(refused) => Err(refused.to_string()),
         };
@@ -190,6 +191,7 @@ mod tests {
             waits_for: None,
             local_if_asked: false,
             durable_within: None,
+            is_retaining: false,
         }
     }
 

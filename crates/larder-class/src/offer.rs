@@ -19,6 +19,9 @@ pub struct Offer {
     /// Bytes of a class that does not promise the server's disk reach it within this time all the
     /// same; `None`: never.
     pub durable_within: Option<Duration>,
+    /// Other machines get what is in this machine's memory when they ask for it. So no call waits
+    /// for a class that promises no more than that.
+    pub is_retaining: bool,
 }
 
 /// Levels that the mount cannot provide.
@@ -57,6 +60,16 @@ impl Offer {
         found.ok_or_else(|| Refused::Level { whose: self.whose.clone(), level, copies })
     }
 
+    /// Whether bytes stay in this machine's memory until another machine asks for them, if this is
+    /// all that is promised. Bytes that are sent within a time all the same do not, and a mount
+    /// without that level has nowhere to keep them.
+    pub(crate) fn retains(&self, promised: &Specification) -> bool {
+        self.is_retaining
+            && self.durable_within.is_none()
+            && self.copies.contains_key(&Level::Memory)
+            && promised.promised() <= Some(Level::Memory)
+    }
+
     /// `wanted`, fitted to the levels of this mount: never weaker than `wanted`. Also returns, in
     /// words, what had to be raised.
     ///
@@ -79,12 +92,14 @@ impl Offer {
             let (within, copies) = (both.within.min(step.within), both.copies.max(step.copies));
             *both = Step { within, copies };
         }
+        let is_retained = self.retains(&fitted);
         // A time that it gives this machine's disk says that this is enough for both calls.
         let asks_for_local = self.local_if_asked
             && ([fitted.close, fitted.fsync].contains(&Some(Level::Local))
                 || fitted.steps.contains_key(&Level::Local));
         for (call, waits) in [("close", &mut fitted.close), ("fsync", &mut fitted.fsync)] {
             let at_least = match self.waits_for {
+                _ if is_retained => *waits,
                 Some(_) if asks_for_local => (*waits).max(Some(Level::Local)),
                 least => (*waits).max(least),
             };
@@ -128,6 +143,7 @@ pub(crate) mod tests {
             waits_for,
             local_if_asked: false,
             durable_within: None,
+            is_retaining: false,
         }
     }
 
@@ -135,12 +151,14 @@ pub(crate) mod tests {
         let level = || proptest::sample::select(Level::ALL.to_vec());
         let copies = proptest::collection::btree_map(level(), 1_u8..3, 0..5);
         let within = proptest::option::of((1_u64..4).prop_map(Duration::from_secs));
-        let parts = (copies, proptest::option::of(level()), proptest::bool::ANY, within);
-        parts.prop_map(|(copies, waits_for, is_local, durable_within)| {
+        let flags = (proptest::bool::ANY, proptest::bool::ANY);
+        let parts = (copies, proptest::option::of(level()), flags, within);
+        parts.prop_map(|(copies, waits_for, (is_local, is_retaining), durable_within)| {
             let may_wait = |level: &Level| copies.contains_key(level) && *level < Level::Archive;
             let waits_for = waits_for.filter(may_wait);
             let local_if_asked = is_local && copies.contains_key(&Level::Local);
-            Offer { whose: "a mount".into(), copies, waits_for, local_if_asked, durable_within }
+            let whose = "a mount".into();
+            Offer { whose, copies, waits_for, local_if_asked, durable_within, is_retaining }
         })
     }
 

@@ -99,6 +99,7 @@ pub(crate) fn set_attr(set: &SetattrIn) -> SetAttr {
         atime: time(fattr::ATIME, fattr::ATIME_NOW, set.atime, set.atimensec),
         mtime: time(fattr::MTIME, fattr::MTIME_NOW, set.mtime, set.mtimensec),
         in_memory: None,
+        retained: false,
     }
 }
 

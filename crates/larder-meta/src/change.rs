@@ -107,5 +107,6 @@ changes! {
     SetXattr, |call| Bearer::Slot(call.sequence);
     RemoveXattr, |call| Bearer::Slot(call.sequence);
     ReturnLease, |call| Bearer::Slot(call.sequence);
+    Retain, |call| Bearer::Slot(call.sequence);
     Lock, |call| Bearer::Slot(call.sequence);
 }

@@ -42,16 +42,16 @@ impl Channels {
         self.channels.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A session has called over a connection. Returns whether this replaces one that ended: calls
-    /// to the client on that may have been lost.
+    /// A session has called over a connection. Returns whether that is its first one, or replaces
+    /// one that ended: earlier calls to the client may have been lost. (A session may have leases
+    /// from the beginning, on what its client retains.)
     pub(crate) fn note(&self, session: SessionId, channel: &Backchannel) -> bool {
         let mut channels = self.lock();
         match channels.get(&session) {
             Some(there) if !there.is_closed() => false,
-            before => {
-                let is_another = before.is_some();
+            _ => {
                 channels.insert(session, channel.clone());
-                is_another
+                true
             }
         }
     }

@@ -11,8 +11,8 @@
 //!   capabilities on them and clear them before they are free;
 //! - a count that is wrong only because of another fault is mended without a report.
 //!
-//! The parts, in their order: `inodes`, `data` (with `blocks`), `names`, `tree`. Each walks over
-//! records in the order of their keys ([`pass`]). In memory are some bits for each file
+//! The parts, in their order: `inodes`, `retaining`, `data` (with `blocks`), `names`, `tree`. Each
+//! walks over records in the order of their keys ([`pass`]). In memory are some bits for each file
 //! ([`numbers`]), where each directory is, where the blocks of each extent are, and whatever is
 //! wrong, with all names of a directory in which something may be.
 //!
@@ -26,6 +26,7 @@ mod inodes;
 mod names;
 mod numbers;
 mod pass;
+mod retaining;
 #[cfg(test)]
 mod tests;
 mod tree;
@@ -83,6 +84,8 @@ pub enum FaultKind {
     Used,
     /// A record belongs to a session that does not exist.
     Session,
+    /// Records disagree on whether a client alone has the bytes of a file, or had them.
+    Retained,
 }
 
 impl FaultKind {
@@ -108,6 +111,7 @@ impl FaultKind {
             FaultKind::Entries => "entries",
             FaultKind::Used => "used",
             FaultKind::Session => "session",
+            FaultKind::Retained => "retained",
         }
     }
 }
@@ -172,6 +176,7 @@ fn examine(view: &dyn View, now: Time) -> Result<(Vec<Fault>, Writes), VolumeErr
         volume: volume.ok_or(VolumeError::None)?,
         faults: Vec::new(),
         files: Numbers::default(),
+        retained: Numbers::default(),
         parents: BTreeMap::new(),
         changed: BTreeMap::new(),
         made: BTreeSet::new(),
@@ -191,6 +196,8 @@ struct Check<'a> {
     faults: Vec<Fault>,
     /// Which files have an inode.
     files: Numbers,
+    /// Of which of them it is said that not the disks have the bytes.
+    retained: Numbers,
     /// Which of them are directories, and in which directory each says that it is.
     parents: BTreeMap<FileId, FileId>,
     /// Inodes that are to be written.
@@ -203,6 +210,7 @@ struct Check<'a> {
 impl<'a> Check<'a> {
     fn run(&mut self) -> Result<(), Status> {
         self.load_inodes()?;
+        self.retaining()?;
         self.data()?;
         self.names()?;
         self.tree()?;

@@ -251,6 +251,8 @@ pub(crate) struct Parts {
     pub(crate) destage: Destage,
     pub(crate) leaving: crate::leaving::Leaving,
     pub(crate) archive: (Queue, Restoring),
+    /// Files that clients retain, and the sessions of these.
+    pub(crate) retained: Vec<(SessionId, FileId)>,
     pub(crate) await_disks: Await,
     pub(crate) await_written: AwaitWritten,
     pub(crate) await_moved: AwaitMoved,
@@ -276,6 +278,7 @@ impl Committer {
             destage,
             leaving,
             archive,
+            retained,
             await_disks,
             await_written,
             await_moved,
@@ -296,7 +299,7 @@ impl Committer {
             own_disks,
             own_sessions,
             Arc::clone(&recaller),
-            (sets, in_place),
+            (sets, in_place, retained),
             (destage, leaving, archive),
         );
         let first_due = watch::Sender::new(live.first_due(clock.instant()));
@@ -493,9 +496,11 @@ impl Committer {
 
     fn carry_out(&mut self, view: &dyn View, group: &mut Group, pending: Pending) {
         let Pending { called: Called { caller, change, fresh, waiter }, sequence } = pending;
+        let session = change.bearer().session().unwrap_or(SessionId([0; 16]));
         let request = Request {
             caller: &caller,
-            session: change.bearer().session().unwrap_or(SessionId([0; 16])),
+            session,
+            client: self.sessions.client(session),
             now: wall(&*self.clock),
         };
         let mut txn = Txn::new(view, &group.writes);

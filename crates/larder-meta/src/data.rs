@@ -23,6 +23,7 @@ pub(crate) mod blocks;
 mod commit;
 pub(crate) mod copies;
 mod layout;
+mod lost;
 mod map;
 pub(crate) mod memory;
 pub(crate) mod moving;
@@ -30,6 +31,7 @@ mod placement;
 
 pub(crate) use commit::commit;
 pub(crate) use layout::{Plan, layout, merge};
+pub(crate) use lost::lost_layout;
 use map::rounded;
 pub(crate) use map::{Map, Piece};
 
@@ -41,10 +43,12 @@ use larder_wire::meta::{ALLOCATE_BYTES_MAX, BLOCK_BYTES, FILE_BYTES_MAX, Status}
 
 use crate::inode;
 use crate::request::Request;
+use crate::retained;
 use crate::rights::without_privileges;
 use crate::store::records::{Extent, Inode};
 use crate::store::txn::Revoked;
 use crate::store::{Txn, key};
+use crate::whereabouts::Event;
 
 /// Which of a session's maps of a file.
 type MapOf = fn(SessionId, FileId) -> Map;
@@ -109,6 +113,8 @@ pub(crate) fn preallocate(
         return Err(Status::Invalid);
     }
     let before = inode.attributes.version();
+    let client = request.client;
+    retained::note(txn, &mut inode, Event::Committed { client })?;
     let wanted = rounded(&range);
     let own = Map::File(file);
     inode.attributes.used += fill_holes(txn, (own, &[own]), &wanted, cursors, room)?;
@@ -258,6 +264,9 @@ pub(crate) fn punch(
     if !is_aligned(range.start) || (!is_aligned(range.end) && range.end < inode.attributes.size) {
         return Err(Status::Invalid);
     }
+    if inode.whereabouts.is_lost() {
+        return Err(Status::Lost);
+    }
     let before = inode.attributes.version();
     drop_range(txn, &mut inode, rounded(&range))?;
     inode.touch(request.now, true);
@@ -266,7 +275,15 @@ pub(crate) fn punch(
 }
 
 /// Gives a file another size. What is beyond a smaller one is given up.
+///
+/// # Errors
+/// [`Status::Lost`]: of a lost file only the size 0 can be set, which ends that.
 pub(crate) fn resize(txn: &mut Txn<'_>, inode: &mut Inode, size: u64) -> Result<(), Status> {
+    match size {
+        0 => retained::note(txn, inode, Event::Emptied)?,
+        _ if inode.whereabouts.is_lost() => return Err(Status::Lost),
+        _ => {}
+    }
     if size < inode.attributes.size {
         let end = size.next_multiple_of(BLOCK_BYTES);
         drop_range(txn, inode, end..FILE_BYTES_MAX.next_multiple_of(BLOCK_BYTES))?;

@@ -10,6 +10,7 @@ use larder_wire::xdr::Opaque;
 use crate::request::Request;
 use crate::store::records::{Inode, Volume};
 use crate::store::{Txn, key};
+use crate::whereabouts::Whereabouts;
 
 /// The size that is shown for a directory, in bytes.
 const DIRECTORY_BYTES: u64 = 4096;
@@ -92,7 +93,15 @@ pub(crate) fn empty(file: FileId, parent: FileId, kind: Kind, mode: u32, now: Ti
         change: ChangeId(1),
         data_change: ChangeId(1),
     };
-    Inode { attributes, parent, entries: 0, next_cookie: 1, target: Opaque::default(), late: 0 }
+    Inode {
+        attributes,
+        parent,
+        entries: 0,
+        next_cookie: 1,
+        target: Opaque::default(),
+        late: 0,
+        whereabouts: Whereabouts::AtDisks,
+    }
 }
 
 /// A new file of the caller in `parent`, which has no name yet and is not stored yet.

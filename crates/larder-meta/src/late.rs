@@ -14,7 +14,8 @@
 //! commits are counted in *spans*, of which one ends with each sync. The bytes, size and attributes
 //! of a file are changed late only if its record says that they were changed in one of the last few
 //! spans, and then it says the present one. After a crash each volatile file of the last spans
-//! counts as lost ([`crate::volume`]); older ones are as they were written. Other objects have
+//! counts as lost ([`crate::volume`]); older ones are as they were written. Of a file that a client
+//! retains ([`crate::retained`]) names and removal count as its bytes do. Other objects have
 //! nothing but their records, which are those of one moment, so their span does not matter.
 //!
 //! Invariants:
@@ -185,7 +186,7 @@ impl Late {
             if has_lasting(txn, inode.file(), sets)? {
                 // A part of it was promised to be durable.
                 keep(txn, inode)?;
-            } else if let Some(span) = span.filter(|_| is_changed) {
+            } else if let Some(span) = span.filter(|_| is_changed || is_retained(&inode)) {
                 self.is_settled = false;
                 if inode.late != span {
                     inode.late = span;
@@ -317,6 +318,12 @@ fn changes_content(change: &Change) -> bool {
     )
 }
 
+/// Whether the bytes of a file are with a client, which drops them when its last name is removed:
+/// if that is undone, nobody has them.
+fn is_retained(inode: &Inode) -> bool {
+    inode.whereabouts.client().is_some()
+}
+
 /// Whether a call may be late at all.
 fn is_known(change: &Change) -> bool {
     matches!(
@@ -326,6 +333,7 @@ fn is_known(change: &Change) -> bool {
             | Change::Close(_)
             | Change::Alloc(_)
             | Change::CommitExtents(_)
+            | Change::Retain(_)
             | Change::Punch(_)
             | Change::Make(_)
             | Change::Link(_)
@@ -373,7 +381,7 @@ impl Records<'_, '_> {
             let is_volatile = match key[0] {
                 // The next number, replies, names and what goes with a volatile file: each has its
                 // inode in the same transaction.
-                b'v' | b'r' | b'e' | b'l' | b'm' | b'o' | b'a' => is_calls,
+                b'v' | b'r' | b'e' | b'l' | b'm' | b'o' | b'a' | b'c' => is_calls,
                 b'f' | b'd' => self.is_on_memory(key)?,
                 b't' => self.is_of_memory(key)?,
                 b'x' => is_calls && self.extent_is_in_memory(key, value.as_ref())?,
@@ -415,15 +423,21 @@ impl Records<'_, '_> {
                     // That its names change is as volatile as what they stand for.
                     Kind::Directory => are_late || parents(change).contains(&after.file()),
                     Kind::File => {
-                        let is_recent = before.late.saturating_add(SPANS) >= self.span;
-                        are_late && (is_recent || !changes_content(change))
+                        let is_content = changes_content(change) || is_retained(&before);
+                        are_late && (self.is_recent(&before) || !is_content)
                     }
                     _ => are_late,
                 }
             }
-            (None, Some(one)) | (Some(one), None) => one.late != 0,
+            (Some(gone), None) => gone.late != 0 && (self.is_recent(&gone) || !is_retained(&gone)),
+            (None, Some(new)) => new.late != 0,
             (None, None) => true,
         })
+    }
+
+    /// Whether a file counts as lost if the machine crashes now.
+    fn is_recent(&self, inode: &Inode) -> bool {
+        inode.late.saturating_add(SPANS) >= self.span
     }
 }
 

@@ -55,6 +55,8 @@ pub(crate) enum Event {
     FromBefore { session: SessionId },
     /// It knows of the start.
     Resumed { session: SessionId },
+    /// A client has another session in place of one, and in it the write lease on this file.
+    Inherited { from: SessionId, to: SessionId, file: FileId, now: Instant },
     /// A session is over, and its capabilities are revoked.
     Ended { session: SessionId },
     /// Some time has passed.
@@ -130,6 +132,15 @@ impl Leases {
         Some(self.files.get(&file)?.iter().find(is_alone)?.session)
     }
 
+    /// Whether this is the write lease that a session has on a file.
+    pub(crate) fn is_alone_by(&self, session: SessionId, returned: &Returned) -> bool {
+        let Returned { file, number, .. } = returned;
+        let is_it = |lease: &Lease| {
+            lease.session == session && lease.number == *number && lease.kind == LeaseKind::Write
+        };
+        self.files.get(file).is_some_and(|leases| leases.iter().any(is_it))
+    }
+
     /// Leaves out what a listing tells a session of files whose bytes another one alone may know:
     /// whoever wants to know looks at the file, and waits for them.
     pub(crate) fn hide_others(&self, session: SessionId, mut listed: Entries) -> Entries {
@@ -172,6 +183,9 @@ impl Leases {
             Event::Resumed { session } => {
                 self.from_before.remove(&session);
                 self.go_on()
+            }
+            Event::Inherited { from, to, file, now } => {
+                self.inherited((from, to), file, now).into_iter().collect()
             }
             Event::Ended { session } => self.ended(session),
             Event::Ticked { now } => self.ticked(now),
@@ -308,6 +322,30 @@ impl Leases {
             let lease = leases.iter().find(|lease| lease.number == *number)?;
             Some((*file, lease))
         })
+    }
+
+    /// The client's next process knows nothing of a recall: it is told again, and has as long as
+    /// the one before.
+    fn inherited(
+        &mut self,
+        (from, to): (SessionId, SessionId),
+        file: FileId,
+        now: Instant,
+    ) -> Option<Action> {
+        let leases = self.files.get_mut(&file)?;
+        let is_it = |lease: &&mut Lease| lease.session == from && lease.kind == LeaseKind::Write;
+        let lease = leases.iter_mut().find(is_it)?;
+        lease.session = to;
+        lease.recalled = lease.recalled.map(|(keep, _)| (keep, now));
+        let recalled = lease.recalled.map(|(keep, _)| recall(file, lease, keep));
+        if let Some(held) = self.held.get_mut(&from) {
+            held.remove(&file);
+            if held.is_empty() {
+                self.held.remove(&from);
+            }
+        }
+        self.held.entry(to).or_default().insert(file);
+        recalled
     }
 
     fn ended(&mut self, session: SessionId) -> Vec<Action> {

@@ -66,6 +66,7 @@ mod reads;
 mod request;
 mod resilver;
 mod resilvering;
+mod retained;
 mod rights;
 mod server;
 mod sessions;
@@ -73,6 +74,7 @@ mod slots;
 mod store;
 mod stores;
 pub mod volume;
+mod whereabouts;
 mod xattrs;
 
 #[cfg(test)]

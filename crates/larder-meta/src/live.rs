@@ -10,15 +10,14 @@ use std::time::Instant;
 
 use larder_wire::meta::calls::{
     Alloc, Entries, FileChanged, GetCaps, LayoutGiven, Look, LookAt, LookedAt, Open, Opened,
-    Preallocate, ReadDir, ReturnLease, SessionGiven,
+    Preallocate, ReadDir, Retain, ReturnLease, SessionGiven,
 };
 use larder_wire::meta::words::{
-    ByteRange, FileId, Kind, LeaseGiven, LeaseKind, Medium, Mode, OpenId, Seen, SessionId,
+    ByteRange, FileId, Kind, LeaseGiven, LeaseKind, Medium, Mode, OpenId, Seen, SessionId, Time,
 };
 use larder_wire::meta::{SLOTS_MAX, Status};
 use larder_wire::xdr::Array;
 
-use crate::activity::Activity;
 use crate::alone::Alone;
 use crate::archive::queue::Queue;
 use crate::change::{Change, Reply};
@@ -56,7 +55,10 @@ mod leasing;
 mod locking;
 mod memory;
 mod opening;
+mod orphans;
+mod reporting;
 mod restoring;
+mod retaining;
 mod yielding;
 
 pub(crate) use copying::{Cleared, Doing};
@@ -131,7 +133,7 @@ impl Live {
         disks: Arc<dyn Disks>,
         sessions: Arc<Sessions>,
         recaller: Arc<dyn Recaller>,
-        (sets, in_place): (Sets, InPlace),
+        (sets, in_place, retained): (Sets, InPlace, Vec<(SessionId, FileId)>),
         (destage, leaving, archive): (Destage, Leaving, (Queue, Restoring)),
     ) -> Live {
         let mut opens = Opens::new(volume.epoch);
@@ -144,6 +146,8 @@ impl Live {
             locks.expect_claims(session);
             opens.expect_claims();
         }
+        let alone = Arc::new(Alone::default());
+        retaining::restore(&mut leases, &alone, retained);
         Live {
             volume,
             disks,
@@ -151,7 +155,7 @@ impl Live {
             opens,
             issued: Table::default(),
             leases,
-            alone: Arc::default(),
+            alone,
             locks,
             recaller,
             actions: Vec::new(),
@@ -178,7 +182,7 @@ impl Live {
     pub(crate) fn on_lease(&mut self, event: Event) {
         let about = match &event {
             Event::Returned { returned, .. } => Some(returned.file),
-            Event::Gone { file } => Some(*file),
+            Event::Gone { file } | Event::Inherited { file, .. } => Some(*file),
             _ => None,
         };
         if let Event::Ended { session } = &event {
@@ -186,27 +190,6 @@ impl Live {
         }
         self.actions.append(&mut self.leases.apply(event));
         about.into_iter().for_each(|file| self.alone.set(file, self.leases.alone(file)));
-    }
-
-    /// The server's activity.
-    pub(crate) fn activity(&self, now: Instant) -> Activity {
-        let (leases, calls_waiting) = self.leases.count();
-        let (sessions, resilvering) = (self.sessions.len(), self.resilver.progress(now));
-        let mut destaging = self.destage.activity(now);
-        destaging.files = destaging.files.saturating_sub(self.leaving.files());
-        (destaging.yielded_bytes, destaging.yielded_to_memory_bytes) = self.yielding.moved_bytes();
-        let (leaving, instead) = (self.leaving.progress(now), self.noticed.shown());
-        let archiving = self.archive.activity(now);
-        Activity {
-            sessions,
-            leases,
-            calls_waiting,
-            resilvering,
-            destaging,
-            instead,
-            leaving,
-            archiving,
-        }
     }
 
     /// The capabilities that ended since the last call of this, including these: to be revoked at
@@ -243,8 +226,12 @@ impl Live {
         let opens = &self.opens;
         let may_be_open = |file| opens.may_be_open(file);
         match change {
-            Change::Session(call) => Reply::of(&self.begin_session(txn, moment, call)),
-            Change::EndSession(call) => Reply::of(&self.end_session(txn, call.session)),
+            Change::Session(call) => {
+                Reply::of(&self.begin_session(txn, (moment, request.now), call))
+            }
+            Change::EndSession(call) => {
+                Reply::of(&self.end_session(txn, call.session, None, request.now))
+            }
             Change::GetCaps(call) => Reply::of(&self.get_caps(txn, request, moment, call)),
             Change::SetAttr(call) => {
                 let may = self.allows(request, call.open, call.file, Mode::Write);
@@ -281,7 +268,8 @@ impl Live {
             Change::RemoveXattr(call) => {
                 Reply::of(&xattrs::remove(txn, request, call.file, &call.name))
             }
-            Change::ReturnLease(call) => Reply::of(&self.return_leases(request.session, call)),
+            Change::ReturnLease(call) => Reply::of(&self.return_leases(txn, request, call)),
+            Change::Retain(call) => Reply::of(&self.retain(txn, request, *call)),
             Change::Look(call) => Reply::of(&self.look(txn, request, moment, call)),
             Change::Lookup(call) => Reply::of(&names::lookup(txn, request.caller, &call.dentry)),
             Change::ReadDir(call) => Reply::of(&self.list(txn, request, call)),
@@ -354,7 +342,8 @@ impl Live {
             }
         }
         let (session, number) = (request.session, inode.file());
-        let wanted = call.allocate.filter(|_| call.mode.writes());
+        let takes = call.mode.writes() && !inode.whereabouts.is_lost();
+        let wanted = call.allocate.filter(|_| takes);
         if let (Some(medium), Some(range)) = (wanted, call.range.get()) {
             // The client learns from ALLOC if there is no space.
             let is_there = &|disk| self.disks.is_there(disk);
@@ -416,9 +405,25 @@ impl Live {
         }
     }
 
-    fn return_leases(&mut self, session: SessionId, call: &ReturnLease) -> Result<(), Status> {
+    fn retain(
+        &mut self,
+        txn: &mut Txn<'_>,
+        request: &Request<'_>,
+        call: Retain,
+    ) -> Result<(), Status> {
+        let may = self.need_data(txn, request, call.file, OpenId::NONE, Mode::Write);
+        retaining::told(txn, request, (call, may), (&self.leases, &mut self.noticed))
+    }
+
+    fn return_leases(
+        &mut self,
+        txn: &Txn<'_>,
+        request: &Request<'_>,
+        call: &ReturnLease,
+    ) -> Result<(), Status> {
+        retaining::may_return(txn, request, call, &self.leases)?;
         for returned in &call.returned.0 {
-            self.on_lease(Event::Returned { session, returned: *returned });
+            self.on_lease(Event::Returned { session: request.session, returned: *returned });
         }
         Ok(())
     }
@@ -478,6 +483,9 @@ impl Live {
     ) -> Result<LayoutGiven, Status> {
         let bytes = range.get().ok_or(Status::Invalid)?;
         let inode = self.need_data(txn, request, file, open, Mode::Write)?;
+        if inode.whereabouts.is_lost() {
+            return Err(Status::Lost);
+        }
         let is_there = &|disk| self.disks.is_there(disk);
         let room = Room { sets: &self.sets, is_there, medium };
         let session = request.session;
@@ -507,7 +515,7 @@ impl Live {
     fn begin_session(
         &mut self,
         txn: &mut Txn<'_>,
-        moment: Moment,
+        (moment, now): (Moment, Time),
         call: &larder_wire::meta::calls::Session,
     ) -> Result<SessionGiven, Status> {
         let slots = call.slots.clamp(1, SLOTS_MAX);
@@ -518,7 +526,7 @@ impl Live {
                 self.on_lease(Event::Resumed { session: id });
                 return Ok(self.session_given(id, session.slots, true));
             }
-            self.end_session(txn, id)?;
+            self.end_session(txn, id, Some((SessionId(moment.fresh), moment.instant)), now)?;
         }
         if self.sessions.len() >= SESSIONS_MAX {
             return Err(Status::Later);
@@ -550,11 +558,13 @@ impl Live {
     }
 
     /// Ends a session: gives up what it holds, except its leases: those end when its capabilities
-    /// are revoked.
+    /// are revoked. Its client may have another one, the `heir`, from that moment on.
     pub(crate) fn end_session(
         &mut self,
         txn: &mut Txn<'_>,
         session: SessionId,
+        heir: Option<(SessionId, Instant)>,
+        now: Time,
     ) -> Result<(), Status> {
         for open in self.opens.of_session(session) {
             self.close(txn, session, open)?;
@@ -565,23 +575,15 @@ impl Live {
             txn.delete(key);
         }
         txn.delete(key::session(session));
+        if let Some(of) = self.sessions.get(session) {
+            let kept = retaining::left(txn, &of, heir.is_some(), &mut self.noticed, now)?;
+            for (file, (to, now)) in kept.into_iter().zip(heir.into_iter().cycle()) {
+                self.on_lease(Event::Inherited { from: session, to, file, now });
+            }
+        }
         txn.revoke(Revoked::All(session));
         self.sessions.remove(session);
         self.recaller.forget(session);
-        Ok(())
-    }
-
-    /// The time is over in which clients report what they have had open since before the server's
-    /// start: removes files without names that are not open.
-    pub(crate) fn forget_orphans(&mut self, txn: &mut Txn<'_>) -> Result<(), Status> {
-        self.opens.end_grace();
-        for (key, _) in txn.scan_all::<Orphan>(&key::orphan(FileId(0))[..1])? {
-            let file = FileId(key::last_number(&key).ok_or(Status::Io)?);
-            if !self.opens.may_be_open(file) {
-                let inode = inode::get(txn, file)?;
-                names::forget(txn, &inode)?;
-            }
-        }
         Ok(())
     }
 }

@@ -14,6 +14,7 @@ use crate::data::{blocks, memory};
 use crate::destage::{Destage, Moments};
 use crate::engine::{Engine, Writes};
 use crate::in_place::InPlace;
+use crate::retained;
 use crate::sessions::{self, Sessions, Standing};
 use crate::slots::Slots;
 use crate::store::records::{self, Session, Slot};
@@ -31,6 +32,8 @@ pub(crate) struct Loaded {
     pub(crate) in_place: InPlace,
     pub(crate) destage: Destage,
     pub(crate) archive: Queue,
+    /// Files that clients retain, and the sessions of these.
+    pub(crate) retained: Vec<(SessionId, FileId)>,
 }
 
 /// Loads the state that is kept in memory beside the store. Sessions count as renewed now.
@@ -84,7 +87,9 @@ fn load_from(
             destage.note(set, file, 0);
         }
     }
-    Ok(Loaded { slots, sets, draining, in_place, destage, archive })
+    let of_client = |(client, file)| Some((sessions.of_client(client)?.0, file));
+    let retained = retained::all(txn)?.into_iter().filter_map(of_client).collect();
+    Ok(Loaded { slots, sets, draining, in_place, destage, archive, retained })
 }
 
 /// What the wall clock shows, in ms since the epoch.

@@ -109,12 +109,11 @@ impl Metadata {
     ) -> Result<Metadata, VolumeError> {
         let sessions = Arc::new(Sessions::new(options.lease));
         let ownership = Arc::new(Ownership::new(engine.term(), Arc::clone(&clock)));
-        let Loaded { slots, sets, draining, in_place, destage, archive } =
+        let Loaded { slots, sets, draining, in_place, destage, archive, retained } =
             load(&*engine, &sessions, &*clock, options.archive.as_deref())?;
         let rate = options.resilver_rate.max(1);
         let (queue, events) = mpsc::channel(QUEUE_MAX);
         let channels = Arc::new(Channels::new(tokio::runtime::Handle::current()));
-        let recaller = Arc::clone(&channels) as Arc<dyn Recaller>;
         let (await_disks, await_written, await_moved) = reporters(&queue);
         let (epoch, volume_id) = (volume.epoch, volume.id);
         let committer = Committer::new(Parts {
@@ -130,17 +129,18 @@ impl Metadata {
             destage,
             leaving: Leaving::new(rate),
             archive: (archive, Restoring::new(volume_id, options.archive.clone())),
+            retained,
             await_disks,
             await_written,
             await_moved,
             await_synced: synced_soon(&engine, &clock, &queue),
-            recaller,
+            recaller: Arc::clone(&channels) as Arc<dyn Recaller>,
             ownership: Arc::clone(&ownership),
         });
         let first_due = committer.first_due();
         archiver::begin(options.archive, &disks, &clock, &queue, committer.first_to_archive());
-        let pause = options.lease / TICKS_PER_LEASE;
-        let pause = ownership.renewal().map_or(pause, |renewal| renewal.min(pause));
+        let ticks = options.lease / TICKS_PER_LEASE;
+        let pause = ownership.renewal().map_or(ticks, |renewal| renewal.min(ticks));
         let metadata = Metadata {
             engine,
             disks,
@@ -160,9 +160,9 @@ impl Metadata {
             .map_err(|error| EngineError::Failed(error.to_string()))?;
         // Started even if there are no copies yet: memory disks may be enrolled beside each other.
         let (disks, clock) = (Arc::clone(&metadata.disks), Arc::clone(&metadata.clock));
+        let of_moves = Arc::clone(&clock);
         tokio::spawn(resilvering::drive(disks, clock, rate, metadata.queue.downgrade()));
-        let clock = Arc::clone(&metadata.clock);
-        tokio::spawn(destaging::drive(clock, first_due, metadata.queue.downgrade()));
+        tokio::spawn(destaging::drive(of_moves, first_due, metadata.queue.downgrade()));
         let stores = metadata.disks.stores();
         tokio::spawn(destaging::tell_all(stores, metadata.queue.downgrade(), Event::Stores));
         let limits = metadata.disks.limits();
@@ -564,6 +564,7 @@ impl Service for Metadata {
             MetaProc::LocksClaimed => run!(call, |a: LocksClaimed| self.change(from, a).await),
             MetaProc::Destage => run!(call, |a: Destage| self.destage(from, &a).await),
             MetaProc::Archive => run!(call, |a: Archive| self.archive(from, &a).await),
+            MetaProc::Retain => run!(call, |a: Retain| self.change(from, a).await),
             MetaProc::Lost => run!(call, |a: Lost| self.lost(from, &a).await),
         }
     }

@@ -107,9 +107,14 @@ impl Sessions {
         self.lock().remove(&id);
     }
 
-    #[cfg(test)]
+    /// The session with a number.
     pub(crate) fn get(&self, id: SessionId) -> Option<Session> {
         self.lock().get(&id).copied()
+    }
+
+    /// Whose session this is: nobody's, if it does not exist.
+    pub(crate) fn client(&self, id: SessionId) -> [u8; 16] {
+        self.lock().get(&id).map_or([0; 16], |session| session.client)
     }
 
     pub(crate) fn is_there(&self, id: SessionId) -> bool {

@@ -23,6 +23,8 @@ mod on_way;
 mod once;
 mod raising;
 mod random;
+mod records;
+mod retaining;
 pub(crate) mod rig;
 mod sessions;
 mod several;

@@ -173,6 +173,29 @@ impl Remote for Names {
         }
     }
 
+    fn retain<'a>(&'a self, cred: &'a Cred, file: &'a Handle, bytes: u64) -> Future<'a, bool> {
+        Box::pin(async move {
+            let server = self.shared.at_server(cred, file).await?;
+            self.remote().retain(cred, &server, bytes).await
+        })
+    }
+
+    fn retains(&self, file: &Handle) -> bool {
+        match self.shared.target(file) {
+            Ok(Target::Server(server)) => self.remote().retains(&server),
+            Ok(Target::Waiting(_)) | Err(_) => false,
+        }
+    }
+
+    fn release<'a>(&'a self, cred: &'a Cred, file: &'a Handle, by_others: bool) -> Future<'a, ()> {
+        Box::pin(async move {
+            match self.shared.target(file)? {
+                Target::Server(server) => self.remote().release(cred, &server, by_others).await,
+                Target::Waiting(_) => Ok(()),
+            }
+        })
+    }
+
     fn watch(&self, watcher: Weak<dyn Watcher>) {
         let _ = self.shared.watcher.set(watcher);
         let shared: Weak<Shared> = Arc::downgrade(&self.shared);

@@ -176,7 +176,7 @@ impl Altered {
         out.u8(ALTERED_FORMAT);
         out.bytes(self.handle.as_bytes());
         put_version(&mut out, &self.below);
-        let SetAttr { mode, uid, gid, size, atime, mtime, in_memory: _ } = self.set;
+        let SetAttr { mode, uid, gid, size, atime, mtime, in_memory: _, retained: _ } = self.set;
         for number in [mode, uid, gid] {
             out.option(number, Writer::u32);
         }

@@ -123,6 +123,7 @@ pub(crate) fn set_attr(set: &sattr3) -> SetAttr {
         atime: time(set.atime),
         mtime: time(set.mtime),
         in_memory: None,
+        retained: false,
     }
 }
 

@@ -263,6 +263,8 @@ impl<R: Remote> Remote for Later<R> {
         ) -> Changed;
         fn access(cred: &'a Cred, file: &'a Handle, wanted: Access) -> Judged;
         fn exclude(cred: &'a Cred, file: &'a Handle) -> Option<Attr>;
+        fn retain(cred: &'a Cred, file: &'a Handle, bytes: u64) -> bool;
+        fn release(cred: &'a Cred, file: &'a Handle, by_others: bool) -> ();
         fn open(cred: &'a Cred, file: &'a Handle, intent: Intent) -> RemoteOpened;
         fn close(cred: &'a Cred, token: Token) -> ();
         fn lock(cred: &'a Cred, file: &'a Handle, changes: &'a [LockChange]) -> Attr;
@@ -364,6 +366,10 @@ impl<R: Remote> Remote for Later<R> {
 
     fn is_excluding(&self, file: &Handle) -> bool {
         self.get().is_some_and(|remote| remote.is_excluding(file))
+    }
+
+    fn retains(&self, file: &Handle) -> bool {
+        self.get().is_some_and(|remote| remote.retains(file))
     }
 
     fn still_excludes(&self, file: &Handle) -> bool {

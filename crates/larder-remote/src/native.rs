@@ -29,6 +29,8 @@ mod opens;
 mod plan;
 mod read;
 mod recalls;
+mod retained;
+mod retaining;
 mod session;
 mod space;
 mod stored;
@@ -121,9 +123,10 @@ impl Native {
     }
 
     /// Ends the session, so that no other client waits for what this mount held; the mount cannot
-    /// be used any more. Waits for an answer for a second.
+    /// be used any more. Waits for an answer for a second. If this machine alone has bytes of
+    /// files, the session is left to the next process, as long as it lasts.
     pub async fn leave(&self) {
-        if self.reachable() {
+        if self.reachable() && !self.session.retained().has_any() {
             let clock = Arc::clone(&self.rpc().config().clock);
             let _ = clock.timeout(LEAVE_MAX, self.session.end()).await;
         }
@@ -137,7 +140,12 @@ impl Native {
     ) -> std::result::Result<T, session::Failed> {
         match &done {
             Ok(done) => {
-                files(done).iter().for_each(|changed| self.session.leases().changed(changed));
+                for changed in files(done) {
+                    self.session.leases().changed(&changed);
+                    if changed.after.links == 0 {
+                        self.session.retained().forget(changed.after.file);
+                    }
+                }
             }
             Err(session::Failed::Call(_)) => self.session.leases().changed_somehow(),
             // Nothing was done.
@@ -204,6 +212,18 @@ impl Remote for Native {
 
     fn is_excluding(&self, file: &Handle) -> bool {
         self.file(file).is_ok_and(|file| self.session.leases().excludes(file))
+    }
+
+    fn retain<'a>(&'a self, cred: &'a Cred, file: &'a Handle, bytes: u64) -> Future<'a, bool> {
+        Box::pin(async move { self.retain_bytes(cred, self.file(file)?, bytes).await })
+    }
+
+    fn retains(&self, file: &Handle) -> bool {
+        self.file(file).is_ok_and(|file| self.session.retained().has(file))
+    }
+
+    fn release<'a>(&'a self, cred: &'a Cred, file: &'a Handle, by_others: bool) -> Future<'a, ()> {
+        Box::pin(async move { self.release_bytes(cred, self.file(file)?, by_others).await })
     }
 
     fn still_excludes(&self, file: &Handle) -> bool {

@@ -153,6 +153,12 @@ pub struct SetAttr {
     /// with these copies, so the server may reserve memory for it instead of disk. Another
     /// object that is being made needs to be no more durable than that.
     pub in_memory: Option<Volatile>,
+    /// For a file that is being made: its bytes stay on this machine until somebody asks for them,
+    /// so the server may exclude other clients from it at once ([`Remote::exclude`]), and need not
+    /// reserve anything for them.
+    ///
+    /// [`Remote::exclude`]: crate::Remote::exclude
+    pub retained: bool,
 }
 
 /// How volatile bytes are to be kept in the memory of machines.

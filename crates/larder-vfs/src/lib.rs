@@ -34,6 +34,7 @@ mod id;
 mod lease;
 mod listing;
 mod lock;
+mod making;
 mod mem;
 mod open;
 mod remote;
@@ -59,11 +60,12 @@ pub use listing::{Cookie, Listed, Listing};
 pub use lock::{
     GivenUp, LOCK_END, Lock, LockChange, LockKind, LockMap, LockMode, LockOwner, ReservedLock,
 };
+pub use making::{Made, New, Removal};
 pub use mem::{MemRemote, Trouble};
 pub use open::{Intent, RemoteOpened, Token};
 pub use remote::{
-    Changed, Committed, Found, Future, Judged, LookedUp, Made, New, Remote, RemoteLimits,
-    RemoteRead, RemoteWritten, Removal, Stability, Verifier,
+    Changed, Committed, Found, Future, Judged, LookedUp, Remote, RemoteLimits, RemoteRead,
+    RemoteWritten, Stability, Verifier,
 };
 pub use space::{Seek, SpaceChange, SpaceKind};
 pub use stored::{InArchive, Medium, StoredPart};

@@ -21,9 +21,10 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::{
-    Access, Attr, Change, Cookie, CopyEnd, Cred, Deferring, Error, Handle, InArchive, Intent, Kind,
-    Lease, Listing, LockChange, LockMode, RemoteCopied, RemoteOpened, ReservedLock, Result, Seek,
-    SetAttr, SetXattr, SpaceChange, StatFs, StoredPart, Time, Token, Watcher,
+    Access, Attr, Change, Cookie, CopyEnd, Cred, Deferring, Error, Handle, InArchive, Intent,
+    Lease, Listing, LockChange, LockMode, Made, New, RemoteCopied, RemoteOpened, Removal,
+    ReservedLock, Result, Seek, SetAttr, SetXattr, SpaceChange, StatFs, StoredPart, Time, Token,
+    Watcher,
 };
 
 /// A future answer. Boxing costs nothing compared with an RPC.
@@ -78,6 +79,27 @@ pub trait Remote: Send + Sync + 'static {
     /// gets to see includes everything that is sent before [`Watcher::write_back`] has ended.
     fn still_excludes(&self, file: &Handle) -> bool {
         self.is_excluding(file)
+    }
+
+    /// Tells the server that this machine alone has `bytes` bytes of a file, which is empty at the
+    /// server, and from which other clients are excluded: who asks for the file makes
+    /// [`Watcher::write_back`] be called, and waits until [`Remote::release`] says that the bytes
+    /// are at the server. If this client is gone before, they count as lost there. Returns whether
+    /// the server has taken note: else the bytes must be sent.
+    fn retain<'a>(&'a self, _: &'a Cred, _file: &'a Handle, _bytes: u64) -> Future<'a, bool> {
+        Box::pin(async { Ok(false) })
+    }
+
+    /// Whether the server was told that this machine alone has bytes of a file, and not since that
+    /// it does not.
+    fn retains(&self, _file: &Handle) -> bool {
+        false
+    }
+
+    /// What was retained of a file is at the server now, or is kept otherwise. `by_others`: an
+    /// earlier process of this mount may have retained it.
+    fn release<'a>(&'a self, _: &'a Cred, _: &'a Handle, _by_others: bool) -> Future<'a, ()> {
+        Box::pin(async { Ok(()) })
     }
 
     /// This server with names for which this machine answers, if it has such names.
@@ -557,44 +579,4 @@ pub struct Committed {
     pub verifier: Verifier,
     /// How the file changed.
     pub change: Change,
-}
-
-/// What to make.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum New {
-    /// A regular file; an existing one is opened and gets the attributes (its size too).
-    File,
-    /// A regular file that must not exist yet (`O_EXCL`), even if the request is sent twice.
-    FileExclusive,
-    /// A directory.
-    Directory,
-    /// A symbolic link with this target.
-    Symlink(OsString),
-    /// A named pipe, socket or device; or a regular file that must not exist yet, with its
-    /// attributes in one request.
-    Node(Kind, crate::Device),
-}
-
-/// Answer of [`Remote::make`].
-#[derive(Debug)]
-pub struct Made {
-    /// The new object.
-    pub found: Found,
-    /// This call made the object, so whatever had its handle before is gone. `false` if it
-    /// existed, if the server does not report it, or if the server never reuses a handle.
-    pub created: bool,
-    /// How the directory changed.
-    pub dir: Change,
-    /// A file that was made is open at the server, for reading and writing, as by
-    /// [`Remote::open`].
-    pub token: Option<Token>,
-}
-
-/// What [`Remote::remove`] removes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Removal {
-    /// Anything but a directory.
-    File,
-    /// An empty directory.
-    Directory,
 }

@@ -118,6 +118,7 @@ pub const PROCEDURE_NAMES: &[&str] = &[
     "ARCHIVE",
     "MAKE",
     "LOST",
+    "RETAIN",
 ];
 
 xdr_enum! {
@@ -140,7 +141,7 @@ xdr_enum! {
         ReadDir = 21, Access = 22, FsStat = 23, GetXattr = 24, SetXattr = 25, ListXattr = 26,
         RemoveXattr = 27, ReturnLease = 28, Look = 29, Lock = 30, TestLock = 31,
         AwaitLock = 32, ForgoLock = 33, LocksClaimed = 34, Preallocate = 35, Destage = 36,
-        Archive = 37, Make = 38, Lost = 39,
+        Archive = 37, Make = 38, Lost = 39, Retain = 40,
     }
 }
 

@@ -126,7 +126,7 @@ fn offer(mount: Mount) -> Offer {
             let here = Here { names: true, ..Here::DISK };
             return shared_offer("an exclusive mount of a volume", here);
         }
-        Protocol::Native if mount.on_disk => return shared_offer("a volume", Here::DISK),
+        Protocol::Native if mount.on_disk => return shared_offer("a volume", here),
         Protocol::Native => {
             return shared_offer("a volume without a cache on disk", Here::default());
         }

@@ -9,8 +9,10 @@
 //! - [`raise`]: bytes in the memory of other machines that are to be on the server's disk.
 //! - [`set`]: sets a class; the extended attributes that report classes.
 
+mod asked;
 mod choose;
 mod raise;
+mod retained;
 mod set;
 mod table;
 
@@ -54,7 +56,14 @@ pub fn offer(whose: &str, here: Here, unsent_age_max: Duration) -> Offer {
     let copies = levels.map(|level| (level, 1)).collect();
     let may_stay = here.memory && here.names;
     let durable_within = (!may_stay).then_some(unsent_age_max);
-    Offer { whose: whose.to_owned(), copies, waits_for, local_if_asked: false, durable_within }
+    Offer {
+        whose: whose.to_owned(),
+        copies,
+        waits_for,
+        local_if_asked: false,
+        durable_within,
+        is_retaining: false,
+    }
 }
 
 /// How bytes of a class are kept in the memory of other machines, if that is enough.
@@ -65,7 +74,8 @@ pub(crate) fn volatile(class: &Class) -> Option<Volatile> {
 
 /// What this client can keep for a mount of a server that places bytes in the memory of machines,
 /// or on its disk if no machine has memory for them: close and fsync wait for one of them, or for
-/// this machine's disk if `here` has one and the class asks for it.
+/// this machine's disk if `here` has one and the class asks for it. What needs no more than memory
+/// stays in this machine's, if `here` has such, until another one asks for it.
 pub fn shared_offer(whose: &str, here: Here) -> Offer {
     // Where fewer memory disks than copies were enrolled beside each other, bytes are on a disk.
     // That there is an archive is known when the server is reached.
@@ -74,5 +84,6 @@ pub fn shared_offer(whose: &str, here: Here) -> Offer {
     let copies = levels.chain(here.disk.then_some((Level::Local, 1))).collect();
     let whose = whose.to_owned();
     let (waits_for, local_if_asked) = (Some(Level::Shared), here.disk);
-    Offer { whose, copies, waits_for, local_if_asked, durable_within: None }
+    let is_retaining = here.memory;
+    Offer { whose, copies, waits_for, local_if_asked, durable_within: None, is_retaining }
 }

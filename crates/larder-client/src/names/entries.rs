@@ -37,10 +37,12 @@ impl Core {
                     self.remote.deferring().is_none()
                 }
             };
-        let in_memory =
-            may_be_lost.then(|| volatile(&self.class_of_name(dir, name, cred))).flatten();
+        let class = may_be_lost.then(|| self.class_of_name(dir, name, cred));
+        let in_memory = class.as_deref().and_then(volatile);
         let is_directory = matches!(new, New::Directory);
-        let set = SetAttr { in_memory, ..set };
+        let is_file = matches!(new, New::File | New::FileExclusive);
+        let retained = is_file && class.is_some_and(|class| class.is_retained);
+        let set = SetAttr { in_memory, retained, ..set };
         let (asked, moment) = (self.now(), self.table.moment());
         self.begin_change(dir);
         let mut changing = self.begin_name_change(dir, name);

@@ -64,11 +64,12 @@ impl Watcher for Core {
         Box::pin(async move {
             let Some(node) = self.leased_node(file) else { return };
             if !self.has_unsent(&node) {
-                return;
+                return self.release_sent(&node).await;
             }
             if let Err(error) = self.upload(&node, self.deadline()).await {
                 let ino = node.ino.0;
                 tracing::warn!(ino, %error, "cannot write back before somebody else goes on");
+                self.send_again(&node);
             }
             // The replies describe the file as it was before the other client continues.
             node.state().withdraw(self.now());

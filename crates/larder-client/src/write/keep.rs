@@ -22,6 +22,7 @@ use larder_vfs::{
     Cred, Deadline, Deferring, Error, Remote, Result, SetAttr, SetTime, Time, Validator,
 };
 
+use super::schedule::{RETRY_AFTER, UNLIMITED};
 use super::unsent::Event;
 use crate::core::{Core, blocking};
 use crate::journal::Version;
@@ -42,7 +43,10 @@ impl Core {
     ) -> Result<()> {
         if level <= Some(Level::Memory) && !self.options.sync {
             // The local file and the journal of names, where it is now, outlive the daemon.
-            return Ok(());
+            if !self.shows_names() || self.retain(node, deadline).await? {
+                return Ok(());
+            }
+            return self.upload(node, deadline).await;
         }
         let is_enough = level <= Some(Level::Local) || self.is_kept_enough();
         if is_enough && !self.options.sync && self.keep(node, deadline).await? {
@@ -79,7 +83,12 @@ impl Core {
         let _transfer = node.transfer.begin(deadline).await?;
         let file = self.file(node);
         self.collect(node, &file).await?;
-        self.keep_collected(node, file, deadline).await
+        let is_kept = self.keep_collected(node, file, deadline).await?;
+        if is_kept {
+            // If the machine crashes now, they are not lost.
+            self.release_retained(node, false).await?;
+        }
+        Ok(is_kept)
     }
 
     /// The same in the file's turn, after what the kernel wrote was found.
@@ -142,7 +151,7 @@ impl Core {
     }
 
     /// Whether a file may be kept whose other clients are to be excluded. They are, then.
-    async fn may_keep_alone(
+    pub(super) async fn may_keep_alone(
         &self,
         node: &Arc<Node>,
         file: &CachedFile,
@@ -293,7 +302,10 @@ impl Core {
     /// No caller is told any more of data that was written since the file was last kept: it is sent
     /// with that.
     pub(crate) fn leave_kept(&self, node: &Node) {
-        let wait = node.state().unsent().age(self.options.unsent_age_max);
+        let age = node.state().unsent().age(self.options.unsent_age_max);
+        // Nobody asks for what the server was not told of.
+        let is_unknown = age == UNLIMITED && self.shows_names() && !self.is_retained(node);
+        let wait = if is_unknown { RETRY_AFTER } else { age };
         self.unsent_event(node.ino, &mut node.state(), Event::Left { wait });
     }
 }

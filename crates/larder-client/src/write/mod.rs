@@ -11,6 +11,7 @@
 //!   by the list [`entered`].
 //! - [`beside`]: has the server make files of what another client's changes were in the way of;
 //!   [`placing`]: whose turn that is.
+//! - [`retain`]: unsent data in this machine's memory, of files that other clients see.
 //! - [`sync`]: what is unsent, for status and `sync`.
 
 mod beside;
@@ -23,6 +24,7 @@ mod keep_soon;
 mod local_end;
 mod placing;
 mod queue;
+mod retain;
 mod schedule;
 mod send;
 mod setattr;

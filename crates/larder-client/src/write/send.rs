@@ -172,7 +172,7 @@ impl Core {
             (unsent.is_late() || unsent.failure().is_some(), unsent.since())
         };
         let content = (!self.options.sync && !is_late).then(|| self.open_files.volatile(node.ino));
-        let mut volatile = content.flatten()?;
+        let mut volatile = content.flatten().or_else(|| self.volatile_if_retained(node))?;
         // The time of the oldest bytes counts, and has begun when they were written.
         let age = since
             .map_or(Duration::ZERO, |since| self.clock.instant().saturating_duration_since(since));

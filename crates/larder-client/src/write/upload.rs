@@ -102,10 +102,13 @@ impl Core {
         }
         let cred = self.writer(node).until(transfer.extend(deadline));
         let written_at = match file.keeping() {
+            Keeping::Nothing if self.is_retained(node) => Some(node.state().attr().mtime),
             Keeping::Nothing => node.state().unsent().given_time(),
             Keeping::Kept | Keeping::Sending => Some(node.state().attr().mtime),
         };
         let is_all_kept = file.is_all_kept();
+        // What an earlier process has told the server is not known.
+        let by_others = node.state().unsent().is_late();
         self.begin_sending_kept(node, &cred).await?;
         self.lease_before_many_are_lost(node, &file, &cred, &dirty).await;
         let _shown = TimeOnWay::show(node, written_at);
@@ -117,6 +120,7 @@ impl Core {
             self.set_aside(node, Error::Changed).await;
         }
         ended?;
+        self.release_retained(node, by_others).await?;
         if let Some(mtime) = written_at.filter(|_| !self.has_unsent(node)) {
             self.set_time_of_writing(node, &cred, mtime).await;
         }

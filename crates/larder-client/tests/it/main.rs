@@ -39,6 +39,7 @@ mod parallel;
 mod passthrough;
 mod privileges;
 mod raising;
+mod retained;
 mod retried;
 mod rig;
 mod space;

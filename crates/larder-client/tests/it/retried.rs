@@ -24,6 +24,7 @@ const SET: SetAttr = SetAttr {
     atime: None,
     mtime: None,
     in_memory: None,
+    retained: false,
 };
 
 /// A request, to be made on behalf of a user.

@@ -145,6 +145,9 @@ impl Check<'_> {
         if inode.is_directory() {
             self.parents.insert(inode.file(), inode.parent);
         }
+        if inode.whereabouts.found_under().is_some() {
+            self.retained.insert(inode.file());
+        }
     }
 
     /// A number that no file ever had.

@@ -17,6 +17,7 @@ use crate::tests::rig::{Rig, dentry};
 
 mod memory;
 mod random;
+mod retaining;
 
 const B: u64 = BLOCK_BYTES;
 const DISK: DiskId = DiskId(1);

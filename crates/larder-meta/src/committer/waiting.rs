@@ -149,7 +149,8 @@ impl Committer {
         self.remove_emptied(view, group);
         for session in self.sessions.over(now) {
             tracing::info!(?session, "a client has not called for too long: its session ends");
-            self.internal(view, group, |live, txn| live.end_session(txn, session));
+            let wall = wall(&*self.clock);
+            self.internal(view, group, |live, txn| live.end_session(txn, session, None, wall));
         }
         self.internal(view, group, Live::release_closed);
         self.internal(view, group, Live::forget_committed);

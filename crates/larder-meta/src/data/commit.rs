@@ -12,10 +12,12 @@ use super::map::{Map, Piece, rounded};
 use super::memory;
 use crate::inode;
 use crate::request::Request;
+use crate::retained;
 use crate::rights::without_privileges;
 use crate::store::Txn;
 use crate::store::records::Inode;
 use crate::store::txn::Revoked;
+use crate::whereabouts::Event;
 
 /// Commits what a session wrote to a file; on memory disks it is due at `due_ms` on others.
 /// `is_in_place`: the session may have written committed blocks.
@@ -31,6 +33,8 @@ pub(crate) fn commit(
     if mtime.is_some_and(|time| time.nanoseconds >= 1_000_000_000) {
         return Err(Status::Invalid);
     }
+    let client = request.client;
+    retained::note(txn, &mut inode, Event::Committed { client })?;
     let before = inode.attributes.version();
     let is_all = is_all(txn, *file, &written.0)?;
     let mut end = 0;

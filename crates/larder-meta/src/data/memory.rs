@@ -15,7 +15,7 @@ use larder_wire::meta::words::{DiskId, FileId, SessionId};
 
 use super::copies::{self, Sets};
 use super::{Map, Piece, give_up};
-use crate::store::records::{Extent, InMemory, Loss, MemoryBoot, NEVER_MS};
+use crate::store::records::{Extent, InMemory, Inode, Loss, MemoryBoot, NEVER_MS};
 use crate::store::{Txn, key};
 
 /// A file has bytes on a set of memory disks, which are due on other disks then. With `is_all` the
@@ -129,6 +129,10 @@ pub(crate) fn standing(
     by_ms: u64,
     sets: &Sets,
 ) -> Result<Standing, Status> {
+    let inode = txn.get::<Inode>(&key::inode(file))?;
+    if inode.is_some_and(|inode| inode.whereabouts.is_lost()) {
+        return Ok(Standing::Lost);
+    }
     let mut standing = Standing::Left;
     for (set, all) in sets.memory() {
         let pieces = on_set(txn, set, file)?;

@@ -26,6 +26,8 @@ pub(crate) fn of(txn: &Txn<'_>, change: &Change) -> Result<Vec<Demand>, Status> 
         | Change::EndSession(_)
         | Change::Close(_)
         | Change::ReturnLease(_)
+        // Who retains a file has the only lease on it; otherwise nothing is changed.
+        | Change::Retain(_)
         | Change::TestLock(_)
         | Change::AwaitLock(_)
         | Change::ForgoLock(_)

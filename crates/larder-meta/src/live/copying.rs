@@ -70,7 +70,11 @@ impl Live {
             let covered = ByteRange { offset: range.offset, length: 0 };
             return Ok(Layout { covered, extents: Array::default(), grants: Array::default() });
         };
-        let plan = data::layout(txn, (session, file), mode, &bytes, &self.sets)?;
+        let inode = inode::get(txn, file)?;
+        let plan = match inode.whereabouts.is_lost() {
+            true => data::lost_layout(&inode, &bytes),
+            false => data::layout(txn, (session, file), mode, &bytes, &self.sets)?,
+        };
         let (plan, lost) = self.restoring.shorten(txn, &self.archive, file, plan)?;
         if let Some(set) = lost {
             self.destage.note(set, file, 0);

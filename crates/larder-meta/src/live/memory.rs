@@ -14,6 +14,7 @@ use larder_wire::meta::words::{DiskId, Time};
 use super::Live;
 use crate::activity::Instead;
 use crate::data;
+use crate::retained::NO_DISK;
 use crate::store::records::{Loss, MemoryBoot};
 use crate::store::{Txn, key};
 
@@ -34,6 +35,11 @@ impl Noticed {
     /// A memory disk is in another boot than the one to which its blocks belong.
     pub(super) fn is_restarted(&mut self, disk: DiskId, boot: u64) {
         self.restarted.insert(disk, boot);
+    }
+
+    /// Something was lost otherwise, and is recorded with the next commit.
+    pub(super) fn is_lost(&mut self, number: u64, loss: Loss) {
+        self.losses.push((number, loss));
     }
 
     /// What the server's status shows.
@@ -121,6 +127,15 @@ impl Live {
     /// What was recorded is durable: logs the losses among it.
     pub(crate) fn log_losses(&mut self) {
         for (number, Loss { disk, files, bytes, .. }) in self.noticed.losses.drain(..) {
+            if disk == NO_DISK {
+                tracing::warn!(
+                    number,
+                    files,
+                    bytes,
+                    "loss: a client's session is over, and it alone had these bytes"
+                );
+                continue;
+            }
             let disk = disk.0;
             tracing::warn!(
                 number,

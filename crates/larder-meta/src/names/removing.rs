@@ -8,6 +8,7 @@ use super::entries::{changed, find, take};
 use crate::data;
 use crate::inode;
 use crate::request::Request;
+use crate::retained;
 use crate::store::records::{Inode, Orphan};
 use crate::store::{Txn, key};
 use crate::xattrs;
@@ -82,6 +83,7 @@ pub(super) fn unlink(
 /// Removes a file that has no name and is not open.
 pub(crate) fn forget(txn: &mut Txn<'_>, file: &Inode) -> Result<(), Status> {
     data::drop_all(txn, file.file())?;
+    retained::forget(txn, file);
     xattrs::drop_all(txn, file.file())?;
     txn.delete(key::orphan(file.file()));
     txn.delete(key::inode(file.file()));

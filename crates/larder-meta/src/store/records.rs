@@ -9,6 +9,8 @@ use bytes::Bytes;
 use larder_wire::meta::words::{Attributes, DiskId, FileId, SessionId};
 use larder_wire::xdr::{Decode, Encode, Opaque};
 
+use crate::whereabouts::Whereabouts;
+
 /// When bytes are due that may stay where they are.
 pub(crate) const NEVER_MS: u64 = u64::MAX;
 
@@ -135,7 +137,13 @@ records! {
         /// In which span of late commits it was changed last (of what is no file: made), if it may
         /// be lost ([`crate::late`]); 0: each change is durable before it is answered.
         late: u64 = 0
+    }, or 4 {
+        /// Of a file: who has its bytes.
+        whereabouts: Whereabouts = Whereabouts::AtDisks
     }
+
+    /// A client retains a file, or the file was lost with a client.
+    Retaining, format 1 {}
 
     /// From where late commits may be lost: there is such a record while a server lives or after
     /// one that did not end in order.
@@ -291,6 +299,11 @@ pub(crate) mod key {
     /// A version that no file needs in the archive.
     pub(crate) fn unneeded(file: FileId, version: u64) -> Vec<u8> {
         join(b'q', &[&file.0.to_be_bytes(), &version.to_be_bytes()])
+    }
+
+    /// A file that a client retains, or that was lost with a client.
+    pub(crate) fn retaining(client: [u8; 16], file: FileId) -> Vec<u8> {
+        join(b'c', &[&client, &file.0.to_be_bytes()])
     }
 
     pub(crate) fn loss(number: u64) -> Vec<u8> {

@@ -2,6 +2,7 @@
 
 mod directories;
 mod random;
+mod retained;
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;

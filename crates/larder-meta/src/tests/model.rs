@@ -267,8 +267,7 @@ impl Pair {
         };
         let atime = words::SetTime::Keep;
         let set = SetAttributes { mode, uid, gid, size, atime, mtime };
-        let model_set =
-            SetAttr { mode, uid, gid, size, atime: None, mtime: model_mtime, in_memory: None };
+        let model_set = SetAttr { mode, uid, gid, size, mtime: model_mtime, ..SetAttr::default() };
         let (sequence, open) = (self.rig.next(), OpenId::NONE);
         let call = calls::SetAttr { sequence, file: file.ours, open, set, guard: None };
         let got = self.rig.call(caller, call).map(|changed| Some(changed.file.after));

@@ -2,8 +2,10 @@
 
 mod archive;
 mod disks;
+mod enrolling;
 mod late;
 mod moves;
+mod retaining;
 
 pub(crate) use archive::FakeStore;
 pub(crate) use disks::FakeDisks;
@@ -20,7 +22,7 @@ use larder_wire::Procedure;
 use larder_wire::meta::calls::{self, SessionGiven};
 use larder_wire::meta::recall::{LockFree, Recall};
 use larder_wire::meta::words::{
-    ByteRange, Dentry, DiskId, FileId, IfExists, LeaseKind, Medium, Mode, Name, OpenId, Sequence,
+    ByteRange, Dentry, FileId, IfExists, LeaseKind, Medium, Mode, Name, OpenId, Sequence,
     SessionId, SetAttributes, Time, VolumeId, Written,
 };
 use larder_wire::meta::{BLOCK_BYTES, Res, Status};
@@ -40,7 +42,7 @@ use crate::reads::{LooksIn, Read, beside};
 use crate::rights::Caller;
 use crate::sessions::Sessions;
 use crate::store::{Record, Txn};
-use crate::volume::{self, DisksChange, DisksChanged, NewDisk, Tenure, VolumeError};
+use crate::volume::{self, NewDisk};
 
 pub(crate) const LEASE: Duration = Duration::from_secs(30);
 
@@ -186,6 +188,7 @@ impl Rig {
             in_place: loaded.in_place,
             destage: loaded.destage,
             leaving: crate::leaving::Leaving::new(u64::MAX),
+            retained: loaded.retained,
             archive: (
                 loaded.archive,
                 Restoring::new(volume.id, Some(Arc::clone(&store) as Arc<dyn Store>)),
@@ -200,9 +203,8 @@ impl Rig {
             ownership: Arc::clone(&ownership),
         };
         let committer = Committer::new(parts);
-        let session = SessionId([0; 16]);
         // No two servers of one volume draw the same.
-        let (sequence, fresh) = (0, engine_commits << 32);
+        let (session, sequence, fresh) = (SessionId([0; 16]), 0, engine_commits << 32);
         let mut rig = Rig {
             engine,
             disks,
@@ -287,31 +289,6 @@ impl Rig {
         if self.is_quick {
             self.acknowledge_all();
         }
-    }
-
-    /// A disk is added.
-    pub(crate) fn enrol(
-        &mut self,
-        new: NewDisk,
-        joining: volume::Joining,
-    ) -> Result<DiskId, VolumeError> {
-        self.change_disks(DisksChange::Enrol { new, joining }).map(|done| done.disk)
-    }
-
-    /// A disk is removed, or leaves.
-    pub(crate) fn remove_disk(&mut self, disk: DiskId) -> Result<Tenure, VolumeError> {
-        self.change_disks(DisksChange::Remove(disk)).map(|done| done.removal.tenure)
-    }
-
-    /// A disk that leaves is kept.
-    pub(crate) fn keep_disk(&mut self, disk: DiskId) -> Result<Tenure, VolumeError> {
-        self.change_disks(DisksChange::Keep(disk)).map(|done| done.removal.tenure)
-    }
-
-    fn change_disks(&mut self, change: DisksChange) -> Result<DisksChanged, VolumeError> {
-        let (waiter, mut done) = oneshot::channel();
-        self.event(Event::Disks(change, waiter));
-        done.try_recv().expect("an answer at once")
     }
 
     /// Some time passes.

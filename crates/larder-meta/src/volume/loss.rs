@@ -1,4 +1,4 @@
-//! What memory disks have lost: the files, and the events.
+//! What memory disks have lost, and what was lost with clients: the files, and the events.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -12,6 +12,7 @@ use super::{VolumeError, unreadable};
 use crate::data;
 use crate::engine::{Engine, Writes};
 use crate::inode;
+use crate::retained;
 use crate::store::records::{self, Entry, Inode};
 use crate::store::{Txn, key};
 
@@ -39,7 +40,8 @@ pub fn lost(engine: &dyn Engine) -> Result<BTreeMap<FileId, Lost>, VolumeError> 
 }
 
 fn lost_files(txn: &Txn<'_>) -> Result<BTreeMap<FileId, Lost>, Status> {
-    let lost = data::memory::lost(txn)?;
+    let mut lost = data::memory::lost(txn)?;
+    retained::add_lost(txn, &mut lost)?;
     let names = names(txn, lost.keys().copied().collect())?;
     let lost = lost.into_iter();
     Ok(lost.map(|(file, bytes)| (file, Lost { bytes, path: path_of(&names, file) })).collect())
@@ -69,15 +71,16 @@ pub(crate) fn told(txn: &Txn<'_>, call: &calls::Lost) -> Result<LostTold, Status
     Ok(told)
 }
 
-/// A loss: a memory disk was started again, and no other disk had what was there; or the metadata
-/// server's machine crashed, and may have lost changes.
+/// A loss: a memory disk was started again, and no other disk had what was there; the metadata
+/// server's machine crashed, and may have lost changes; or the session of a client is over that had
+/// bytes which nobody else has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loss {
     /// Losses of a volume are numbered from 1. None is told twice.
     pub number: u64,
     /// When the metadata server noticed it: seconds since the epoch.
     pub at_s: i64,
-    /// The memory disk.
+    /// The memory disk; number 0 if the bytes were lost with a client.
     pub disk: DiskId,
     /// How many files lost bytes that they had had until then.
     pub files: u64,

@@ -4,7 +4,9 @@
 //! files, versions and places in listings, so these numbers are not given again. Memory disks on
 //! other machines may have bytes in blocks that are free here, and are cleared before they are
 //! used. Files that may have been changed since are lost: their bytes in memory are not the last
-//! ones. A file that has no bytes is removed, since nobody could tell that it should have some.
+//! ones. So is one that a client retained: it may have moved the bytes to blocks that nobody knows
+//! any more, or have removed the file. A file that has no bytes, and that no client is known to
+//! have retained, is removed, since nobody could tell that it should have some.
 //! Directories, links and special files have no bytes: they are as they were at that moment.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,8 +18,10 @@ use crate::data::copies::{self, Sets};
 use crate::data::{Map, blocks, memory};
 use crate::late::{REUSE_GAP, SETTLED_SPANS};
 use crate::names;
+use crate::retained;
 use crate::store::records::{Entry, Inode, Late, Loss, Volume};
 use crate::store::{Txn, key};
+use crate::whereabouts::{Event, Whereabouts};
 
 /// How much was lost of a set of memory disks.
 #[derive(Clone, Copy, Default)]
@@ -55,7 +59,13 @@ pub(super) fn recover(txn: &mut Txn<'_>, before: &Late) -> Result<(), Status> {
     for inode in inodes.values_mut() {
         let is_lost = is_recent(inode) && is_file(inode);
         raise(inode, inode.is_directory() || is_lost);
-        if is_lost && !lose(txn, inode.file(), &sets, &mut lost)? {
+        if !is_lost {
+            continue;
+        }
+        if lose_retained(txn, inode, lost.entry(first).or_default())? {
+            // What the disks have of it counts with the rest.
+            lose(txn, inode.file(), &sets, &mut BTreeMap::new())?;
+        } else if !lose(txn, inode.file(), &sets, &mut lost)? {
             empty.insert(inode.file());
         }
     }
@@ -84,6 +94,20 @@ fn raise(inode: &mut Inode, with_data: bool) {
     if with_data {
         attributes.data_change = attributes.change;
     }
+}
+
+/// What a client alone had of a file is lost: what it told last may be undone. Returns whether the
+/// file is lost as a whole, now or from before.
+fn lose_retained(txn: &mut Txn<'_>, inode: &mut Inode, lost: &mut Lost) -> Result<bool, Status> {
+    let was_lost = inode.whereabouts.is_lost();
+    retained::note(txn, inode, Event::Crashed)?;
+    if let (Whereabouts::Lost { bytes }, false) = (inode.whereabouts, was_lost)
+        && inode.attributes.links > 0
+    {
+        lost.files += 1;
+        lost.bytes += bytes;
+    }
+    Ok(inode.whereabouts.is_lost())
 }
 
 /// A file's bytes in memory are lost. Returns whether it has bytes anywhere.

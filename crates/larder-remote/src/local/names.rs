@@ -284,6 +284,7 @@ fn rest_of_new(who: &Identity, set: SetAttr, attr: &Attr) -> SetAttr {
         atime: set.atime,
         mtime: set.mtime,
         in_memory: None,
+        retained: false,
     }
 }
 

@@ -21,8 +21,19 @@ use larder_wire::xdr::Opaque;
 use super::session::Failed;
 use super::{Native, convert};
 
-/// For how many bytes a new file gets blocks at once.
-const AHEAD_BYTES: u64 = 64 << 10;
+/// What a new file gets with the answer.
+#[derive(Clone, Copy)]
+struct Wanted {
+    lease: LeaseKind,
+    /// For how many bytes it gets blocks.
+    ahead_bytes: u64,
+}
+
+/// A file whose bytes are sent when it is closed, or before.
+const SENT: Wanted = Wanted { lease: LeaseKind::Read, ahead_bytes: 64 << 10 };
+/// A file whose bytes stay here: others are excluded from the beginning, and do not see it without
+/// its bytes.
+const RETAINED: Wanted = Wanted { lease: LeaseKind::Write, ahead_bytes: 0 };
 
 impl Native {
     pub(super) async fn look_up(&self, cred: &Cred, dentry: Dentry) -> Result<LookedUp> {
@@ -50,15 +61,15 @@ impl Native {
             Some(volatile) => Medium::Memory(u32::from(volatile.copies)),
             None => Medium::Disk,
         };
+        // Who looks for bytes that are sent later is to wait.
+        let wanted = if set.retained { RETAINED } else { SENT };
         let set = convert::set(&set);
         let made = match new {
             New::File => {
-                let how = (IfExists::Open, LeaseKind::Read);
-                return self.create(cred, dentry, set, how, medium).await;
+                return self.create(cred, dentry, set, (IfExists::Open, wanted), medium).await;
             }
             New::FileExclusive => {
-                let how = (IfExists::Fail, LeaseKind::Read);
-                return self.create(cred, dentry, set, how, medium).await;
+                return self.create(cred, dentry, set, (IfExists::Fail, wanted), medium).await;
             }
             New::Directory => {
                 self.make_bare(cred, dentry, MakeWhat::Directory, (set, medium)).await
@@ -67,9 +78,8 @@ impl Native {
                 let what = MakeWhat::Symlink(link_target(&target)?);
                 self.make_bare(cred, dentry, what, (set, medium)).await
             }
-            // Its bytes are sent later, so who looks for them is to wait.
             New::Node(larder_vfs::Kind::File, _) => {
-                let how = (IfExists::Fail, LeaseKind::Write);
+                let how = (IfExists::Fail, Wanted { lease: LeaseKind::Write, ..SENT });
                 return self.create(cred, dentry, set, how, medium).await;
             }
             New::Node(kind, device) => {
@@ -125,7 +135,7 @@ impl Native {
         cred: &Cred,
         dentry: Dentry,
         set: SetAttributes,
-        (if_exists, lease): (IfExists, LeaseKind),
+        (if_exists, Wanted { lease, ahead_bytes }): (IfExists, Wanted),
         medium: Medium,
     ) -> Result<Made> {
         let session = &self.session;
@@ -136,7 +146,7 @@ impl Native {
             what: OpenWhat::Create(Create { dentry: dentry.clone(), set, if_exists }),
             mode: Mode::Write,
             lease,
-            range: ByteRange { offset: 0, length: AHEAD_BYTES },
+            range: ByteRange { offset: 0, length: ahead_bytes },
             allocate: Some(medium),
         });
         let opened = self.note_changes(opened.await, |opened| {

@@ -6,25 +6,29 @@
 //! for the server: another client may wait for this lease, and we for one of its leases.
 //!
 //! Of a write lease that is not so, as it is the only lease on its file: unsent data is sent before
-//! it is returned, and so the other client finds it.
+//! it is returned, and so the other client finds it. If the server knows that only this machine has
+//! it, it takes the lease back when that is done, or when it counts as lost.
 
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use larder_io::Clock;
 use larder_rpc::Program;
 use larder_rpc::server::{Answer, Call, Service};
 use larder_vfs::Cred;
-use larder_wire::meta::calls::ReturnLease;
+use larder_wire::meta::calls::{Retain, Retention, ReturnLease};
 use larder_wire::meta::recall::{LockFree, PROCEDURE_NAMES, PROGRAM, Recall, VERSION};
-use larder_wire::meta::words::{LeaseKind, Returned, SessionId};
+use larder_wire::meta::words::{FileId, LeaseKind, Returned, SessionId};
 use larder_wire::rpc::{CallHeader, Outcome};
 use larder_wire::xdr::Array;
+use tokio::sync::watch;
 
 use super::leases::Recalled;
-use super::session::Session;
+use super::session::{Failed, Session};
 use super::{convert, locking};
 
+/// Longest wait of a recall for the session that it is about.
+const BEGIN_MAX: Duration = Duration::from_secs(10);
 /// Longest wait for the watcher of leases, before the server is answered in any case.
 const DISTRUST_MAX: Duration = Duration::from_secs(5);
 /// Longest wait for unsent data to be sent under a write lease that is recalled: with the other
@@ -37,26 +41,34 @@ const PROGRAMS: [Program; 1] =
 /// Answers the server's calls.
 #[derive(Clone)]
 pub(super) struct Recalls {
-    /// Whose leases are meant, once there is a session.
-    session: Arc<OnceLock<Weak<Session>>>,
+    /// Whose leases are meant, once there is a session. It may have leases from the beginning: what
+    /// an earlier process retained.
+    session: Arc<watch::Sender<Weak<Session>>>,
     clock: Arc<dyn Clock>,
 }
 
 impl Recalls {
     pub(super) fn new(clock: Arc<dyn Clock>) -> Recalls {
-        Recalls { session: Arc::default(), clock }
+        Recalls { session: Arc::new(watch::Sender::new(Weak::new())), clock }
     }
 
     /// From now on recalls are for this session.
     pub(super) fn begin(&self, session: &Arc<Session>) {
-        // Set once: a mount has one session object.
-        let _ = self.session.set(Arc::downgrade(session));
+        self.session.send_replace(Arc::downgrade(session));
     }
 
     /// Our session, if the server means it.
     fn of(&self, id: SessionId) -> Option<Arc<Session>> {
-        let session = self.session.get().and_then(Weak::upgrade);
+        let session = self.session.borrow().upgrade();
         session.filter(|one| one.now().given.session == id)
+    }
+
+    /// The same for a call that may come before the answer to that which began the session. It
+    /// waits until then, or until the mount has failed.
+    async fn of_begun(&self, id: SessionId) -> Option<Arc<Session>> {
+        let mut session = self.session.subscribe();
+        session.wait_for(|session| session.strong_count() > 0).await.ok()?;
+        self.of(id)
     }
 }
 
@@ -80,9 +92,14 @@ impl Service for Recalls {
             0 => call.reply(&(), false),
             1 => match call.arguments::<Recall>() {
                 Ok(recall) => {
-                    if let Some(session) = self.of(recall.session) {
-                        tokio::spawn(give_back(session, Arc::clone(&self.clock), recall));
-                    }
+                    let recalls = self.clone();
+                    tokio::spawn(async move {
+                        let begun = recalls.of_begun(recall.session);
+                        let begun = recalls.clock.timeout(BEGIN_MAX, begun).await;
+                        if let Ok(Some(session)) = begun {
+                            give_back(session, recalls.clock, recall).await;
+                        }
+                    });
                     call.reply(&(), false)
                 }
                 Err(garbage) => garbage,
@@ -125,6 +142,9 @@ async fn give_back(session: Arc<Session>, clock: Arc<dyn Clock>, recall: Recall)
             session.leases().note_late();
             tracing::warn!(file = file.0, "unsent data was not sent before another client goes on");
         }
+        if session.retained().has(file) {
+            give_up(&session, file).await;
+        }
         session.leases().excludes_no_more(file, number);
     }
     session.opens().keep(file).await;
@@ -136,5 +156,20 @@ async fn give_back(session: Arc<Session>, clock: Arc<dyn Clock>, recall: Recall)
     }
     if let Some(watcher) = watcher {
         watcher.write_back(&handle).await;
+    }
+}
+
+/// Tells the server that a file's bytes are lost: they could not be sent before another client goes
+/// on. What is left of them here is refused by the server.
+async fn give_up(session: &Session, file: FileId) {
+    tracing::error!(
+        file = file.0,
+        "bytes that only this machine has cannot be sent: they are lost"
+    );
+    let what = Retention::GivenUp;
+    match session.change(&Cred::root(), |sequence| Retain { sequence, file, what }).await {
+        Ok(()) | Err(Failed::Status(_)) => session.retained().forget(file),
+        // The server gives the session up, and finds the same.
+        Err(Failed::Call(error)) => tracing::warn!(file = file.0, ?error, "it was not told that"),
     }
 }

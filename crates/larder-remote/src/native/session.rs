@@ -21,6 +21,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use super::leases::Leases;
 use super::locks::Locks;
 use super::opens::Opens;
+use super::retained::Retained;
 use super::{convert, locking};
 
 /// First and longest pause before repeating a request to which the server answered "not now".
@@ -42,6 +43,7 @@ pub(super) struct Session {
     leases: Leases,
     locks: Locks,
     opens: Opens,
+    retained: Retained,
     /// How often it was begun or resumed.
     lives: watch::Sender<u64>,
     /// How often locks may have been lost with it.
@@ -135,6 +137,7 @@ impl Session {
             leases: Leases::default(),
             locks: Locks::default(),
             opens: Opens::default(),
+            retained: Retained::default(),
             lives: watch::Sender::new(1),
             lapses: AtomicU64::new(0),
             beginning: tokio::sync::Mutex::new(()),
@@ -162,6 +165,11 @@ impl Session {
     /// What this mount has locked.
     pub(super) fn locks(&self) -> &Locks {
         &self.locks
+    }
+
+    /// The files whose bytes only this machine has.
+    pub(super) fn retained(&self) -> &Retained {
+        &self.retained
     }
 
     /// The files that are open by it.

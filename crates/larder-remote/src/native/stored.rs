@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use larder_vfs::{Cred, InArchive, Medium, Result, StoredPart};
-use larder_wire::meta::calls::{Archive, ArchiveTold, Destage, GetCaps, LayoutGiven};
+use larder_wire::meta::calls::{Archive, ArchiveTold, Destage, GetCaps, LayoutGiven, LookAt};
 use larder_wire::meta::words::{
-    ByteRange, DiskId, Extent, ExtentState, FileId, Layout, Mode, OpenId,
+    ByteRange, DiskId, Extent, ExtentState, FileId, Layout, LeaseKind, Mode, OpenId,
 };
 use larder_wire::meta::{FILE_BYTES_MAX, Status};
 
@@ -41,6 +41,10 @@ impl Native {
     /// See [`larder_vfs::Remote::leave_memory`].
     pub(super) async fn destage(&self, cred: &Cred, file: FileId, within: Duration) -> Result<()> {
         self.commit_pending(file).await?;
+        if self.session.leases().attributes(file).is_none() {
+            // What another client retains is at the disks then, or lost.
+            self.look(cred, LookAt::File(file), LeaseKind::None).await?;
+        }
         let due_ms = u32::try_from(within.as_millis()).unwrap_or(u32::MAX);
         let moved = self.session.ask(cred, |session| Destage { session, file, due_ms });
         match moved.await {

@@ -15,6 +15,7 @@ use larder_wire::seal::Setup;
 mod bare;
 mod locks;
 mod recalls;
+mod retaining;
 mod revoked;
 
 async fn mount(volume: &Volume) -> Native {

@@ -11,4 +11,5 @@ mod left;
 mod locked;
 mod player;
 mod refusing;
+mod retained;
 mod world;

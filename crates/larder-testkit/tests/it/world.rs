@@ -221,6 +221,22 @@ impl World {
         world
     }
 
+    /// All files are of class `scratch`, on a volume with a memory disk; clients have a place in
+    /// their machines' memory.
+    pub(crate) fn scratch(clients: usize) -> World {
+        let mut world = World::empty(1, SPEED_OF_NAMES);
+        world.volume.add_memory(1);
+        let sources = Sources { class: Some("scratch".into()), ..Sources::default() };
+        let here = Here { memory: true, ..Here::DISK };
+        let classes = larder_class::load(&sources, &shared_offer("a volume", here));
+        world.classes = Arc::new(classes.unwrap());
+        assert!(world.classes.mount().is_retained);
+        for _ in 0..clients {
+            world.add();
+        }
+        world
+    }
+
     /// The same, of clients that make names on their machines first.
     pub(crate) fn exclusive(clients: usize) -> World {
         let mut world = World::generated_at(0, SPEED_OF_NAMES);
@@ -378,9 +394,14 @@ impl World {
         };
         let cache = Cache::open(Arc::new(seat.disk.clone()), Arc::clone(&clock) as _, config);
         let cache = cache.unwrap();
+        let mut name = seat.name;
+        if self.classes.mount().is_retained {
+            // What was in the machine's memory is nobody's after a crash.
+            name[15] = u8::try_from(seat.boot).unwrap();
+        }
         let mount = MountOptions {
             port,
-            client: Some(seat.name),
+            client: Some(name),
             clock: Arc::clone(&clock) as _,
             recovery: Recovery::Hard,
             ..MountOptions::new("127.0.0.1")

@@ -12,6 +12,8 @@ pub(super) struct Alone {
     is_given: bool,
     files: BTreeSet<Handle>,
     returning: BTreeSet<Handle>,
+    /// Files of which the server was told that this connection's machine alone has the bytes.
+    retained: BTreeSet<Handle>,
 }
 
 impl Alone {
@@ -26,6 +28,23 @@ impl Alone {
 
     pub(super) fn has(&self, file: &Handle) -> bool {
         self.files.contains(file)
+    }
+
+    /// Notes that a file of this size at the server is retained, if it may be.
+    pub(super) fn retain(&mut self, file: &Handle, size: u64) -> bool {
+        let may_be = self.has(file) && size == 0;
+        if may_be {
+            self.retained.insert(file.clone());
+        }
+        may_be
+    }
+
+    pub(super) fn retains(&self, file: &Handle) -> bool {
+        self.retained.contains(file)
+    }
+
+    pub(super) fn release(&mut self, file: &Handle) {
+        self.retained.remove(file);
     }
 
     pub(super) fn has_still(&self, file: &Handle) -> bool {

@@ -94,6 +94,28 @@ impl Remote for MemRemote {
         self.connection().alone.has(file)
     }
 
+    fn retain<'a>(&'a self, _: &'a Cred, file: &'a Handle, _bytes: u64) -> Future<'a, bool> {
+        self.call("retain", |server| {
+            let size = server.getattr(file)?.size;
+            Ok(self.connection().alone.retain(file, size))
+        })
+    }
+
+    fn retains(&self, file: &Handle) -> bool {
+        self.connection().alone.retains(file)
+    }
+
+    fn release<'a>(&'a self, _: &'a Cred, file: &'a Handle, by_others: bool) -> Future<'a, ()> {
+        if !by_others && !self.retains(file) {
+            return Box::pin(async { Ok(()) });
+        }
+        self.call("release", |server| {
+            server.getattr(file)?;
+            self.connection().alone.release(file);
+            Ok(())
+        })
+    }
+
     fn still_excludes(&self, file: &Handle) -> bool {
         self.connection().alone.has_still(file)
     }

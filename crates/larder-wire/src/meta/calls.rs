@@ -279,6 +279,11 @@ xdr_struct! {
     /// A file with lost bytes: its owner, and one of its paths below the root; an empty one if it
     /// has none, or only a longer one.
     LostFile { file: FileId, uid: u32, path: Opaque<LOST_PATH_BYTES_MAX> }
+
+    /// Arguments of RETAIN: what the session says of the bytes of a file that only its client has.
+    /// It has a write lease on the file. The call can be made again.
+    #[derive(Copy)]
+    Retain { sequence: Sequence, file: FileId, what: Retention }
 }
 
 xdr_union! {
@@ -294,6 +299,13 @@ xdr_union! {
 xdr_union! {
     /// What to look at: a known file, or a name.
     LookAt { 0 => File(FileId), 1 => Name(Dentry) }
+}
+
+xdr_union! {
+    /// Whether a file's bytes are in its writer's memory: not any more, as they are elsewhere or
+    /// are not wanted; so many bytes from the start of the file on; not any more, they are lost.
+    #[derive(Copy)]
+    Retention { 0 => Released, 1 => Retained(u64), 2 => GivenUp }
 }
 
 xdr_enum! {
@@ -316,6 +328,7 @@ procedures! { PROGRAM, VERSION;
     32 AwaitLock => Res<LockAwaited>, 33 ForgoLock => Res<()>,
     34 LocksClaimed => Res<()>, 35 Preallocate => Res<FileChanged>, 36 Destage => Res<()>,
     37 Archive => Res<ArchiveTold>, 38 Make => Res<Made>, 39 Lost => Res<LostTold>,
+    40 Retain => Res<()>,
 }
 
 impl Entry {

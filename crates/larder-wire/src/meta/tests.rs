@@ -15,7 +15,7 @@ check_types!(arguments_survive:
     CommitExtents, Punch, MkDir, Symlink, ReadLink, MkNod, Link, Remove, RmDir, Rename, ReadDir,
     calls::Access, FsStat, GetXattr, SetXattr, ListXattr, RemoveXattr, ReturnLease, Look,
     Lock, TestLock, AwaitLock, ForgoLock, LocksClaimed, Preallocate, Destage,
-    Archive, ArchiveTold, Make, Lost,
+    Archive, ArchiveTold, Make, Lost, Retain,
     RecallNull, Recall, LockFree,
 );
 check_types!(results_survive:
@@ -368,6 +368,25 @@ fn what_is_lost_is_told_as_the_document_says() {
 }
 
 #[test]
+fn retaining_is_what_the_document_says() {
+    let retain = |what| Retain { sequence: sequence(), file: FileId(0x1122), what };
+    golden(
+        &retain(Retention::Retained(5000)),
+        "a5a5a5a5 a5a5a5a5 a5a5a5a5 a5a5a5a5 00000003 00000007 00000000 00001122
+         00000001 00000000 00001388",
+    );
+    golden(
+        &retain(Retention::Released),
+        "a5a5a5a5 a5a5a5a5 a5a5a5a5 a5a5a5a5 00000003 00000007 00000000 00001122 00000000",
+    );
+    golden(
+        &retain(Retention::GivenUp),
+        "a5a5a5a5 a5a5a5a5 a5a5a5a5 a5a5a5a5 00000003 00000007 00000000 00001122 00000002",
+    );
+    golden(&Ok::<(), Status>(()), "00000000");
+}
+
+#[test]
 fn attributes_have_the_stated_length() {
     assert_eq!(to_segments(&attributes()).len(), ATTRIBUTES_BYTES);
     let entry = |attributes| Entry { name: name("abcde"), file: FileId(1), cookie: 2, attributes };
@@ -420,7 +439,7 @@ fn the_longest_reply_fits_into_a_record() {
 
 #[test]
 fn procedures_have_their_names() {
-    assert_eq!(PROCEDURE_NAMES.len(), Lost::NUMBER as usize + 1);
+    assert_eq!(PROCEDURE_NAMES.len(), Retain::NUMBER as usize + 1);
     assert_eq!(PROCEDURE_NAMES[Open::NUMBER as usize], "OPEN");
     assert_eq!(PROCEDURE_NAMES[CommitExtents::NUMBER as usize], "COMMIT_EXTENTS");
     assert_eq!(PROCEDURE_NAMES[ReadDir::NUMBER as usize], "READDIR");
@@ -429,7 +448,8 @@ fn procedures_have_their_names() {
     assert_eq!(PROCEDURE_NAMES[Archive::NUMBER as usize], "ARCHIVE");
     assert_eq!(PROCEDURE_NAMES[Make::NUMBER as usize], "MAKE");
     assert_eq!(PROCEDURE_NAMES[Lost::NUMBER as usize], "LOST");
-    assert!(MetaProc::try_from(Lost::NUMBER).is_ok());
+    assert_eq!(PROCEDURE_NAMES[Retain::NUMBER as usize], "RETAIN");
+    assert!(MetaProc::try_from(Retain::NUMBER).is_ok());
     let call = rpc::encode_call(
         rpc::Xid(1),
         &rpc::Credential::None,

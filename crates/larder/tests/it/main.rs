@@ -48,6 +48,7 @@ mod rebuild;
 mod reexport;
 mod repair;
 mod reread;
+mod retained;
 mod rootless;
 mod rounds;
 mod server;

@@ -9,7 +9,7 @@ use crate::harness::{Kind, Mount, Server, eventually, kill, pattern, said, succe
 const OPTIONS: &[&str] = &["exclusive", "class=scratch", "actimeo=86400"];
 
 /// The directory of a mount in this machine's memory.
-fn memory_of(mount: &Mount) -> PathBuf {
+pub(crate) fn memory_of(mount: &Mount) -> PathBuf {
     let (cache, uid) = (fs::metadata(mount.cache()).unwrap(), rustix::process::geteuid().as_raw());
     PathBuf::from(format!("/dev/shm/larder-{uid}/{:x}-{:x}", cache.dev(), cache.ino()))
 }

@@ -16,7 +16,7 @@ use crate::several_disks::{Disk, Volume, refusal, status};
 const MIB: u64 = 1 << 20;
 
 /// Bytes that were ever written to a disk and not cleared, as it reports them.
-fn written(told: &serde_json::Value, at: usize) -> u64 {
+pub(crate) fn written(told: &serde_json::Value, at: usize) -> u64 {
     told["disks"][at]["status"]["written_bytes"].as_u64().unwrap()
 }
 

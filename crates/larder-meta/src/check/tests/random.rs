@@ -1,5 +1,7 @@
 //! Random damage on random volumes.
 
+use larder_wire::meta::calls::Retention;
+
 use super::*;
 
 /// Volumes, unless the variable `LARDER_META_DAMAGES` says otherwise.
@@ -41,6 +43,19 @@ fn volume(random: &mut Random) -> MemoryEngine {
             4 if !files.is_empty() => {
                 let file = files[random.below(files.len())];
                 drop(rig.alloc(file, 0..random.below(6) as u64 * B + 1));
+            }
+            5 => {
+                let Ok(opened) = rig.create(&root, dir, &text) else { continue };
+                let file = opened.file.after.file;
+                rig.be_alone(file);
+                let bytes = random.below(3 * B as usize) as u64;
+                let _ = rig.retain(file, Retention::Retained(bytes));
+                match random.below(4) {
+                    0 => drop(rig.write(file, 0..B)),
+                    1 => drop(rig.retain(file, Retention::GivenUp)),
+                    _ => {}
+                }
+                rig.close(opened.open).unwrap();
             }
             _ => {
                 let Ok(opened) = rig.create(&root, dir, &text) else { continue };

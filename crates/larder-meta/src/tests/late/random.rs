@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use larder_wire::meta::calls::{self, IfSet, MakeWhat};
+use larder_wire::meta::calls::{self, IfSet, MakeWhat, Retention};
 use larder_wire::meta::words::{FileId, Kind, Medium, Mode};
 use larder_wire::xdr::Opaque;
 
@@ -19,6 +19,7 @@ use crate::tests::mirrors::granted;
 use crate::tests::random::Random;
 use crate::tests::rig::{Rig, dentry, mode, name, size};
 use crate::volume;
+use crate::whereabouts::Whereabouts;
 
 const BLOCKS: u64 = 3;
 const NAMES: u64 = 4;
@@ -40,6 +41,8 @@ struct World {
     random: Random,
     names: Names,
     files: BTreeMap<FileId, Content>,
+    /// Files that the client retains, and how many bytes.
+    retained: BTreeMap<FileId, u64>,
     /// Directories and links.
     bare: BTreeMap<FileId, (Kind, Look)>,
     /// What is there after any crash, with its names and everything that was answered.
@@ -55,6 +58,7 @@ struct World {
     gone: u64,
     kept: u64,
     bare_gone: u64,
+    still_retained: u64,
 }
 
 /// What a store has.
@@ -109,6 +113,7 @@ impl World {
             random: Random(seed * 2 + 1),
             names: Names::new(),
             files: BTreeMap::new(),
+            retained: BTreeMap::new(),
             bare: BTreeMap::new(),
             durable: BTreeSet::new(),
             settled: BTreeSet::new(),
@@ -119,6 +124,7 @@ impl World {
             gone: 0,
             kept: 0,
             bare_gone: 0,
+            still_retained: 0,
         };
         world.note();
         world
@@ -236,6 +242,10 @@ impl World {
         let name = granted(grant.unwrap()).name;
         assert!(self.rig.disks.write(name, &(at..at + B), self.next));
         self.rig.commit(file, &given.layout, range).unwrap();
+        if self.retained.remove(&file).is_some() {
+            // That was all.
+            self.rig.retain(file, Retention::Released).unwrap();
+        }
         self.files.get_mut(&file).unwrap().insert(block, self.next);
         self.settled.remove(&file);
         if extent.disk != MEMORY {
@@ -243,9 +253,30 @@ impl World {
         }
     }
 
+    /// The client retains a file that has no bytes, or says that it has more of it.
+    fn retain(&mut self) {
+        let is_empty = |world: &World, file| world.files.get(&file).is_some_and(Content::is_empty);
+        let Some((_, file)) = self.some(is_empty) else { return };
+        self.next += 1;
+        self.rig.retain_bytes(file, self.next);
+        self.retained.insert(file, self.next);
+        self.settled.remove(&file);
+    }
+
+    /// A file has lost a name. The client drops what it retains of it with the last one.
+    fn unnamed(&mut self, file: FileId) {
+        self.settled.remove(&file);
+        if self.names.values().all(|one| *one != file) {
+            self.retained.remove(&file);
+        }
+    }
+
     fn cut(&mut self) {
         let Some((_, file)) = self.some_file() else { return };
         let blocks = self.random.below(BLOCKS);
+        if blocks == 0 {
+            self.retained.remove(&file);
+        }
         self.rig.set(file, size(blocks * B)).unwrap();
         self.files.get_mut(&file).unwrap().retain(|block, _| *block < blocks);
         self.settled.remove(&file);
@@ -271,7 +302,7 @@ impl World {
             self.rig.remove(at.0, &at.1).unwrap();
         }
         self.names.remove(&at);
-        self.settled.remove(&file);
+        self.unnamed(file);
     }
 
     fn link(&mut self) {
@@ -299,7 +330,7 @@ impl World {
         self.rig.call(&Caller::root(), call).unwrap();
         self.names.remove(&from);
         if let Some(replaced) = self.names.insert(to, file) {
-            self.settled.remove(&replaced);
+            self.unnamed(replaced);
         }
         self.settled.remove(&file);
     }
@@ -399,7 +430,18 @@ impl World {
                 continue;
             }
             assert_eq!(self.content(*file), *known, "{file:?}, {inode:?}, all are there: {is_all}");
+            if inode.attributes.links == 0 {
+                // It may be open.
+                continue;
+            }
+            let retained = self.retained.get(file);
+            let whereabouts = retained.map_or(Whereabouts::AtDisks, |bytes| {
+                Whereabouts::Retained { client: [1; 16], bytes: *bytes }
+            });
+            assert_eq!(inode.whereabouts, whereabouts, "{file:?}, all are there: {is_all}");
+            self.still_retained += u64::from(is_machine && retained.is_some());
         }
+        self.retained.retain(|file, _| inodes.contains_key(file) && !lost.contains(file));
         let is_gone = |file: &&FileId| !inodes.contains_key(file);
         self.lost += names.values().filter(|file| lost.contains(file)).count() as u64;
         self.gone += self.names.values().filter(is_gone).count() as u64;
@@ -422,21 +464,23 @@ impl World {
     }
 }
 
-/// After each crash the volume is sound, what was durable is there under the names that it had, and
+/// After each crash the volume is sound, what a client retains is so many bytes as it told last, or
+/// the file counts as lost; what was durable is there under the names that it had, and
 /// a volatile file that is there has the bytes that were committed last, or counts as lost.
 /// Directories and links are as they were after one of the last commits, whichever. No block is
 /// given with bytes of another file.
 #[test]
 fn random_histories_lose_volatile_files_alone_and_show_nothing_old() {
     let rounds: u64 = std::env::var("LARDER_ROUNDS").map_or(60, |rounds| rounds.parse().unwrap());
-    let (mut lost, mut gone, mut kept, mut bare_gone) = (0, 0, 0, 0);
+    let (mut lost, mut gone, mut kept, mut bare_gone, mut retained) = (0, 0, 0, 0, 0);
     for seed in 1..=rounds {
         let mut world = World::new(seed);
         for _ in 0..220 {
             match world.random.below(60) {
                 0..8 => world.create(),
                 8..22 => world.write(),
-                22..25 => world.cut(),
+                22..24 => world.cut(),
+                24 => world.retain(),
                 25..29 => world.remove(),
                 29..34 => world.rename(),
                 34..44 => world.make(),
@@ -452,7 +496,8 @@ fn random_histories_lose_volatile_files_alone_and_show_nothing_old() {
         world.rig.check();
         (lost, gone, kept) = (lost + world.lost, gone + world.gone, kept + world.kept);
         bare_gone += world.bare_gone;
+        retained += world.still_retained;
     }
-    let all = [lost, gone, kept, 2 * bare_gone];
+    let all = [lost, gone, kept, 2 * bare_gone, 2 * retained];
     assert!(all.iter().all(|count| *count > rounds), "{all:?}");
 }

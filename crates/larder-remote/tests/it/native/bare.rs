@@ -22,10 +22,11 @@ use larder_wire::rpc::{CallHeader, Outcome};
 
 use super::calls;
 
-/// A metadata server, which may be of an earlier version: it has no MAKE, and destages files alone.
+/// A metadata server, which may be of an earlier version: it has no MAKE and what came later, and
+/// destages files alone.
 struct Versioned(Metadata, &'static [Program]);
 
-const EARLIER: Program =
+pub(super) const EARLIER: Program =
     Program { procedures: PROCEDURE_NAMES.split_at(Make::NUMBER as usize).0, ..PROGRAM };
 
 impl Service for Versioned {
@@ -43,6 +44,10 @@ impl Service for Versioned {
         self.0.is_repeatable(program, procedure)
     }
 
+    fn calls_back(&self) -> bool {
+        self.0.calls_back()
+    }
+
     async fn call(&self, call: Call<Self::Caller>) -> Answer {
         let is_earlier = self.1[0].procedures.len() < PROCEDURE_NAMES.len();
         if is_earlier && call.header.procedure == Destage::NUMBER {
@@ -54,7 +59,7 @@ impl Service for Versioned {
 }
 
 /// Serves a new volume without disks.
-async fn serve(programs: &'static [Program]) -> SocketAddr {
+pub(super) async fn serve(programs: &'static [Program]) -> SocketAddr {
     let engine = Arc::new(MemoryEngine::new());
     let id = VolumeId([1; 16]);
     volume::create(&*engine, id, 1, Time::default()).unwrap();

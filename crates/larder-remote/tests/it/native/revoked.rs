@@ -41,6 +41,7 @@ const NOTHING: SetAttr = SetAttr {
     atime: None,
     mtime: None,
     in_memory: None,
+    retained: false,
 };
 
 impl Does {
