@@ -3,13 +3,14 @@
 //! It is a log in a memory file whose descriptor is held by the process that keeps the mount alive.
 //! Records are appended; when most of the log describes files that were closed, the records of open
 //! files are written again after it, and then one word at its beginning says where to start. So the
-//! ledger is correct at every moment at which the process can be killed. It does not survive the
-//! machine, and need not.
+//! ledger is correct at every moment at which the process can be killed: a record counts from its
+//! first byte on, which is put there last ([`Tail`]). It does not survive the machine, and need not.
 
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
+use larder_io::Tail;
 use rustix::fs::{FallocateFlags, MemfdFlags};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -57,7 +58,9 @@ pub(crate) struct Record {
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct Line {
-    kind: u32,
+    /// 0: the log ends here.
+    kind: u8,
+    unused: [u8; 3],
     backing: u32,
     ino: u64,
     open: u64,
@@ -65,15 +68,15 @@ struct Line {
 }
 
 const LINE_BYTES: u64 = size_of::<Line>() as u64;
-const OPENED: u32 = 1;
-const RELEASED: u32 = 2;
+const OPENED: u8 = 1;
+const RELEASED: u8 = 2;
 
 /// The log, at its end.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     memory: OwnedFd,
     begin: u64,
-    end: u64,
+    tail: Tail,
     open: HashMap<u64, Record>,
 }
 
@@ -115,24 +118,18 @@ impl Ledger {
         let mut word = [0; 8];
         rustix::io::pread(&memory, &mut word, 0)?;
         let begin = u64::from_ne_bytes(word).max(FIRST);
-        let mut ledger = Ledger { memory, begin, end: begin, open: HashMap::new() };
-        while let Some(line) = ledger.read(ledger.end)? {
-            ledger.end += LINE_BYTES;
-            let Line { kind, backing, ino, open, file } = line;
+        let (mut end, mut known) = (begin, HashMap::new());
+        while let Some(line) = read(&memory, end)? {
+            end += LINE_BYTES;
+            let Line { kind, backing, ino, open, file, .. } = line;
             match kind {
-                OPENED => drop(ledger.open.insert(open, Record { ino, open, backing, file })),
-                _ => drop(ledger.open.remove(&open)),
+                OPENED => drop(known.insert(open, Record { ino, open, backing, file })),
+                _ => drop(known.remove(&open)),
             }
         }
-        let records = ledger.open.values().copied().collect();
-        Ok((ledger, records))
-    }
-
-    fn read(&self, at: u64) -> io::Result<Option<Line>> {
-        let mut bytes = [0; LINE_BYTES as usize];
-        let len = rustix::io::pread(&self.memory, &mut bytes, at)?;
-        let line = Line::read_from_bytes(&bytes).ok().filter(|line| line.kind != 0);
-        Ok(line.filter(|_| len == bytes.len()))
+        let records = known.values().copied().collect();
+        let tail = Tail::of_memory(memory.try_clone()?, end);
+        Ok((Ledger { memory, begin, tail, open: known }, records))
     }
 
     /// A file was opened.
@@ -148,46 +145,53 @@ impl Ledger {
         }
         let file = FileId::default();
         self.append(line(RELEASED, &Record { ino, open, backing: 0, file }));
-        let records = (self.end - self.begin) / LINE_BYTES;
+        let records = (self.tail.len_bytes() - self.begin) / LINE_BYTES;
         if records > RECORDS_MAX && self.open.len() as u64 * 2 < records {
             self.write_anew();
         }
     }
 
     fn append(&mut self, line: Line) {
-        self.write(line.as_bytes(), self.end);
-        self.end += LINE_BYTES;
+        remembered(self.tail.append(line.as_bytes()));
     }
 
     fn write_anew(&mut self) {
         let lines: Vec<Line> = self.open.values().map(|record| line(OPENED, record)).collect();
-        let begin = self.end + LINE_BYTES;
-        self.write(lines.as_bytes(), begin);
-        self.write(&begin.to_ne_bytes(), 0);
+        let begin = self.tail.len_bytes() + LINE_BYTES;
+        // Without a descriptor it goes on where it is.
+        let Ok(memory) = self.memory.try_clone() else { return };
+        self.tail = Tail::of_memory(memory, begin);
+        self.begin = begin;
+        remembered(self.tail.append(lines.as_bytes()));
+        let moved = rustix::io::pwrite(&self.memory, &begin.to_ne_bytes(), 0);
+        remembered(moved.map(drop).map_err(io::Error::from));
         let old = FIRST..begin / 4096 * 4096;
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         if let Some(len) = old.end.checked_sub(old.start).filter(|len| *len > 0) {
             // Memory that is not given back is all that comes of a failure.
             let _ = rustix::fs::fallocate(&self.memory, flags, old.start, len);
         }
-        self.begin = begin;
-        self.end = begin + lines.len() as u64 * LINE_BYTES;
-    }
-
-    fn write(&self, bytes: &[u8], at: u64) {
-        let written = rustix::io::pwrite(&self.memory, bytes, at);
-        if written != Ok(bytes.len()) {
-            tracing::error!(
-                ?written,
-                "no memory to remember open files: a restart would not know them"
-            );
-        }
     }
 }
 
-fn line(kind: u32, record: &Record) -> Line {
+/// Says so if a record may not be in the log.
+fn remembered(put: io::Result<()>) {
+    if let Err(error) = put {
+        tracing::error!(%error, "no memory to remember open files: a restart would not know them");
+    }
+}
+
+/// The record at this place; none at the end of the log.
+fn read(memory: &OwnedFd, at: u64) -> io::Result<Option<Line>> {
+    let mut bytes = [0; LINE_BYTES as usize];
+    let len = rustix::io::pread(memory, &mut bytes, at)?;
+    let line = Line::read_from_bytes(&bytes).ok().filter(|line| line.kind != 0);
+    Ok(line.filter(|_| len == bytes.len()))
+}
+
+fn line(kind: u8, record: &Record) -> Line {
     let Record { ino, open, backing, file } = *record;
-    Line { kind, backing, ino, open, file }
+    Line { kind, unused: [0; 3], backing, ino, open, file }
 }
 
 #[cfg(test)]
@@ -203,6 +207,22 @@ mod tests {
         let (_, mut records) = Ledger::open(memory.try_clone().unwrap()).unwrap();
         records.sort_by_key(|record| record.open);
         records
+    }
+
+    /// The process died while it put a record: the rest of it is there, and not its first byte.
+    #[test]
+    fn a_record_that_is_not_whole_is_the_end() {
+        let memory = Ledger::memory().unwrap();
+        let (mut ledger, _) = Ledger::open(memory.try_clone().unwrap()).unwrap();
+        ledger.opened(record(7));
+        let end = ledger.tail.len_bytes();
+        let cut = line(OPENED, &record(8));
+        rustix::io::pwrite(&memory, &cut.as_bytes()[1..], end + 1).unwrap();
+        assert_eq!(reopened(&memory), [record(7)]);
+        let (mut next, _) = Ledger::open(memory.try_clone().unwrap()).unwrap();
+        next.opened(record(9));
+        next.released(record(7).ino, 7);
+        assert_eq!(reopened(&memory), [record(9)]);
     }
 
     #[test]

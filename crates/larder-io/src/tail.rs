@@ -11,20 +11,22 @@
 //!   process in the window's place, which `append` then notices. A SIGBUS anywhere else goes to the
 //!   handler that was set before.
 //! - Bytes of the file after the tail are zeros, or those of a piece that was being appended when
-//!   the process died.
+//!   the process died. Of a piece that was being put into the window then, the first byte is zero.
 //!
 //! Left out: reading, which is [`DiskFile`]'s.
 
 use std::fmt;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Once, OnceLock};
 
 use rustix::fs::FallocateFlags;
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::disk::DiskFile;
+use crate::real::RealFile;
 
 /// Bytes that are allocated at a time. A multiple of every page size (64 KiB at most).
 const WINDOW_BYTES: usize = 256 << 10;
@@ -49,7 +51,13 @@ impl Tail {
         Tail { file, len: 0, window: None, writes }
     }
 
-    /// Bytes appended.
+    /// The tail of a memory file (`memfd_create(2)`), behind its first `len_bytes`.
+    pub fn of_memory(memory: OwnedFd, len_bytes: u64) -> Tail {
+        let file = Arc::new(RealFile::new(memory));
+        Tail { file, len: len_bytes, window: None, writes: false }
+    }
+
+    /// Where the next piece goes: the length of what is there.
     pub fn len_bytes(&self) -> u64 {
         self.len
     }
@@ -147,11 +155,16 @@ impl Window {
             "a piece outside of the window"
         );
         let offset = usize::try_from(at - self.start).expect("a window is small");
-        // SAFETY: the piece lies within the mapping, as asserted, which only `&mut self` can
-        // access, so it does not overlap `piece`. Where the kernel cannot give a page, the handler
-        // puts another one there before the access goes on.
-        unsafe {
-            self.base.as_ptr().add(offset).copy_from_nonoverlapping(piece.as_ptr(), piece.len());
+        if let Some((first, rest)) = piece.split_first() {
+            // SAFETY: the piece lies within the mapping, as asserted, which only `&mut self` can
+            // access, so it does not overlap `piece`. Where the kernel cannot give a page, the
+            // handler puts another one there before the access goes on. The next process sees the
+            // first byte only behind the others: the store releases them.
+            unsafe {
+                let to = self.base.as_ptr().add(offset);
+                to.add(1).copy_from_nonoverlapping(rest.as_ptr(), rest.len());
+                AtomicU8::from_ptr(to).store(*first, Ordering::Release);
+            }
         }
         let lost = self.slot.lost.load(Ordering::Acquire);
         if lost { Err(rustix::io::Errno::IO.into()) } else { Ok(()) }
@@ -297,6 +310,26 @@ mod tests {
         let disk = SimDisk::new();
         check(&disk);
         assert!(!disk.crash(Image::Written).files().is_empty());
+    }
+
+    #[test]
+    fn a_memory_file_is_continued_behind_what_is_there() {
+        let memory = rustix::fs::memfd_create("tail", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        rustix::io::pwrite(&memory, b"before", 0).unwrap();
+        let mut expected = b"before".to_vec();
+        for piece in pieces() {
+            // Each one by a process of its own, as it were.
+            let at = expected.len() as u64;
+            let mut tail = Tail::of_memory(memory.try_clone().unwrap(), at);
+            tail.append(&piece).unwrap();
+            expected.extend(piece);
+        }
+        let mut found = vec![1; expected.len() + 1];
+        let len = rustix::io::pread(&memory, &mut found, 0).unwrap();
+        assert!(
+            found[..expected.len()] == expected
+                && (len == expected.len() || found.last() == Some(&0))
+        );
     }
 
     /// The file is truncated through another descriptor, which stands for a medium that cannot
