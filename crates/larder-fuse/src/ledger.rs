@@ -4,7 +4,8 @@
 //! Records are appended; when most of the log describes files that were closed, the records of open
 //! files are written again after it, and then one word at its beginning says where to start. So the
 //! ledger is correct at every moment at which the process can be killed: a record counts from its
-//! first byte on, which is put there last ([`Tail`]). It does not survive the machine, and need not.
+//! first byte on, which is put there last ([`Tail`]). It does not survive the machine, and need
+//! not.
 
 use std::collections::HashMap;
 use std::io;
