@@ -2,38 +2,34 @@
 
 use std::sync::Arc;
 
+use super::pages::Pages;
 use super::walk::{GoesRound, Walks};
 use crate::journal::Page;
 
-/// The page that was used last, and the ways of the readers.
+/// The pages that were used last, and the ways of the readers.
 #[derive(Debug, Default)]
 pub(crate) struct Listed {
-    /// With its number.
-    last_page: Option<(u32, Arc<Page>)>,
+    /// None, for most directories.
+    pages: Option<Box<Pages>>,
     /// A page that is not believed, for the reader that was given its begin.
     lent: Option<Arc<Page>>,
     walks: Walks,
 }
 
 impl Listed {
-    /// The page that was used last, with its number.
-    pub(crate) fn last_page(&self) -> Option<&(u32, Arc<Page>)> {
-        self.last_page.as_ref()
-    }
-
-    /// This page was used.
-    pub(crate) fn set_last_page(&mut self, number: u32, page: Arc<Page>) {
-        self.last_page = Some((number, page));
+    /// What is known of the cached pages.
+    pub(super) fn pages(&mut self) -> &mut Pages {
+        self.pages.get_or_insert_default()
     }
 
     /// No cached page is what the server would return.
-    pub(crate) fn drop_page(&mut self) {
-        self.last_page = None;
+    pub(crate) fn drop_pages(&mut self) {
+        self.pages = None;
     }
 
-    /// The page that is not trusted, for the reader that continues in it.
-    pub(crate) fn lent(&self) -> Option<&Arc<Page>> {
-        self.lent.as_ref()
+    /// The page that was given to one reader, if that reader continues in it at this position.
+    pub(super) fn lent_after(&self, offset: u64) -> Option<&Arc<Page>> {
+        self.lent.as_ref().filter(|page| offset != 0 && page.holds(offset))
     }
 
     /// This page was given to one reader, and must not be used for others.

@@ -10,6 +10,7 @@
 //! server.
 
 use std::ffi::OsStr;
+use std::ops::Range;
 use std::sync::Arc;
 
 use larder_io::Monotonic;
@@ -17,6 +18,7 @@ use larder_vfs::{
     Access, Cookie, Cred, DirEntry, Error, Found, Handle, Ino, Lease, Listing, Result,
 };
 
+use super::pages::Sought;
 use super::recover::on_handle;
 use super::walk::GoesRound;
 use super::whole::NamesOfPage;
@@ -59,7 +61,7 @@ impl Core {
         bytes_max: u32,
         plus: bool,
     ) -> Result<Vec<DirEntry>> {
-        let dir = self.node(ino)?;
+        let (dir, begun) = (self.node(ino)?, self.now());
         if offset == 0 && self.wants_lease(&dir) {
             // Without a lease, we would not be notified when the listing is no longer true.
             self.ask_rights(&dir, cred).await?;
@@ -68,14 +70,12 @@ impl Core {
         }
         let is_changing = offset == 0 && dir.state().changing() && self.remote.reachable();
         let is_changing = is_changing || self.outdates_listings();
-        let held = self.page_after(&dir, offset).filter(|_| !is_changing);
-        // A reader that was given the beginning of a page continues in that page.
-        let held = held.or_else(|| {
-            let lent = dir.state().listed().lent().cloned();
-            lent.filter(|page| offset != 0 && page.holds(offset))
-        });
+        let held = match is_changing {
+            true => dir.state().listed().lent_after(offset).cloned(),
+            false => self.held_page(&dir, offset),
+        };
         let page = match held {
-            Some(page) if !(plus && self.is_stale(&page)) => {
+            Some(page) if !(plus && self.is_stale(page.given(offset, bytes_max, plus))) => {
                 if offset == 0 {
                     // An earlier page must not be what this reader continues in.
                     dir.state().listed_mut().end_loan();
@@ -90,8 +90,8 @@ impl Core {
                 Err(error) => return Err(error),
             },
         };
-        let first = page.position_of(offset).unwrap_or(0);
-        let entries = self.entries(&dir, &page.entries[first..], bytes_max, plus);
+        let given = page.given(offset, bytes_max, plus);
+        let entries = self.entries(&dir, given, (plus, begun));
         let next = entries.last().map(|entry| entry.offset);
         dir.state().listed_mut().step(offset, next).map_err(|GoesRound| {
             tracing::warn!(dir = dir.ino.0, offset, "the server lists a directory in a circle");
@@ -100,30 +100,42 @@ impl Core {
         Ok(entries)
     }
 
-    /// The cached page with the entries after `offset`.
-    fn page_after(&self, dir: &Node, offset: u64) -> Option<Arc<Page>> {
-        let (head, last) = {
-            let state = dir.state();
-            (state.listing()?, state.listed().last_page().cloned())
+    /// A page with the entries after `offset` that a reader may be given.
+    fn held_page(&self, dir: &Node, offset: u64) -> Option<Arc<Page>> {
+        let (sought, lent) = {
+            let mut state = dir.state();
+            let cached = state.listing().map_or(0, |head| head.pages);
+            if let Some(page) = state.listed_mut().pages().holding(offset).filter(|_| cached > 0) {
+                return Some(page);
+            }
+            let lent = state.listed().lent_after(offset).cloned();
+            (state.listed_mut().pages().sought(offset, cached), lent)
         };
-        let start = last.as_ref().map_or(0, |(number, _)| *number);
-        if let Some((_, page)) = last.filter(|(_, page)| page.holds(offset)) {
-            return Some(page);
+        // A reader that was given the beginning of a page continues in that page.
+        if matches!(sought, Sought::Among(_)) && lent.is_some() {
+            return lent;
         }
-        let numbers = (start..head.pages).chain(0..start.min(head.pages));
+        self.page_among(dir, sought.numbers(), offset).or(lent)
+    }
+
+    /// The one of these cached pages with the entries after `offset`.
+    fn page_among(&self, dir: &Node, numbers: Range<u32>, offset: u64) -> Option<Arc<Page>> {
         for number in numbers {
-            let page = Page::decode(&self.cache.listing(dir.no(), number)?)?;
+            let page = Arc::new(Page::decode(&self.cache.listing(dir.no(), number)?)?);
             if page.holds(offset) {
-                let page = Arc::new(page);
-                dir.state().listed_mut().set_last_page(number, page.clone());
+                let mut state = dir.state();
+                if state.listing().is_some_and(|head| number < head.pages) {
+                    state.listed_mut().pages().used(number, &page);
+                }
+                drop(state);
                 return Some(page);
             }
         }
         None
     }
 
-    fn is_stale(&self, page: &Page) -> bool {
-        let stale = page.entries.iter().filter(|entry| {
+    fn is_stale(&self, entries: &[PageEntry]) -> bool {
+        let stale = entries.iter().filter(|entry| {
             let child = entry.child.and_then(|ino| self.table.get(ino));
             !child.is_some_and(|child| self.is_fresh(&child))
         });
@@ -238,21 +250,11 @@ impl Core {
         if state.known().epoch != epoch {
             return state.listed_mut().lend(page.clone());
         }
-        state.listed_mut().end_loan();
-        let head = state.listing();
-        let number = match (head, state.listed().last_page()) {
-            _ if page.start == 0 => 0,
-            (Some(_), Some((number, last))) if last.start == page.start => *number,
-            (Some(head), Some((number, last)))
-                if last.next() == Some(page.start) && *number < head.pages =>
-            {
-                number + 1
-            }
-            _ => return,
+        let cached = state.listing().map_or(0, |head| head.pages);
+        let Some((number, pages)) = state.listed_mut().pages().keep(page, cached) else {
+            return state.listed_mut().lend(page.clone());
         };
-        let pages = head.map_or(0, |head| head.pages).max(number + 1);
-        let pages = if number == 0 { 1 } else { pages };
-        state.listed_mut().set_last_page(number, page.clone());
+        state.listed_mut().end_loan();
         let complete = page.eof;
         state.set_listing(ListingState { epoch, pages, complete, is_changed: false });
         self.table.persist(dir.ino, &mut state);
@@ -260,56 +262,46 @@ impl Core {
         self.cache.put_listing(dir.no(), number, &page.encode());
     }
 
+    /// Entries as the front door gets them. A file is described if its attributes are fresh, or
+    /// are from a reply to this very reader, who `begun` then: without an attribute cache, no others
+    /// are.
     fn entries(
         &self,
         dir: &Node,
         entries: &[PageEntry],
-        bytes_max: u32,
-        plus: bool,
+        (plus, begun): (bool, Monotonic),
     ) -> Vec<DirEntry> {
-        let mut room = bytes_max;
-        let mut out = Vec::new();
-        for entry in entries {
-            let name_bytes = u32::try_from(entry.name.len()).unwrap_or(u32::MAX);
-            let fixed = if plus { DIRENT_BYTES + ENTRY_BYTES } else { DIRENT_BYTES };
-            let bytes = (fixed + name_bytes).next_multiple_of(8);
-            if bytes > room && !out.is_empty() {
-                break;
-            }
-            room = room.saturating_sub(bytes);
+        let is_known = |child: &Arc<Node>| {
+            self.is_fresh(child) || child.state().is_described_since(self.session, begun)
+        };
+        let told = entries.iter().map(|entry| {
             let child = entry.child.filter(|_| plus).and_then(|ino| self.table.get(ino));
-            let known = child.filter(|child| self.is_fresh(child));
-            out.push(DirEntry {
+            DirEntry {
                 name: entry.name.clone(),
                 fileid: entry.fileid,
                 kind: entry.kind,
                 offset: entry.position,
-                entry: known.map(|child| self.entry(dir, &child)),
-            });
-        }
-        out
+                entry: child.filter(is_known).map(|child| self.entry(dir, &child)),
+            }
+        });
+        told.collect()
     }
 }
 
 impl Page {
-    /// Whether the entries after the position `offset` begin in this page.
-    fn holds(&self, offset: u64) -> bool {
-        match self.position_of(offset) {
-            Some(first) => first < self.entries.len() || self.eof,
-            None => false,
-        }
-    }
-
-    /// Index of the first entry after the position `offset`.
-    fn position_of(&self, offset: u64) -> Option<usize> {
-        if offset == self.start {
-            return Some(0);
-        }
-        self.entries.iter().position(|entry| entry.position == offset).map(|index| index + 1)
-    }
-
-    /// Position at which the next page starts; `None` if there is none.
-    fn next(&self) -> Option<u64> {
-        if self.eof { None } else { self.entries.last().map(|entry| entry.position) }
+    /// The entries after a position that fit in a reply: at least one, if there is one.
+    fn given(&self, offset: u64, bytes_max: u32, plus: bool) -> &[PageEntry] {
+        let rest = &self.entries[self.position_of(offset).unwrap_or(0)..];
+        let fixed = if plus { DIRENT_BYTES + ENTRY_BYTES } else { DIRENT_BYTES };
+        let mut room = bytes_max;
+        let fits = rest.iter().take_while(|entry| {
+            let name_bytes = u32::try_from(entry.name.len()).unwrap_or(u32::MAX);
+            let bytes = fixed.saturating_add(name_bytes).next_multiple_of(8);
+            let has_room = bytes <= room;
+            room = room.saturating_sub(bytes);
+            has_room
+        });
+        let count = fits.count().max(1).min(rest.len());
+        &rest[..count]
     }
 }

@@ -7,7 +7,8 @@
 //!   [`linking`]: other names that such files get meanwhile.
 //! - [`losing`]: what is thought to have lost a name.
 //! - [`deferring`]: which changes may be answered here.
-//! - [`listing`]: cached listings; [`listed`] and [`walk`]: state of their readers.
+//! - [`listing`]: cached listings; [`pages`]: which page a reader is in; [`listed`] and [`walk`]:
+//!   state of the readers.
 //! - [`whole`]: the names of directories that are known whole.
 //! - [`recover`]: finds a file again whose handle the server refuses; [`paths`]: where files were
 //!   last seen.
@@ -25,6 +26,7 @@ mod listing;
 mod lookup;
 mod losing;
 mod offline;
+mod pages;
 mod paths;
 mod recover;
 mod retried;

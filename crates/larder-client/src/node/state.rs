@@ -293,7 +293,7 @@ impl State {
     /// Directories: the cached listing is no longer what the server would return.
     pub(crate) fn end_listing(&mut self) {
         self.known.listing = None;
-        self.listed.drop_page();
+        self.listed.drop_pages();
     }
 
     /// Directories: names were changed here, each of which is on record. Readers need another
@@ -302,7 +302,7 @@ impl State {
         let epoch = self.known.epoch;
         let whole = self.known.listing.filter(|head| head.complete && head.epoch == epoch);
         self.known.listing = whole.map(|head| ListingState { is_changed: true, ..head });
-        self.listed.drop_page();
+        self.listed.drop_pages();
     }
 
     /// Directories: the listing that readers are given.
@@ -348,6 +348,13 @@ impl State {
             return self.known.ttl;
         }
         self.known.ttl.saturating_sub(now.since(self.known.asked))
+    }
+
+    /// Whether the server was asked for the attributes at that time or later, and has not withdrawn
+    /// a promise since. They may be shown, however long they are trusted.
+    pub(crate) fn is_described_since(&self, session: u64, asked: Monotonic) -> bool {
+        let is_withdrawn = self.withdrawn.is_some_and(|when| self.known.asked < when);
+        self.known.session == session && self.known.asked >= asked && !is_withdrawn
     }
 
     /// We renamed it or changed its link count, and the reply did not describe it.

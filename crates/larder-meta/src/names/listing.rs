@@ -1,7 +1,7 @@
 //! Lists directories.
 
 use larder_wire::meta::calls::{Entries, Entry, ReadDir};
-use larder_wire::meta::words::Name;
+use larder_wire::meta::words::{ATTRIBUTES_BYTES, Name};
 use larder_wire::meta::{ENTRIES_MAX, Status};
 use larder_wire::xdr::Array;
 
@@ -10,9 +10,9 @@ use crate::rights::{Caller, READ};
 use crate::store::records::Listed;
 use crate::store::{Txn, key};
 
-/// About the size of an entry without its attributes, in bytes: determines how many are read at a
-/// time.
-const ENTRY_BYTES: usize = 40;
+/// About the size of an entry without its attributes, in bytes. It determines how many are read for
+/// a reply: those that do not fit are read again for the next one.
+const ENTRY_BYTES: usize = 32;
 /// Most bytes of entries in a reply, whatever is asked for.
 const BYTES_MAX: usize = 1 << 20;
 
@@ -22,7 +22,8 @@ pub(crate) fn list(txn: &Txn<'_>, caller: &Caller, call: &ReadDir) -> Result<Ent
     let dir = inode::directory(txn, dir)?;
     caller.need(&dir.attributes, READ)?;
     let bytes_max = (bytes_max as usize).min(BYTES_MAX);
-    let limit = (bytes_max / ENTRY_BYTES + 2).min(ENTRIES_MAX);
+    let entry_bytes = ENTRY_BYTES + if with_attributes { ATTRIBUTES_BYTES } else { 0 };
+    let limit = (bytes_max / entry_bytes + 2).min(ENTRIES_MAX);
     let from = key::listed(dir.file(), cookie.saturating_add(1));
     let until = key::after(&key::listed(dir.file(), u64::MAX));
     let listed = txn.scan::<Listed>(&from, &until, limit)?;

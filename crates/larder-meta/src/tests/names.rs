@@ -1,11 +1,16 @@
 //! Making, finding and removing names, case by case. Random sequences are in `model`.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use larder_wire::meta::Status;
 use larder_wire::meta::calls::{self, OpenWhat};
 use larder_wire::meta::words::{FileId, Kind, Mode, SetAttributes};
 
 use super::rig::{Rig, dentry, mode, name, refused, size, user};
+use crate::engine::{Engine, EngineError, View, Visitor, Writes};
+use crate::names;
 use crate::rights::Caller;
+use crate::store::Txn;
 
 const ROOT: FileId = FileId::ROOT;
 
@@ -152,6 +157,53 @@ fn listings_go_on_where_they_were_whatever_changes() {
     let wanted: Vec<String> = (0..100).map(|number| format!("d{number:02}")).collect();
     assert_eq!(listed, wanted);
     rig.check();
+}
+
+/// A view that counts what is scanned.
+struct Counted<'a> {
+    view: Box<dyn View + 'a>,
+    scanned: &'a AtomicUsize,
+}
+
+impl View for Counted<'_> {
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, EngineError> {
+        self.view.get(key)
+    }
+
+    fn scan(&self, from: &[u8], until: &[u8], each: &mut Visitor<'_>) -> Result<(), EngineError> {
+        self.view.scan(from, until, &mut |key, value| {
+            self.scanned.fetch_add(1, Ordering::Relaxed);
+            each(key, value)
+        })
+    }
+}
+
+/// A listing reads each name once, and few twice: at the end of a reply.
+#[test]
+fn a_listing_reads_few_names_that_it_does_not_tell() {
+    const NAMES: usize = 1200;
+    let mut rig = Rig::new(16);
+    let root = Caller::root();
+    let dir = rig.mkdir(&root, ROOT, "dir").unwrap();
+    for number in 0..NAMES {
+        rig.mkdir(&root, dir, &format!("f{number:08}")).unwrap();
+    }
+    let session = rig.session;
+    for attributes in [false, true] {
+        let (scanned, none) = (AtomicUsize::new(0), Writes::new());
+        let (mut told, mut cookie) = (0, 0);
+        loop {
+            let view = Counted { view: rig.engine.view().unwrap(), scanned: &scanned };
+            let call = calls::ReadDir { session, dir, cookie, bytes_max: 16 << 10, attributes };
+            let part = names::list(&Txn::new(&view, &none), &root, &call).unwrap();
+            told += part.entries.0.len();
+            let Some(last) = part.entries.0.last().filter(|_| !part.end) else { break };
+            cookie = last.cookie;
+        }
+        let scanned = scanned.into_inner();
+        assert_eq!(told, NAMES);
+        assert!(scanned <= NAMES * 3 / 2, "{scanned} were read, with attributes {attributes}");
+    }
 }
 
 #[test]
