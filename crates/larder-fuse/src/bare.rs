@@ -203,7 +203,8 @@ impl Bare {
             let name = OsString::from_vec(name.to_vec());
             let entry = plus.then(|| self.entry(&at, &name).ok()).flatten();
             let kind = kind(found.file_type()).ok();
-            listed.push(DirEntry { name, fileid: found.ino(), kind, offset: number, entry });
+            let (fileid, offset) = (found.ino(), number);
+            listed.push(DirEntry { name, fileid, kind, offset, entry, is_elsewhere: false });
         }
         Ok(listed)
     }

@@ -171,8 +171,8 @@ struct Named {
 /// The file that a name in a listing stands for.
 enum StandsFor {
     Known(Entry),
-    /// Unknown: the file system refused to look the name up. The kernel lists the name, and asks
-    /// when a process uses it.
+    /// Unknown: the file system refused to look the name up, or would have to wait for another
+    /// client. The kernel lists the name, and asks when a process uses it.
     Untold {
         fileid: u64,
         kind: Option<Kind>,
@@ -184,12 +184,14 @@ impl Part {
     pub(crate) fn answer(self, dispatcher: &Arc<Dispatcher>) -> Response {
         match self.ask(dispatcher) {
             Answer::Now(Err(error)) => Response::error(errno(error)),
-            Answer::Now(Ok(listed)) if listed.iter().all(|entry| entry.entry.is_some()) => {
+            Answer::Now(Ok(listed)) if listed.iter().all(is_complete) => {
                 let named = |listed: DirEntry| {
-                    let stands_for = StandsFor::Known(listed.entry?);
-                    Some(Named { name: listed.name, cookie: listed.offset, stands_for })
+                    let DirEntry { fileid, kind, .. } = listed;
+                    let stands_for =
+                        listed.entry.map_or(StandsFor::Untold { fileid, kind }, StandsFor::Known);
+                    Named { name: listed.name, cookie: listed.offset, stands_for }
                 };
-                Response::Now(self.fill(dispatcher, listed.into_iter().filter_map(named).collect()))
+                Response::Now(self.fill(dispatcher, listed.into_iter().map(named).collect()))
             }
             answer => {
                 let dispatcher = Arc::clone(dispatcher);
@@ -237,7 +239,7 @@ impl Part {
     /// Looks up entries without attributes, one after the other, so that `ls -l` asks for none of
     /// them; file systems that care include attributes. A name that the file system refuses to look
     /// up (a server's mount point, or a file that it cannot describe) is listed without attributes,
-    /// and hides no other. If the server is out of reach, the listing ends there, or with that
+    /// and hides no other; so is one that another client alone knows. If the server is out of reach, the listing ends there, or with that
     /// error if it is empty: each further name would take as long.
     async fn look_up_missing(
         &self,
@@ -246,8 +248,9 @@ impl Part {
     ) -> Result<Vec<Named>> {
         let mut named = Vec::with_capacity(listed.len());
         let mut away = None;
-        for DirEntry { name, offset: cookie, entry, fileid, kind } in listed {
+        for DirEntry { name, offset: cookie, entry, fileid, kind, is_elsewhere } in listed {
             let stands_for = match (entry, away) {
+                (None, None) if is_elsewhere => StandsFor::Untold { fileid, kind },
                 (Some(entry), None) => StandsFor::Known(entry),
                 (Some(entry), Some(_)) => {
                     dispatcher.fs.forget(entry.ino, 1);
@@ -324,6 +327,11 @@ impl Part {
             put(out, room, &EntryOut::default(), &dirent, name);
         }
     }
+}
+
+/// Whether nothing is to be looked up before the entry is listed.
+fn is_complete(listed: &DirEntry) -> bool {
+    listed.entry.is_some() || listed.is_elsewhere
 }
 
 fn dirent(ino: u64, off: u64, name_len: usize, kind: Option<Kind>) -> Dirent {

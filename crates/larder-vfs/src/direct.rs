@@ -167,6 +167,7 @@ impl<R: Remote + ?Sized> Shared<R> {
                 kind: listed.attr.map(|attr| attr.kind),
                 offset: listed.position,
                 entry: found.filter(|_| plus).map(|found| self.entry(&found)),
+                is_elsewhere: false,
             }
         };
         listed.into_iter().map(of).collect()

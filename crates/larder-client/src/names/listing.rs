@@ -282,6 +282,8 @@ impl Core {
                 kind: entry.kind,
                 offset: entry.position,
                 entry: child.filter(is_known).map(|child| self.entry(dir, &child)),
+                // A server without leases leaves attributes out for other reasons.
+                is_elsewhere: entry.child.is_none() && self.remote.gives_leases(),
             }
         });
         told.collect()

@@ -44,6 +44,8 @@ pub(crate) struct TestFs {
     held: tokio::sync::watch::Sender<Option<&'static str>>,
     /// Listings come without attributes.
     pub(crate) bare: AtomicBool,
+    /// Listings say that another client alone knows the attributes.
+    pub(crate) elsewhere: AtomicBool,
     /// Lookups of this name fail.
     pub(crate) refused: Mutex<Option<OsString>>,
     /// Added to every cookie.
@@ -95,6 +97,7 @@ impl TestFs {
             later: AtomicBool::new(false),
             held: tokio::sync::watch::Sender::new(None),
             bare: AtomicBool::new(false),
+            elsewhere: AtomicBool::new(false),
             refused: Mutex::default(),
             cookie_base: AtomicU64::new(0),
         })
@@ -323,6 +326,7 @@ impl TestFs {
                 kind: Some(nodes[ino].attr.kind),
                 offset: base + position,
                 entry: (plus && !bare).then(|| self.entry(*ino, &nodes[ino])),
+                is_elsewhere: self.elsewhere.load(SeqCst),
             })
             .collect())
     }

@@ -92,6 +92,25 @@ fn attributes_come_with_the_listing() {
     });
 }
 
+/// Names whose attributes another client alone knows are listed without asking for them. A process
+/// that uses one has it looked up then.
+#[test]
+fn what_another_client_alone_knows_is_not_looked_up_to_be_listed() {
+    for later in [false, true] {
+        let mount = Mount::new();
+        fill(&mount, 300);
+        mount.fs.later.store(later, SeqCst);
+        mount.fs.bare.store(true, SeqCst);
+        mount.fs.elsewhere.store(true, SeqCst);
+        fs::metadata(mount.path("d")).unwrap();
+        let before = mount.fs.count("lookup");
+        let names = names(&mount.path("d"), 32_768);
+        assert_eq!((names.len(), mount.fs.count("lookup")), (302, before), "{later}");
+        let file = fs::metadata(mount.path("d/file 00123")).unwrap();
+        assert_eq!((file.ino(), mount.fs.count("lookup")), (names["file 00123"], before + 1));
+    }
+}
+
 #[test]
 fn what_comes_without_attributes_is_looked_up() {
     for later in [false, true] {

@@ -23,7 +23,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use larder_vfs::{Cred, Lease, Watcher};
+use larder_vfs::{Access, Cred, Lease, Watcher};
 use larder_wire::meta::words::{
     Attributes, Changed, FileId, Layout, LeaseGiven, LeaseKind, LeaseNumber, Seen, VolumeId,
 };
@@ -191,6 +191,16 @@ impl Leases {
         Some((known.attributes, *granted, held.lease.clone()))
     }
 
+    /// Whether a caller is known to have no right to read a file: what was told of it to a reader by
+    /// an open is not for this caller.
+    pub(super) fn refuses(&self, cred: &Cred, file: FileId) -> bool {
+        let state = self.lock();
+        let known = state.held.get(&file).and_then(|held| held.known.as_ref());
+        let (mut rights, caller) = (known.iter().flat_map(|it| &it.rights), Caller::of(cred));
+        let granted = rights.find(|(of, _)| *of == caller);
+        granted.is_some_and(|(_, granted)| !convert::access(*granted).contains(Access::READ))
+    }
+
     /// The location of a part of a file, if no request is needed for it; and the file's attributes.
     pub(super) fn layout(
         &self,
@@ -275,6 +285,11 @@ impl Leases {
         if state.returning.get(&file).is_some_and(|one| one.number == number) {
             state.returning.remove(&file);
         }
+    }
+
+    /// Whether there is a lease on a file.
+    pub(super) fn holds(&self, file: FileId) -> bool {
+        self.lock().held.contains_key(&file)
     }
 
     /// Whether a write lease excludes other clients, and none of them waits.

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use larder_vfs::{Attr, Cred, Error, Lease, Result};
 use larder_wire::meta::calls::{self, LookAt, LookedAt};
-use larder_wire::meta::words::{Attributes, ByteRange, FileId, LeaseKind};
+use larder_wire::meta::words::{Attributes, ByteRange, FileId, Layout, LeaseKind};
 
 use super::Native;
+use super::session::Failed;
 
 /// The range that is requested together with a file's attributes: all that small files have.
 const LOOKED_AT: ByteRange = ByteRange { offset: 0, length: 1 << 20 };
@@ -72,6 +73,39 @@ impl Native {
             let Some(pause) = pauses.next().filter(|_| lacks) else { return Ok((looked, given)) };
             self.rpc().config().clock.sleep(*pause).await;
         }
+    }
+
+    /// The location of a range, from its start on, the file's attributes, and a lease, by which the
+    /// next read need not ask. `None` if no lease is to be asked for, or the caller may not read the
+    /// file by its own rights, as one may who has it open.
+    pub(super) async fn layout_with_lease(
+        &self,
+        cred: &Cred,
+        file: FileId,
+        range: ByteRange,
+    ) -> Result<Option<(Attributes, Layout)>> {
+        let lease = self.wanted_lease(file);
+        if lease == LeaseKind::None {
+            return Ok(None);
+        }
+        let asking = self.session.leases().begin();
+        let at = LookAt::File(file);
+        let looked = self
+            .session
+            .ask(cred, |session| calls::Look { session, at: at.clone(), lease, range })
+            .await;
+        let seen = match looked {
+            Ok(looked) => looked.found,
+            Err(Failed::Status(_)) => None,
+            Err(failed) => return Err(failed.into()),
+        };
+        let Some(seen) = seen else { return Ok(None) };
+        // A reader does not wait for a lease that another client's change keeps it from.
+        asking.take(cred, &seen);
+        let covered = seen.layout.covered;
+        let is_told = covered.offset <= range.offset
+            && range.offset < covered.offset.saturating_add(covered.length);
+        Ok(is_told.then_some((seen.attributes, seen.layout)))
     }
 
     /// The lease to ask for when a name is looked up.

@@ -129,7 +129,8 @@ impl Native {
         }
     }
 
-    /// The location of a range, from its start on, and the file's attributes.
+    /// The location of a range, from its start on, and the file's attributes: under a lease without
+    /// a request, which otherwise brings one.
     pub(super) async fn layout(
         &self,
         cred: &Cred,
@@ -137,20 +138,29 @@ impl Native {
         range: &Range<u64>,
     ) -> Result<(Attributes, Layout)> {
         let leases = self.session.leases();
-        if let Some(known) = leases.layout(file, range.start, range.end) {
+        // An open file can be read whatever mode it is given later.
+        let open = open.filter(|open| open.reads());
+        if (open.is_some() || !leases.refuses(cred, file))
+            && let Some(known) = leases.layout(file, range.start, range.end)
+        {
             return Ok(known);
         }
-        let asking = leases.begin();
         // Covers more, so that a sequential reader does not have to ask again.
         let length = (range.end - range.start).max(LAYOUT_BYTES);
         let length = length.min(FILE_BYTES_MAX.saturating_sub(range.start).max(1));
         let range = ByteRange { offset: range.start, length };
+        // What GETCAPS tells is true for one read only, unless there is a lease.
+        if !leases.holds(file)
+            && let Some(told) = self.layout_with_lease(cred, file, range).await?
+        {
+            return Ok(told);
+        }
+        let asking = leases.begin();
         let get = async |open| {
             let mode = Mode::Read;
             self.session.ask(cred, |session| GetCaps { session, file, open, mode, range }).await
         };
-        // An open file can be read whatever mode it is given later.
-        let open = open.filter(|open| open.reads()).map_or(OpenId::NONE, Open::id);
+        let open = open.map_or(OpenId::NONE, Open::id);
         let given = match get(open).await {
             Err(Failed::Status(Status::BadOpen)) => get(OpenId::NONE).await,
             given => given,

@@ -2,7 +2,7 @@
 //! metadata server to the disks.
 //!
 //! Mostly the holder's lease is recalled before the change, and what it knew of the file goes with
-//! the lease: it asks for another capability, and shows no disk the one that ended. It shows that
+//! the lease: it asks for another one with a lease, and shows no disk the one that ended. It shows that
 //! one if its request was under way as the change was made, or if the server moved the bytes, for
 //! which no lease ends. Then the disk refuses it.
 
@@ -81,11 +81,21 @@ fn all_calls(client: &Native) -> BTreeMap<&'static str, u64> {
 /// before that, and a session renewed.
 async fn calls_to_read(
     client: &Native,
+    of: (&Handle, Option<&Token>),
+    expected: &[u8],
+) -> Vec<(&'static str, u64)> {
+    calls_to_read_by(&Cred::root(), client, of, expected).await
+}
+
+/// The same of a user.
+async fn calls_to_read_by(
+    cred: &Cred,
+    client: &Native,
     (file, token): (&Handle, Option<&Token>),
     expected: &[u8],
 ) -> Vec<(&'static str, u64)> {
     let before = all_calls(client);
-    let read = client.read(&Cred::root(), file, token, 0, LENGTH as u32).await.unwrap();
+    let read = client.read(cred, file, token, 0, LENGTH as u32).await.unwrap();
     assert!(read.data == expected);
     let more = all_calls(client)
         .into_iter()
@@ -102,7 +112,7 @@ fn told(volume: &Volume) -> Vec<(u64, u64)> {
 
 /// A change is told to each disk once, with all capabilities of all clients there. A holder's lease
 /// is recalled for it, so that the holder shows no disk what has ended: it asks for another
-/// capability, which is one call more.
+/// capability, which is one call more, and brings another lease: the next read costs none.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_revocation_is_one_call_to_each_disk_and_costs_its_holder_one() {
     for copies in [1, 2] {
@@ -125,13 +135,38 @@ async fn a_revocation_is_one_call_to_each_disk_and_costs_its_holder_one() {
             let before = told(&volume);
             does.by(&one, &file).await;
             let after = calls_to_read(&two, of, rest).await;
-            assert_eq!(after, [("GETCAPS", 1), ("READ", 1)], "{about}");
+            assert_eq!(after, [("LOOK", 1), ("READ", 1)], "{about}");
+            let again = calls_to_read(&two, of, rest).await;
+            assert_eq!(again, [("READ", 1)], "{about}: under a lease again");
             let more =
                 before.iter().map(|(told, refused)| (told + u64::from(is_revoked), *refused));
             assert_eq!(told(&volume), more.collect::<Vec<_>>(), "{about}");
             two.close(&root, opened.token.unwrap()).await.unwrap();
         }
     }
+}
+
+/// The owner of a file takes the right to read it from a user who has it open: that user goes on by
+/// the open, whose capability costs a call once, since the lease comes without one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_may_not_read_any_more_goes_on_by_the_open_under_a_lease() {
+    let volume = Volume::new(Setup::Secure);
+    let (one, two) = (mount(&volume).await, mount(&volume).await);
+    let user = Cred { uid: 1000, gid: 1000, ..Cred::root() };
+    let (file, data) = written(&one, None).await;
+    let opened = two.open(&user, &file, Intent::READ).await.unwrap();
+    let of = (&file, opened.token.as_ref());
+    for _ in 0..2 {
+        calls_to_read_by(&user, &two, of, &data).await;
+    }
+    for mode in [0o600, 0o400] {
+        Does::Set(SetAttr { mode: Some(mode), ..NOTHING }).by(&one, &file).await;
+        let after = calls_to_read_by(&user, &two, of, &data).await;
+        assert_eq!(after, [("GETCAPS", 1), ("LOOK", 1), ("READ", 1)]);
+        assert_eq!(calls_to_read_by(&user, &two, of, &data).await, [("READ", 1)]);
+    }
+    let without = two.read(&user, &file, None, 0, LENGTH as u32).await;
+    assert_eq!(without.map(|read| read.data), Err(Error::AccessDenied));
 }
 
 /// A READ is under way as another client's change ends its capability: the disk refuses it, and the
@@ -169,7 +204,7 @@ async fn a_capability_that_was_revoked_costs_two_round_trips_more() {
         match is_revoked {
             true => {
                 assert_eq!(refused, 1, "{about}: the disk that was asked, and no other");
-                assert_eq!(calls, [("GETCAPS", 1), ("READ", 2)], "{about}");
+                assert_eq!(calls, [("LOOK", 1), ("READ", 2)], "{about}");
             }
             false => assert_eq!((refused, calls), (0, known), "{about}"),
         }

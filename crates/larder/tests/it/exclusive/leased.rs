@@ -166,6 +166,33 @@ fn who_looks_while_names_are_made_sees_all_that_were_acknowledged() {
     });
 }
 
+/// What a mount asks for a listing does not grow with what it lists, nor with what the other mount
+/// alone knows of it: each question may wait for the lease on the directory, which the other mount
+/// takes again to make the next name. Who wants the attributes waits for them, then.
+#[test]
+fn a_listing_beside_a_maker_of_names_asks_the_same_however_many_there_are() {
+    let two = Two::new(&["noac"]);
+    let (here, there) = (two.here.path("here"), two.there.path("here"));
+    let asked = |mount: &Mount| {
+        let calls = mount.calls_by_procedure();
+        let of = |name: &str| calls.get(name).copied().unwrap_or(0);
+        ["LOOK", "LOOKUP", "GETATTR", "READDIR"].map(of).iter().sum::<u64>()
+    };
+    let mut made = 0;
+    for files in [10, 100, 101, 102] {
+        for count in made..files {
+            fs::write(here.join(format!("f{count}")), "text").unwrap();
+        }
+        made = files;
+        let before = asked(&two.there);
+        assert_eq!(in_time(|| names(&there)).len(), files + 1);
+        let asked = asked(&two.there) - before;
+        assert!(asked <= 4, "{asked} questions for {files} names");
+        let last = there.join(format!("f{}", files - 1));
+        assert_eq!(in_time(|| fs::metadata(&last)).unwrap().len(), 4);
+    }
+}
+
 /// Who waits for a lease of a mount whose processes die goes on: the next worker begins another
 /// session, and of a dead mount the session is over after its time. Then all names are there that
 /// were acknowledged, once the holder is back.
