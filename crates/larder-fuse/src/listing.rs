@@ -9,8 +9,8 @@
 //! - 0 is before `.`, 1 after it, 2 after `..`, which is the server's beginning;
 //! - a cookie below [`FAR`] - 2 is moved up by 2. This needs no memory, so such offsets are valid
 //!   as long as the server's cookies are;
-//! - the largest that is not negative stands for itself: with ext4 it ends a directory. So does
-//!   the one that is larger by 2 where our own NFS server exports ext4: it stands for the offset
+//! - the largest that is not negative stands for itself: with ext4 it ends a directory. So does the
+//!   one that is larger by 2 where our own NFS server exports ext4: it stands for the offset
 //!   before;
 //! - any other large one is recorded with the open directory, and its offset is its number from
 //!   [`FAR`] on. It is valid while that directory is open, which is all that telldir(3) promises,
@@ -239,8 +239,9 @@ impl Part {
     /// Looks up entries without attributes, one after the other, so that `ls -l` asks for none of
     /// them; file systems that care include attributes. A name that the file system refuses to look
     /// up (a server's mount point, or a file that it cannot describe) is listed without attributes,
-    /// and hides no other; so is one that another client alone knows. If the server is out of reach, the listing ends there, or with that
-    /// error if it is empty: each further name would take as long.
+    /// and hides no other; so is one that another client alone knows. If the server is out of
+    /// reach, the listing ends there, or with that error if it is empty: each further name
+    /// would take as long.
     async fn look_up_missing(
         &self,
         dispatcher: &Dispatcher,

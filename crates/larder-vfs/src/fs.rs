@@ -494,7 +494,7 @@ pub struct DirEntry {
     pub offset: u64,
     /// What the name stands for, if known and requested.
     pub entry: Option<Entry>,
-    /// Only another client knows the attributes: who asks for them waits for that client, so nobody
-    /// asks before a process does.
+    /// Only another client knows the attributes: who asks for them waits for that client, so
+    /// nobody asks before a process does.
     pub is_elsewhere: bool,
 }

@@ -263,8 +263,8 @@ impl Core {
     }
 
     /// Entries as the front door gets them. A file is described if its attributes are fresh, or
-    /// are from a reply to this very reader, who `begun` then: without an attribute cache, no others
-    /// are.
+    /// are from a reply to this very reader, who `begun` then: without an attribute cache, no
+    /// others are.
     fn entries(
         &self,
         dir: &Node,

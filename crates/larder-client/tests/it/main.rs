@@ -27,6 +27,7 @@ mod kept;
 mod killed;
 mod leases;
 mod links;
+mod listings;
 mod local_disk;
 mod locks;
 mod log;

@@ -191,8 +191,8 @@ impl Leases {
         Some((known.attributes, *granted, held.lease.clone()))
     }
 
-    /// Whether a caller is known to have no right to read a file: what was told of it to a reader by
-    /// an open is not for this caller.
+    /// Whether a caller is known to have no right to read a file: what was told of it to a reader
+    /// by an open is not for this caller.
     pub(super) fn refuses(&self, cred: &Cred, file: FileId) -> bool {
         let state = self.lock();
         let known = state.held.get(&file).and_then(|held| held.known.as_ref());

@@ -76,8 +76,8 @@ impl Native {
     }
 
     /// The location of a range, from its start on, the file's attributes, and a lease, by which the
-    /// next read need not ask. `None` if no lease is to be asked for, or the caller may not read the
-    /// file by its own rights, as one may who has it open.
+    /// next read need not ask. `None` if no lease is to be asked for, or the caller may not read
+    /// the file by its own rights, as one may who has it open.
     pub(super) async fn layout_with_lease(
         &self,
         cred: &Cred,

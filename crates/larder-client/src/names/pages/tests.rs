@@ -1,3 +1,6 @@
+//! Readers of a directory whose cached pages, and what is known of them, a test keeps itself. The
+//! server's part is a function of the position and of how many entries it sends.
+
 use std::ffi::OsString;
 
 use super::*;

@@ -2,9 +2,9 @@
 //! metadata server to the disks.
 //!
 //! Mostly the holder's lease is recalled before the change, and what it knew of the file goes with
-//! the lease: it asks for another one with a lease, and shows no disk the one that ended. It shows that
-//! one if its request was under way as the change was made, or if the server moved the bytes, for
-//! which no lease ends. Then the disk refuses it.
+//! the lease: it asks for another one with a lease, and shows no disk the one that ended. It shows
+//! that one if its request was under way as the change was made, or if the server moved the bytes,
+//! for which no lease ends. Then the disk refuses it.
 
 use std::collections::BTreeMap;
 
