@@ -66,7 +66,7 @@ pub enum Error {
     Locked,
     /// Every holder that would have to continue first waits for the caller (EDEADLK).
     Deadlock,
-    /// The caller got a signal, and what it waited for was not done (EINTR).
+    /// The caller got a signal, or the kernel must ask once more, and nothing was done (EINTR).
     Interrupted,
     /// The server did not answer within the mount's limit.
     TimedOut,
@@ -111,7 +111,7 @@ impl fmt::Display for Error {
             Error::Executed => "the file is being executed",
             Error::Locked => "a part of the file is locked by somebody else",
             Error::Deadlock => "that would wait for ever",
-            Error::Interrupted => "interrupted by a signal",
+            Error::Interrupted => "interrupted; to be repeated",
             Error::TimedOut => "server did not answer in time",
             Error::Shutdown => "mount is shutting down",
             Error::Changed => "file changed on the server while it was being read",

@@ -4,9 +4,12 @@
 //! with zeros. An answer that is shorter than its request tells it of an earlier end, so that no
 //! process sees those zeros. But it ignores that if it was told to drop any of the file's pages
 //! since it asked (`fuse_read_update_size` in `fs/fuse/file.c` of 6.18): then a file that another
-//! client has truncated would show zeros in place of what was cut off. So such a request fails,
-//! unless the kernel does not believe the file to be longer than the answer. If it is a readahead,
-//! the kernel asks for its pages again, one by one.
+//! client has truncated would show zeros in place of what was cut off. So such a request is
+//! interrupted, unless the kernel does not believe the file to be longer than the answer. If it is a
+//! readahead, the kernel asks for its pages again, one by one; otherwise the caller's read(2) ends
+//! with EINTR, and programs repeat it. That ends: by then the notification has taken effect, or
+//! waits for a page of this request, and the kernel hands a page's lock over after a few attempts
+//! (`folio_wait_bit_common` in `mm/filemap.c`).
 
 use std::time::Duration;
 
@@ -64,9 +67,9 @@ impl Core {
     /// Has the kernel repeat its request, once it heeds the answer's end again.
     ///
     /// # Errors
-    /// [`Error::Changed`], always.
+    /// [`Error::Interrupted`], always.
     pub(super) async fn have_asked_again<T>(&self, node: &Node) -> Result<T> {
         let _ = self.clock.timeout(TOLD_WAIT_MAX, self.told(node)).await;
-        Err(Error::Changed)
+        Err(Error::Interrupted)
     }
 }

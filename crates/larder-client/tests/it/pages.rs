@@ -236,7 +236,7 @@ async fn a_short_answer_that_the_kernel_would_not_listen_to_is_not_given() {
     there.truncate(2).await.unwrap();
     rig.advance(60);
     assert_eq!(rig.stat("file").await.attr.size, 2);
-    assert_eq!(read(4096).await, Err(Error::Changed), "it is about to be told");
+    assert_eq!(read(4096).await, Err(Error::Interrupted), "it is about to be told");
     assert_eq!(read(2).await, Ok(2), "there is nothing to listen to");
     kernel.drop_now();
     assert_eq!(read(4096).await, Ok(2));
@@ -247,7 +247,7 @@ async fn a_short_answer_that_the_kernel_would_not_listen_to_is_not_given() {
     assert_eq!(rig.stat("file").await.attr.size, 100_004);
     kernel.drop_now();
     there.truncate(1).await.unwrap();
-    assert_eq!(read(60_000).await, Err(Error::Changed));
+    assert_eq!(read(60_000).await, Err(Error::Interrupted));
     kernel.drop_now();
     assert_eq!(read(60_000).await, Ok(1));
     rig.client.release(ino, opened.id).wait().await.unwrap();

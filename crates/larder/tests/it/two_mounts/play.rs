@@ -56,9 +56,12 @@ fn read(file: &File, at: u64, len: u64) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; usize::try_from(len).unwrap()];
     let mut got = 0;
     while got < bytes.len() {
-        match file.read_at(&mut bytes[got..], at + got as u64)? {
-            0 => break,
-            more => got += more,
+        match file.read_at(&mut bytes[got..], at + got as u64) {
+            Ok(0) => break,
+            Ok(more) => got += more,
+            // The kernel did not know where the file ends: programs read again.
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
         }
     }
     bytes.truncate(got);
