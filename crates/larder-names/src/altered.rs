@@ -12,7 +12,9 @@ use larder_vfs::{
 };
 
 use crate::met::Met;
-use crate::object::{Altered, Maker, ObjectNo, after, as_before, has_rights, is_unanswered};
+use crate::object::{
+    Altered, Maker, ObjectNo, after, as_before, has_all, has_rights, is_unanswered,
+};
 use crate::setting::{Answer, Next, Setting, There};
 use crate::shared::Shared;
 
@@ -67,7 +69,7 @@ impl Shared {
             _ => before.mtime,
         };
         let (below, of_data) = match &known {
-            Some(known) => (known.below, Some(known.data_change)),
+            Some(known) => (known.below, known.seen_data()),
             None => (before.validator(), before.data_change),
         };
         let altered = Altered {
@@ -81,6 +83,7 @@ impl Shared {
             setter: Maker::of(cred),
             is_attempted: false,
             is_done: false,
+            claims: None,
         };
         let mut after = before;
         Altered { below: before.validator(), ..altered.clone() }.apply(&mut after);
@@ -149,47 +152,60 @@ impl Shared {
         let attr = match self.remote.getattr(&cred, &altered.handle).await {
             Ok(attr) => attr,
             Err(Error::Stale | Error::NotFound) => {
-                self.give_up_altered(no).await;
+                self.give_up_altered(no, None).await;
                 return Ok(());
             }
             // That this is refused tells nothing of an earlier attempt.
             Err(_) if altered.is_attempted => return Err(Error::Io),
             Err(error) => return Err(error),
         };
-        let there = self.show_unaltered(&altered.handle, attr);
-        let is_directory = attr.kind == Kind::Directory;
-        let there = There {
-            is_below: is_directory || altered.below.same(&there.validator()),
-            has_all: has_all(&attr, &altered.set),
-        };
-        let after = match altered.setting().next(there) {
-            Next::Conclude(Setting::Done) => attr,
-            Next::Conclude(_) => {
-                self.give_up_altered(no).await;
-                return Ok(());
-            }
+        match altered.setting().next(self.there(altered, attr)) {
+            Next::Conclude(Setting::Done) => self.has_set(no, altered, attr),
+            Next::Conclude(_) => self.give_up_altered(no, Some(attr)).await,
             Next::Ask => {
                 self.mark_altered(no).await?;
-                let set = altered.set;
-                let guard = Some(attr.ctime);
-                let change = self.remote.setattr(&cred, &altered.handle, set, guard).await?;
-                match change.after {
-                    Some(after) => after,
-                    None => self.remote.getattr(&cred, &altered.handle).await?,
-                }
+                let after = self.ask_to_set(&cred, altered, attr.ctime).await?;
+                self.has_set(no, altered, after);
             }
-        };
-        let below = self.show_unaltered(&altered.handle, after).validator();
+        }
+        Ok(())
+    }
+
+    /// What the server has, by its description of an object.
+    fn there(&self, altered: &Altered, attr: Attr) -> There {
+        altered.there(&attr, &self.show_unaltered(&altered.handle, attr).validator())
+    }
+
+    /// Asks the server to set attributes, if the object has this change time; that it may have been
+    /// asked is on record. Returns what it has then.
+    pub(crate) async fn ask_to_set(
+        &self,
+        cred: &Cred,
+        altered: &Altered,
+        guard: Time,
+    ) -> Result<Attr> {
+        let change = self.remote.setattr(cred, &altered.handle, altered.set, Some(guard)).await?;
+        if let Some(after) = change.after {
+            return Ok(after);
+        }
+        let attr = self.remote.getattr(cred, &altered.handle).await.map_err(|_| Error::Io)?;
+        // Another client may have changed it since: the next attempt finds that out.
+        if self.there(altered, attr).is_made { Ok(attr) } else { Err(Error::Io) }
+    }
+
+    /// The server has set attributes, and describes the object like this.
+    pub(crate) fn has_set(&self, no: ObjectNo, altered: &Altered, after: Attr) {
+        let shown = self.show_unaltered(&altered.handle, after);
         {
             let mut state = self.state();
+            let (below, is_file) = (shown.validator(), after.kind != Kind::Directory);
             let done = Altered { below, is_done: true, is_attempted: false, ..altered.clone() };
-            state.journal_mut().put_altered(no, Some(done).filter(|_| !is_directory));
+            state.journal_mut().put_altered(no, Some(done).filter(|_| is_file));
             state.waits_no_more(no);
             self.record(&mut state);
         }
         self.replayed.notify_waiters();
-        self.follow_taken(&altered.handle, Some(self.show_unaltered(&altered.handle, after)));
-        Ok(())
+        self.follow_taken(&altered.handle, Some(shown));
     }
 
     /// From now on the server may have been asked; this survives a crash of the machine.
@@ -205,14 +221,18 @@ impl Shared {
         self.keep().await
     }
 
-    /// Another client has changed the file: its change counts.
-    async fn give_up_altered(&self, no: ObjectNo) {
+    /// Another client has changed the object, which the server describes like this, or it is gone:
+    /// that counts. If it has all that was set here, only the bytes are another client's.
+    async fn give_up_altered(&self, no: ObjectNo, attr: Option<Attr>) {
         let handle = {
             let mut state = self.state();
             let Some(altered) = state.journal().get_altered(no).cloned() else { return };
-            tracing::error!(set = ?altered.set,
-                "somebody else has changed a file whose attributes were set here: they are given up");
-            state.journal_mut().meet(Met::Attributes { of: altered.handle.clone() });
+            let is_set = attr.is_some_and(|attr| has_all(&attr, &altered.set));
+            if altered.claims.is_none() && !is_set {
+                tracing::error!(set = ?altered.set,
+                    "somebody else has changed a file whose attributes were set here: they are given up");
+                state.journal_mut().meet(Met::Attributes { of: altered.handle.clone() });
+            }
             state.journal_mut().put_altered(no, None);
             state.waits_no_more(no);
             self.record(&mut state);
@@ -232,6 +252,13 @@ impl Shared {
         let Some(altered) = state.journal().get_altered(no).cloned() else {
             return Error::TimedOut;
         };
+        if altered.claims.is_some() && !is_unanswered(error) && error != Error::TryAgain {
+            // The bytes go without, or are refused themselves.
+            state.journal_mut().put_altered(no, None);
+            state.waits_no_more(no);
+            self.record(&mut state);
+            return Error::TimedOut;
+        }
         if state.failure(no) != Some(error) {
             tracing::warn!(%error, "attributes that were set here are not set at the server");
         }
@@ -266,7 +293,7 @@ fn may_set(cred: &Cred, attr: &Attr, set: &SetAttr) -> Option<bool> {
 /// A time near `now` that no other machine gives a file that it empties as well, with its clock
 /// before the server's: the time tells whose emptying the server has. It is later than the change
 /// `before`, and if possible not later than `now`.
-fn unlike_others(now: Time, before: Time) -> Time {
+pub(crate) fn unlike_others(now: Time, before: Time) -> Time {
     let by = u32::from_le_bytes(secret::random()) % MARK_NS_MAX;
     let earlier = match now.nsec.checked_sub(by) {
         Some(nsec) => Time { nsec, ..now },
@@ -282,18 +309,4 @@ fn unlike_others(now: Time, before: Time) -> Time {
 /// A time as one number.
 fn nanoseconds(time: Time) -> u64 {
     time.sec.cast_unsigned().wrapping_mul(1_000_000_000).wrapping_add(u64::from(time.nsec))
-}
-
-/// Whether a file has all that was to be set.
-fn has_all(attr: &Attr, set: &SetAttr) -> bool {
-    let is = |time: Option<SetTime>, has| match time {
-        Some(SetTime::To(time)) => time == has,
-        Some(SetTime::ServerNow) => false,
-        None => true,
-    };
-    set.mode.is_none_or(|mode| mode == attr.mode)
-        && set.uid.is_none_or(|uid| uid == attr.uid)
-        && set.gid.is_none_or(|gid| gid == attr.gid)
-        && set.size.is_none_or(|size| size == attr.size)
-        && is(set.mtime, attr.mtime)
 }

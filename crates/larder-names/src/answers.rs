@@ -88,6 +88,15 @@ impl Deferring for Names {
         }
     }
 
+    fn claim<'a>(&'a self, cred: &'a Cred, file: &'a Handle, shown: &'a Attr) -> Future<'a, ()> {
+        Box::pin(self.shared.claim(cred, file, shown))
+    }
+
+    fn is_claimed(&self, file: &Handle) -> bool {
+        let state = self.shared.state();
+        state.journal().server_handle(file).is_some_and(|server| state.is_claimed(server))
+    }
+
     fn emptied(&self) -> Vec<(Handle, Attr)> {
         self.shared.emptied()
     }

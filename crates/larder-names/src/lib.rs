@@ -55,6 +55,7 @@ mod altered;
 mod answers;
 mod asked;
 mod changing;
+mod claim;
 mod crossing;
 mod deferred;
 mod dir_lease;

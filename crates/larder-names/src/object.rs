@@ -7,7 +7,7 @@ use larder_vfs::{
     Attr, Before, Cred, Device, Error, Handle, Kind, SetAttr, SetTime, Time, Validator,
 };
 
-use crate::setting::{Setting, Told};
+use crate::setting::{Setting, There, Told};
 
 /// Number of an object that was made here, counted from 1 and never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -215,6 +215,9 @@ pub(crate) struct Altered {
     pub(crate) is_attempted: bool,
     /// It has: applications see that version with these times.
     pub(crate) is_done: bool,
+    /// Of a [claim](crate::claim), which no caller has set: the version that applications see, as
+    /// if there were none.
+    pub(crate) claims: Option<Validator>,
 }
 
 impl Altered {
@@ -225,6 +228,30 @@ impl Altered {
             (false, true) => Setting::Asked,
             (false, false) => Setting::Unasked,
         }
+    }
+
+    /// What the server has, by its description of the object and the version in that, as
+    /// applications would see it without what was set.
+    pub(crate) fn there(&self, attr: &Attr, version: &Validator) -> There {
+        if attr.kind == Kind::Directory {
+            return There { is_below: true, is_made: has_all(attr, &self.set) };
+        }
+        // A claim is about bytes.
+        let has_bytes = || self.claims.is_some() && has_same_bytes(&self.below, version);
+        There {
+            is_below: self.below.same(version) || has_bytes(),
+            is_made: has_all(attr, &self.set) && self.keeps_bytes(version),
+        }
+    }
+
+    /// Whether a version that has all attributes that were set has the bytes, too, as far as times
+    /// and sizes tell: each write moves the modification time.
+    fn keeps_bytes(&self, version: &Validator) -> bool {
+        let mtime = match self.set.mtime {
+            Some(SetTime::To(time)) => time,
+            _ => self.below.mtime,
+        };
+        (version.size, version.mtime) == (self.set.size.unwrap_or(self.below.size), mtime)
     }
 
     /// The attributes as applications see them, if those of the server are [no other
@@ -250,8 +277,19 @@ impl Altered {
         }
         if is_ours {
             (attr.mtime, attr.ctime) = (self.mtime, self.ctime);
-            (attr.change, attr.data_change) = (None, Some(self.data_change));
+            (attr.change, attr.data_change) = self.seen();
         }
+    }
+
+    /// The versions of the file and of its data that applications see.
+    fn seen(&self) -> (Option<u64>, Option<u64>) {
+        let of_claim = self.claims.map(|version| (version.change, version.data_change));
+        of_claim.unwrap_or((None, Some(self.data_change)))
+    }
+
+    /// The version of the data that applications see.
+    pub(crate) fn seen_data(&self) -> Option<u64> {
+        self.seen().1
     }
 
     /// Whether a version is from before the one below. An answer may be older than another one
@@ -291,7 +329,7 @@ impl Altered {
     pub(crate) fn apply_before(&self, before: &mut Before) {
         if self.below.same(&before.validator()) {
             (before.mtime, before.ctime) = (self.mtime, self.ctime);
-            (before.change, before.data_change) = (None, Some(self.data_change));
+            (before.change, before.data_change) = self.seen();
         }
     }
 
@@ -367,6 +405,25 @@ impl Waiting {
 fn is_moved_at_most(before: &Validator, now: &Validator) -> bool {
     let tells_times = before.change.is_none() && now.change.is_none();
     tells_times && (before.size, before.mtime) == (now.size, now.mtime)
+}
+
+/// Whether a version has the bytes of the one `before`, as far as the server tells.
+fn has_same_bytes(before: &Validator, now: &Validator) -> bool {
+    before.same_data(now) || is_moved_at_most(before, now)
+}
+
+/// Whether an object has all attributes that were to be set.
+pub(crate) fn has_all(attr: &Attr, set: &SetAttr) -> bool {
+    let is = |time: Option<SetTime>, has| match time {
+        Some(SetTime::To(time)) => time == has,
+        Some(SetTime::ServerNow) => false,
+        None => true,
+    };
+    set.mode.is_none_or(|mode| mode == attr.mode)
+        && set.uid.is_none_or(|uid| uid == attr.uid)
+        && set.gid.is_none_or(|gid| gid == attr.gid)
+        && set.size.is_none_or(|size| size == attr.size)
+        && is(set.mtime, attr.mtime)
 }
 
 /// The moment after `time`, as fine as times are.

@@ -23,6 +23,7 @@ const TAKEN_FORMAT_ASKED: u8 = 18;
 
 /// Of attributes that were set.
 const ALTERED_FORMAT: u8 = 17;
+const CLAIM_FORMAT: u8 = 21;
 
 /// Most supplementary groups in a record: a server accepts no more in a call.
 const GROUPS_MAX: usize = 16;
@@ -173,7 +174,7 @@ impl Taken {
 impl Altered {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Writer::with_capacity(160);
-        out.u8(ALTERED_FORMAT);
+        out.u8(if self.claims.is_some() { CLAIM_FORMAT } else { ALTERED_FORMAT });
         out.bytes(self.handle.as_bytes());
         put_version(&mut out, &self.below);
         let SetAttr { mode, uid, gid, size, atime, mtime, in_memory: _, retained: _ } = self.set;
@@ -194,19 +195,22 @@ impl Altered {
         put_maker(&mut out, &self.setter);
         out.flag(self.is_attempted);
         out.flag(self.is_done);
+        self.claims.iter().for_each(|version| put_version(&mut out, version));
         out.into_bytes()
     }
 
     /// Whether a record is one of these.
     pub(crate) fn is_one(bytes: &[u8]) -> bool {
-        bytes.first() == Some(&ALTERED_FORMAT)
+        matches!(bytes.first(), Some(&(ALTERED_FORMAT | CLAIM_FORMAT)))
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Option<Altered> {
         let mut input = Reader::new(bytes);
-        if input.u8()? != ALTERED_FORMAT {
-            return None;
-        }
+        let is_claim = match input.u8()? {
+            ALTERED_FORMAT => false,
+            CLAIM_FORMAT => true,
+            _ => return None,
+        };
         let (handle, below) = (handle(&mut input)?, version(&mut input)?);
         let mode = input.option(Reader::u32)?;
         let (uid, gid) = (input.option(Reader::u32)?, input.option(Reader::u32)?);
@@ -217,6 +221,7 @@ impl Altered {
         let (mtime, ctime) = (time(&mut input)?, time(&mut input)?);
         let (data_change, setter) = (input.u64()?, maker(&mut input)?);
         let (is_attempted, is_done) = (input.flag()?, input.flag()?);
+        let claims = if is_claim { Some(version(&mut input)?) } else { None };
         input.end(Altered {
             handle,
             below,
@@ -227,6 +232,7 @@ impl Altered {
             setter,
             is_attempted,
             is_done,
+            claims,
         })
     }
 }
@@ -495,10 +501,13 @@ mod tests {
             setter: moved.taker,
             is_attempted: false,
             is_done: false,
+            claims: None,
         };
         let set = SetAttr { uid: Some(1), gid: Some(2), atime: set.mtime, ..SetAttr::default() };
         let done = Altered { set, is_attempted: true, is_done: true, ..cut.clone() };
-        vec![cut, done]
+        let set = SetAttr { mtime: cut.set.mtime, ..SetAttr::default() };
+        let claim = Altered { set, is_attempted: true, claims: Some(cut.below), ..cut.clone() };
+        vec![cut, done, claim]
     }
 
     fn hex(bytes: &[u8]) -> String {

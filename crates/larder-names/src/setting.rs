@@ -23,8 +23,9 @@ pub(crate) enum Setting {
 pub(crate) struct There {
     /// The version below what was set.
     pub(crate) is_below: bool,
-    /// All attributes that were set.
-    pub(crate) has_all: bool,
+    /// The version that this makes: all attributes that were set, over the bytes below. Another
+    /// client may have written since, which leaves most attributes as they were set.
+    pub(crate) is_made: bool,
 }
 
 /// What a description of the object by the server tells, beside the record: it may be from before
@@ -57,7 +58,7 @@ impl Setting {
     pub(crate) fn next(self, there: There) -> Next {
         debug_assert!(matches!(self, Setting::Unasked | Setting::Asked), "it is decided once");
         match (self, there) {
-            (Setting::Asked, There { has_all: true, .. }) => Next::Conclude(Setting::Done),
+            (Setting::Asked, There { is_made: true, .. }) => Next::Conclude(Setting::Done),
             (_, There { is_below: true, .. }) => Next::Ask,
             _ => Next::Conclude(Setting::GivenUp),
         }
@@ -146,8 +147,8 @@ mod tests {
             let mut next = self.clone();
             match self.doing {
                 Doing::Looks => {
-                    let has_all = self.version == Version::Ours;
-                    let there = There { is_below: self.version == Version::Below, has_all };
+                    let is_made = self.version == Version::Ours;
+                    let there = There { is_below: self.version == Version::Below, is_made };
                     match self.record.next(there) {
                         Next::Conclude(record) => next.record = record,
                         Next::Ask => next.doing = Doing::Asks(self.record),

@@ -2,6 +2,7 @@
 
 mod asked;
 mod away;
+mod claims;
 mod conformance;
 mod crash;
 mod crossing;

@@ -160,7 +160,17 @@ impl State {
             || self.journal().taken().of(handle).next().is_some()
     }
 
+    /// Bytes may have followed the claim of a file, by a request without an answer.
+    fn doubt_claim(&mut self, server: &Handle) {
+        let claim = self.journal().altered(server).filter(|(_, one)| one.claims.is_some());
+        if let Some((no, claim)) = claim.filter(|(_, claim)| claim.is_done) {
+            let claim = Altered { is_attempted: true, ..claim.clone() };
+            self.journal_mut().put_altered(no, Some(claim));
+        }
+    }
+
     fn doubt_no_more(&mut self, no: ObjectNo, handle: &Handle) {
+        self.doubt_claim(handle);
         match self.asking_mut().get_mut(handle) {
             Some(asking) => asking.is_unanswered = false,
             None => self.journal_mut().put_doubt(no, None),
@@ -177,7 +187,9 @@ impl State {
             }
         }
         let altered = self.journal().altered(&doubt.handle).filter(|(_, altered)| {
-            !altered.is_done && doubt.sizes.lead(altered.below.size, version.size)
+            // Whether a claim is over the right version, the client decides.
+            let may_follow = !altered.is_done && altered.claims.is_none();
+            may_follow && doubt.sizes.lead(altered.below.size, version.size)
         });
         if let Some((no, altered)) = altered {
             let altered = Altered { below: version, ..altered.clone() };

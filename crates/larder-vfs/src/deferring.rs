@@ -83,6 +83,25 @@ pub trait Deferring: Send + Sync {
         written_ns: Option<i64>,
     ) -> Option<Result<Change>>;
 
+    /// Claims `file`, which looks like `shown`, before bytes go to the server that were written
+    /// while it was out of reach. From then on every other client that has changed the file
+    /// meanwhile, and asks for its version before it writes, finds another one. This client sees
+    /// nothing of that. Nothing is done if nobody else writes the file, or the caller may not claim
+    /// it.
+    ///
+    /// # Errors
+    /// [`Error::TryAgain`] if the server has another version than this; [`Error::TimedOut`] if it
+    /// does not answer.
+    fn claim<'a>(&'a self, _cred: &'a Cred, _file: &'a Handle, _shown: &'a Attr) -> Future<'a, ()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    /// Whether `file` is claimed, and the server was asked for no change of it since: if it has
+    /// another version, that is another client's.
+    fn is_claimed(&self, _file: &Handle) -> bool {
+        false
+    }
+
     /// The server's files that [`Deferring::set_here`] has emptied, with their attributes since
     /// then, except files that another client has changed. An earlier process may have died before
     /// it gave up the bytes that it held.

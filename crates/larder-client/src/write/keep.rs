@@ -32,6 +32,8 @@ use crate::options::Keeps;
 
 /// Most bytes that are kept of a file for which another client may have to wait.
 const KEPT_ALONE_BYTES_MAX: u64 = 64 << 20;
+/// How often the server is asked again because other clients write all the time.
+const CLAIMS_MAX: u32 = 3;
 
 impl Core {
     /// Brings what is unsent to `level`, or to a stronger one, by the caller's `deadline`.
@@ -207,9 +209,37 @@ impl Core {
     /// server's error if it cannot be asked.
     pub(super) async fn begin_sending_kept(&self, node: &Arc<Node>, cred: &Cred) -> Result<()> {
         let file = self.file(node);
-        if file.keeping() != Keeping::Kept {
-            return Ok(());
+        match file.keeping() {
+            Keeping::Kept => {}
+            // An earlier process may have died before it sent the first of them.
+            Keeping::Sending if self.is_claimed(node) => {
+                return self.compare_before_bytes(node, cred).await;
+            }
+            Keeping::Sending | Keeping::Nothing => return Ok(()),
         }
+        let mut attempts = 0..CLAIMS_MAX;
+        loop {
+            self.compare_before_bytes(node, cred).await?;
+            match self.claim(node, cred).await {
+                // Another client has changed it after that question.
+                Err(Error::TryAgain) if attempts.next().is_some() => {}
+                Err(Error::TryAgain) => return Err(Error::TimedOut),
+                claimed => break claimed?,
+            }
+        }
+        let is_durable = self.pieces(&file.dirty()).len() > 1;
+        let noted = blocking(move || file.keep_until_sent(is_durable)).await?;
+        noted.map_err(|error| {
+            tracing::error!(ino = node.ino.0, %error, "the cache's disk does not keep records");
+            Error::Io
+        })
+    }
+
+    /// Asks the server for the file's version, and sets our data aside if that is another client's.
+    ///
+    /// # Errors
+    /// As [`Core::begin_sending_kept`].
+    async fn compare_before_bytes(&self, node: &Arc<Node>, cred: &Cred) -> Result<()> {
         if self.options.keeps == Keeps::Alone {
             // It is sent later if another client is just about to go on.
             self.exclude(&*self.remote, node, cred).await?.then_some(()).ok_or(Error::TimedOut)?;
@@ -219,6 +249,7 @@ impl Core {
             let attr = on_handle!(self, cred, node, handle => self.remote.getattr(cred, &handle))?;
             self.observe(node, attr, asked);
         }
+        let file = self.file(node);
         let is_over_another = {
             let state = node.state();
             let is_empty = self.options.keeps == Keeps::Empty && state.known().attr.size == 0;
@@ -229,12 +260,29 @@ impl Core {
             self.set_aside(node, Error::Changed).await;
             return Err(Error::Changed);
         }
-        let is_durable = self.pieces(&file.dirty()).len() > 1;
-        let noted = blocking(move || file.keep_until_sent(is_durable)).await?;
-        noted.map_err(|error| {
-            tracing::error!(ino = node.ino.0, %error, "the cache's disk does not keep records");
-            Error::Io
-        })
+        Ok(())
+    }
+
+    /// Claims a file before the first of its bytes goes, if other machines may have changed it
+    /// without the server, too: the one that claims it has no other one's bytes below its own.
+    ///
+    /// # Errors
+    /// [`Error::TryAgain`] if the server has another version by now.
+    async fn claim(&self, node: &Arc<Node>, cred: &Cred) -> Result<()> {
+        let Some(here) = self.remote.deferring() else { return Ok(()) };
+        let (handle, shown) = (node.handle()?, node.state().known().attr);
+        if self.options.keeps != Keeps::Any
+            || !node.state().unsent().is_from_away()
+            || here.lacks_bytes(&handle)
+        {
+            return Ok(());
+        }
+        here.claim(cred, &handle, &shown).await
+    }
+
+    fn is_claimed(&self, node: &Node) -> bool {
+        let claimed = || Some(self.remote.deferring()?.is_claimed(&node.handle().ok()?));
+        claimed().unwrap_or(false)
     }
 
     /// Has the server empty a file that was emptied here, and set what else was set, or gives that

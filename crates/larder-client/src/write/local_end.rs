@@ -52,6 +52,7 @@ mod tests {
             kernel_writes,
             now: SimClock::new().instant(),
             age: Duration::from_secs(30),
+            is_away: false,
         };
         let end = |sec| LocalEnd { size: 7, mtime: time(sec) };
         let looks: [fn(LocalEnd) -> Event<'static>; 2] = [Event::KernelWrote, |end| {

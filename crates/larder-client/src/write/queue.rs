@@ -155,7 +155,7 @@ mod tests {
         fn apply(&mut self, at: usize, event: Event<'_>) {
             let file = &mut self.files[at];
             let before = file.schedule();
-            let context = Context { kernel_writes: false, now: self.now, age: AGE };
+            let context = Context { kernel_writes: false, now: self.now, age: AGE, is_away: false };
             let actions = file.apply(event, context);
             let after = file.schedule();
             self.is_woken |= before != after && self.times.replan(Ino(at as u64), before, after);

@@ -47,6 +47,8 @@ pub(crate) struct Unsent {
     /// A close has returned ETIMEDOUT for this data; no caller has yet been told that the server
     /// refused it.
     is_late: bool,
+    /// Some was written while the server was out of reach, or by an earlier process.
+    is_from_away: bool,
     /// How long the last comparing of the local file took.
     comparing_took: Duration,
     /// For how long they may be unsent, if that is not for the mount to say.
@@ -63,6 +65,8 @@ pub(crate) struct Context {
     pub(crate) now: Instant,
     /// How long bytes may be unsent.
     pub(crate) age: Duration,
+    /// The server is out of reach, and this machine answers in its place.
+    pub(crate) is_away: bool,
 }
 
 /// What the caller must do after an event.
@@ -142,6 +146,11 @@ impl Unsent {
         self.is_late
     }
 
+    /// Whether other machines may have changed the file meanwhile, without the server, too.
+    pub(crate) fn is_from_away(&self) -> bool {
+        self.is_from_away
+    }
+
     /// When it is sent, for people; `None`: nothing is unsent.
     pub(crate) fn due(&self, now: Instant) -> Option<Due> {
         self.schedule.due_at(now)
@@ -212,7 +221,9 @@ impl Unsent {
         let (was_known, was_mixed) = (self.end.is_some(), self.is_mixed);
         let mut actions = self.take_in(event, context);
         actions.record |= was_known != self.end.is_some();
-        if !self.may_exist(context.kernel_writes) {
+        let exists = self.may_exist(context.kernel_writes);
+        self.is_from_away = exists && (self.is_from_away || context.is_away);
+        if !exists {
             (self.is_late, self.writer, self.since) = (false, None, None);
         } else if self.since.is_none() || matches!(event, Event::Sent) {
             // What the kernel writes from now on is younger than what was sent.
@@ -274,7 +285,7 @@ impl Unsent {
                 self.end = self.end.map(|end| LocalEnd { mtime: time, ..end });
             }
             Event::Sent => {
-                (self.end, self.given) = (None, None);
+                (self.end, self.given, self.is_from_away) = (None, None, false);
                 drop_pages = self.is_mixed && !context.kernel_writes;
                 self.is_mixed &= context.kernel_writes;
             }
@@ -282,7 +293,7 @@ impl Unsent {
             Event::Recovered { end, is_over_another } => {
                 (self.end, self.is_mixed) = (Some(end), is_over_another);
                 // It is not known what callers were told.
-                self.is_late = true;
+                (self.is_late, self.is_from_away) = (true, true);
             }
             Event::ToldLate => self.is_late = true,
             Event::Failed(error) => (self.failure, record) = (Some(error), true),
@@ -490,7 +501,8 @@ mod tests {
 
         fn tell(&mut self, event: Event<'_>) {
             let (kernel_writes, now) = (self.kernel_writes, self.now);
-            let actions = self.unsent.apply(event, Context { kernel_writes, now, age: AGE });
+            let actions =
+                self.unsent.apply(event, Context { kernel_writes, now, age: AGE, is_away: false });
             if actions.send {
                 assert!(!self.sending, "one write-back at a time");
                 (self.sending, self.is_kept) = (true, false);
@@ -570,7 +582,8 @@ mod tests {
         let mut unsent = Unsent::default();
         let (ann, bob) = (Cred::new(1, 1, &[]), Cred::new(2, 2, &[]));
         let written = |writer| Event::Written { end: END, writer, is_over_another: false };
-        let context = Context { kernel_writes: false, now: SimClock::new().instant(), age: AGE };
+        let now = SimClock::new().instant();
+        let context = Context { kernel_writes: false, now, age: AGE, is_away: false };
         for (event, is_recorded) in [
             (written(&ann), true),
             (written(&ann), false),

@@ -185,6 +185,35 @@ async fn bytes_do_not_follow_an_emptying_that_is_given_up() {
     assert_eq!(pair.rig.conflicts().len(), 1);
 }
 
+/// The server has set a mode that was set here, and its answer is lost; then another client writes.
+/// The file has the mode, but the bytes are that client's all the same.
+#[tokio::test]
+async fn a_write_after_an_unanswered_change_of_attributes_is_another_clients() {
+    let is_dead = [false, true];
+    let writes = [("other", 0), ("longer than before", 0), ("same length", 5)];
+    for (is_dead, (text, at)) in is_dead.iter().flat_map(|one| writes.map(|write| (*one, write))) {
+        let pair = Pair::new(LICENCES[0], 9).await;
+        let (other, root) = (pair.rig.server.another_client(), Cred::root());
+        let set = SetAttr { uid: Some(1000), ..mode(0o644) };
+        let made = other.make(&root, &pair.top, "file".as_ref(), New::FileExclusive, set).await;
+        let file = made.unwrap().found.handle;
+        other.write(&root, &file, None, 0, "first".into(), Stability::FileSync).await.unwrap();
+        pair.leave();
+        pair.rig.deferring().set_here(&user(), &file, &mode(0o600), None).unwrap().unwrap();
+        pair.rig.server.reconnect();
+        let shown = pair.rig.remote().getattr(&user(), &file).await.unwrap();
+        pair.rig.server.trouble_after(1, Trouble::Unanswered);
+        pair.rig.deferring().replay(Some(&file)).await.unwrap_err();
+        other.write(&root, &file, None, at, text.into(), Stability::FileSync).await.unwrap();
+        let pair = if is_dead { pair.die() } else { pair };
+        assert_eq!(pair.rig.deferring().replay(Some(&file)).await, Ok(()));
+        let now = pair.rig.remote().getattr(&user(), &file).await.unwrap();
+        let is_same = now.validator().same_data(&shown.validator());
+        assert!(!is_same && now.mode == 0o600, "{is_dead} {text}: {shown:?} {now:?}");
+        pair.rig.is_quiet("all that was set is there");
+    }
+}
+
 /// A description that the server made before it set what it was asked for, and that arrives after
 /// its answer, is of nobody else's change.
 #[tokio::test]

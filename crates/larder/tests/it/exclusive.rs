@@ -184,26 +184,41 @@ fn an_untar_and_a_copy_with_attributes_cost_no_call() {
     }
 }
 
+/// Runs a script, which ends at the first command that fails, and shows that one. A shell does not
+/// end at a failure before `&&`, so there is none.
+fn script(dir: &Path, text: &str) {
+    assert!(!text.contains("&&"), "a failure before && goes unseen: {text}");
+    succeed(Command::new("sh").args(["-exc", text]).current_dir(dir).env("HOME", dir));
+}
+
 /// Waiting names, and names that the server has: what programs do to trees with both. (tar ends
 /// with 1 if a directory's times change in the meantime, as they do when a worker dies.)
 fn work(top: &Path) {
-    let run = |script: &str| {
-        let mut shell = Command::new("sh");
-        succeed(shell.args(["-ec", script]).current_dir(top).env("HOME", top));
-    };
-    run("mkdir -p src/a/b && for i in 1 2 3 4 5 6 7 8 9; do
+    let trees = "mkdir -p src/a/b
+         for i in 1 2 3 4 5 6 7 8 9; do
            echo line $i > src/a/f$i; echo $i > src/a/b/g$i; ln -s ../f$i src/a/b/l$i
          done
          chmod 600 src/a/f1; touch -d '2001-02-03 04:05:06' src/a/f2
          tar cf tree.tar src || test $? = 1
-         mkdir out && tar xf tree.tar -C out
+         mkdir out; tar xf tree.tar -C out
          mv out/src/a out/moved; rm -r out/src; mv out/moved/f3 out/moved/b/f4
          ln out/moved/f5 out/hard; echo more >> out/hard; mkfifo out/pipe; rm out/pipe
-         rm out/moved/b/g*; mv out/moved/f6 tree.tar");
-    run("mkdir repo && cd repo && git init -q . && git config user.email a@b.c && git config user.name a
-         cp -r ../src . && git add . && git commit -qm one && echo x >> src/a/f1 && git commit -qam two
-         git branch side HEAD~1 && git checkout -q side && git checkout -q - && git gc -q && git fsck --strict
-         test -z \"$(git status --porcelain)\"");
+         rm out/moved/b/g*; mv out/moved/f6 tree.tar";
+    script(top, trees);
+    let repository = "mkdir repo; cd repo; git init -q .
+         git config user.email a@b.c; git config user.name a
+         cp -r ../src .; git add .; git commit -qm one; echo x >> src/a/f1; git commit -qam two
+         git branch side HEAD~1; git checkout -q side; git checkout -q -; git gc -q
+         git fsck --strict
+         status=$(git status --porcelain); test -z \"$status\"";
+    script(top, repository);
+}
+
+#[test]
+#[should_panic(expected = "+ cat missing")]
+fn a_script_ends_at_the_first_command_that_fails_and_shows_it() {
+    let dir = scratch("larder-script-");
+    script(dir.path(), "cd .; cat missing; true");
 }
 
 #[test]
