@@ -78,7 +78,7 @@ impl Listing {
         let page = self.after(offset, length, entries);
         let first = page.position_of(offset).unwrap();
         let rest = &page.entries[first..];
-        rest.iter().take(GIVEN as usize).last().map(|entry| entry.position)
+        rest.iter().take(GIVEN as usize).next_back().map(|entry| entry.position)
     }
 
     fn walk(&mut self, entries: u64) {
