@@ -5,11 +5,11 @@
 //! process sees those zeros. But it ignores that if it was told to drop any of the file's pages
 //! since it asked (`fuse_read_update_size` in `fs/fuse/file.c` of 6.18): then a file that another
 //! client has truncated would show zeros in place of what was cut off. So such a request is
-//! interrupted, unless the kernel does not believe the file to be longer than the answer. If it is a
-//! readahead, the kernel asks for its pages again, one by one; otherwise the caller's read(2) ends
-//! with EINTR, and programs repeat it. That ends: by then the notification has taken effect, or
-//! waits for a page of this request, and the kernel hands a page's lock over after a few attempts
-//! (`folio_wait_bit_common` in `mm/filemap.c`).
+//! interrupted, unless the kernel does not believe the file to be longer than the answer. If it is
+//! a readahead, the kernel asks for its pages again, one by one; otherwise the caller's read(2)
+//! ends with EINTR, and programs repeat it. That ends: by then the notification has taken effect,
+//! or waits for a page of this request, and the kernel hands a page's lock over after a few
+//! attempts (`folio_wait_bit_common` in `mm/filemap.c`).
 
 use std::time::Duration;
 
