@@ -158,10 +158,8 @@ impl Ledger {
 
     fn write_anew(&mut self) {
         let lines: Vec<Line> = self.open.values().map(|record| line(OPENED, record)).collect();
-        let begin = self.tail.len_bytes() + LINE_BYTES;
-        // Without a descriptor it goes on where it is.
-        let Ok(memory) = self.memory.try_clone() else { return };
-        self.tail = Tail::of_memory(memory, begin);
+        self.tail.skip(LINE_BYTES);
+        let begin = self.tail.len_bytes();
         self.begin = begin;
         remembered(self.tail.append(lines.as_bytes()));
         let moved = rustix::io::pwrite(&self.memory, &begin.to_ne_bytes(), 0);

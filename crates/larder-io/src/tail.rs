@@ -80,6 +80,11 @@ impl Tail {
         Ok(())
     }
 
+    /// Leaves so many bytes out, which read as zeros.
+    pub fn skip(&mut self, len_bytes: u64) {
+        self.len += len_bytes;
+    }
+
     /// Returns the file, which may be longer than what was appended.
     pub fn into_file(self) -> Arc<dyn DiskFile> {
         self.file
@@ -323,6 +328,11 @@ mod tests {
             let mut tail = Tail::of_memory(memory.try_clone().unwrap(), at);
             tail.append(&piece).unwrap();
             expected.extend(piece);
+            // Behind a gap, and in the same window, where that has room.
+            tail.skip(8);
+            tail.append(b"behind").unwrap();
+            expected.extend([0; 8]);
+            expected.extend(b"behind");
         }
         let mut found = vec![1; expected.len() + 1];
         let len = rustix::io::pread(&memory, &mut found, 0).unwrap();

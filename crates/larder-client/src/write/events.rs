@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use larder_vfs::{Deferring, Ino};
+use larder_vfs::Ino;
 
 use super::unsent::{Actions, Context, Event};
 use crate::core::Core;
@@ -26,7 +26,7 @@ impl Core {
             kernel_writes: state.opens().bypassing(),
             now: self.clock.instant(),
             age: state.unsent().age(self.options.unsent_age_max),
-            is_away: self.remote.deferring().is_some_and(Deferring::is_away),
+            is_away: self.is_away(),
         };
         let actions = state.unsent_mut().apply(event, context);
         self.engine.replan(ino, before, state.unsent().schedule());

@@ -274,16 +274,21 @@ const DAMAGED_REST: &[Damage] = &[
         txn.put(key::slot(SessionId([8; 16]), 1), &Slot { sequence, procedure, reply });
     }),
     ("a session", &[Is::Session], |txn, _| {
-        let mut free = txn.scan_all::<Blocks>(&[Pool::Free.tag()]).unwrap();
-        let (key, blocks) = free.pop().unwrap();
-        let end = number(&key).unwrap();
-        txn.delete(key);
-        let length = blocks.length - B;
-        txn.put(key::blocks(Pool::Free, DISK, end - B), &Blocks { length });
-        let extent = Extent { valid: B, disk: DISK, position: end - B };
+        let extent = a_free_block(txn);
         txn.put(key::provisional(SessionId([8; 16]), FileId(3), B), &extent);
     }),
 ];
+
+/// A block that was free, and is not any more.
+fn a_free_block(txn: &mut Txn<'_>) -> Extent {
+    let mut free = txn.scan_all::<Blocks>(&[Pool::Free.tag()]).unwrap();
+    let (key, blocks) = free.pop().unwrap();
+    let end = number(&key).unwrap();
+    txn.delete(key);
+    let length = blocks.length - B;
+    txn.put(key::blocks(Pool::Free, DISK, end - B), &Blocks { length });
+    Extent { valid: B, disk: DISK, position: end - B }
+}
 
 /// Each damage, and the exact faults that are found.
 #[test]

@@ -56,13 +56,8 @@ fn put(txn: &mut Txn<'_>, client: [u8; 16], file: FileId) {
 
 /// Blocks that were free are a file's.
 fn give_blocks(txn: &mut Txn<'_>, file: FileId) {
-    let mut free = txn.scan_all::<Blocks>(&[Pool::Free.tag()]).unwrap();
-    let (key, blocks) = free.pop().unwrap();
-    let end = number(&key).unwrap();
-    txn.delete(key);
-    let length = blocks.length - B;
-    txn.put(key::blocks(Pool::Free, DISK, end - B), &Blocks { length });
-    txn.put(key::extent(file, B), &Extent { valid: B, disk: DISK, position: end - B });
+    let extent = a_free_block(txn);
+    txn.put(key::extent(file, B), &extent);
     change(txn, file, |inode| (inode.attributes.size, inode.attributes.used) = (B, B));
 }
 
