@@ -67,6 +67,7 @@ fn of_run(run: &Run) -> Option<Block> {
         if !has_goals && !is_short {
             sentences.extend(compared.not_shown());
         }
+        sentences.extend(compared.failed());
         if is_plain(compared.theirs) {
             sentences.extend(compared.more_calls());
             if !has_goals {
@@ -152,13 +153,12 @@ impl<'a> Compared<'a> {
     }
 
     fn not_shown(&self) -> Vec<String> {
-        let Compared { ours, theirs, too_few, failed, .. } = self;
+        let Compared { ours, theirs, too_few, .. } = self;
         let tests = self.tests.len();
         let range = |(test, ratio): &Measured<'_>| {
             let (low, high) = ratio.interval.unwrap_or((ratio.median, ratio.median));
             format!("{} ({} to {} times the time)", test.title(), three(low), three(high))
         };
-        let titles = |tests: &[&Test]| named(tests.iter().map(|test| test.title()));
         let mut sentences = Vec::new();
         if let Some(list) = named(self.even.iter().map(range)) {
             let count = self.even.len();
@@ -176,13 +176,17 @@ impl<'a> Compared<'a> {
                 "Not shown: {count} of {tests} have fewer than 3 rounds of both {ours} and {theirs}: {list}."
             ));
         }
-        if let Some(list) = titles(failed) {
-            let count = failed.len();
-            sentences.push(format!(
-                "Not shown: {count} of {tests} failed or were not measured on {ours} or {theirs}: {list}."
-            ));
-        }
         sentences
+    }
+
+    /// What failed is said of every run, however short.
+    fn failed(&self) -> Option<String> {
+        let Compared { ours, theirs, tests, failed, .. } = self;
+        let list = titles(failed)?;
+        let (count, tests) = (failed.len(), tests.len());
+        Some(format!(
+            "Not shown: {count} of {tests} failed or were not measured on {ours} or {theirs}: {list}."
+        ))
     }
 
     /// The tests where both were counted, and by how many calls of each.
@@ -218,6 +222,10 @@ impl<'a> Compared<'a> {
             format!("{ours} never calls the server more often than {theirs}, of {all} counted.")
         })
     }
+}
+
+fn titles(tests: &[&Test]) -> Option<String> {
+    named(tests.iter().map(|test| test.title()))
 }
 
 /// The first of them, and how many more there are; `None` if there are none.
@@ -291,7 +299,15 @@ mod tests {
         let tests = vec![test("one", &[1.0, 1.0], &[9.0, 9.0]), test("two", &[], &[1.0])];
         let run = Run { targets, tests, ..super::super::input::empty_run() };
         let Some(Block::List(_, sentences)) = of_run(&run) else { panic!() };
-        assert_eq!(sentences, [TOO_FEW]);
+        // What failed is told all the same.
+        assert_eq!(
+            sentences,
+            [
+                TOO_FEW,
+                "Not shown: 1 of 2 failed or were not measured on larder or plain: two.",
+                "Not shown: 2 of 2 failed or were not measured on larder io_uring or plain: one, two."
+            ]
+        );
     }
 
     /// What was to be reached comes first, and of the comparisons only what is worse.
