@@ -38,8 +38,8 @@ use memory::MemoryVolume;
 use mount::Mount;
 use passthrough::Passthrough;
 use run_dir::RunDir;
-pub use served::Protocol;
-use served::{Export, How, Names, spawn_at};
+use served::{Export, How, spawn_at};
+pub use served::{Names, Protocol};
 use slow::SlowExt4;
 pub use volume::Parts;
 use volume::{Endpoint, Volume};
@@ -208,7 +208,7 @@ impl Stand {
 
     /// The nfs-ganesha of a contestant, which is started when it is first requested. It is reached
     /// over a link of its own, without a limit.
-    fn ganesha(&mut self, name: &'static str) -> Result<&Ganesha> {
+    fn ganesha(&mut self, name: &'static str, names: Names) -> Result<&Ganesha> {
         if self.ganesha_of(name).is_none() {
             ganesha::is_installed()?;
             let group = |disk: &Disk| disk.growing_group(ganesha::OWN);
@@ -217,7 +217,7 @@ impl Stand {
             // Its configuration has no way to write a space.
             let word = name.replace(' ', "-");
             let (state, dir) = (self.top.path().join("servers").join(&word), at.join(&word));
-            let server = Ganesha::start(&state, &dir, group.as_ref());
+            let server = Ganesha::start(&state, &dir, names, group.as_ref());
             self.groups.extend(group);
             self.ganeshas.push((name, server?));
         }
@@ -427,7 +427,7 @@ impl Stand {
             options.push("plain".to_owned());
         }
         let server = match contestant.server {
-            Server::Ganesha => self.ganesha_of(contestant.name).map(|ganesha| &ganesha.netns),
+            Server::Ganesha(_) => self.ganesha_of(contestant.name).map(|ganesha| &ganesha.netns),
             Server::Own | Server::Asynchronous | Server::Volume(_) | Server::Memory(_) => {
                 self.netns()
             }
@@ -460,9 +460,9 @@ impl Stand {
                 let export = self.asynchronous()?;
                 Ok(Served::export(protocol, export.address, export))
             }
-            Server::Ganesha => {
+            Server::Ganesha(names) => {
                 let is_small = self.disk.is_some();
-                let ganesha = self.ganesha(contestant.name)?;
+                let ganesha = self.ganesha(contestant.name, names)?;
                 Ok(Served {
                     renewal: is_small.then(|| ganesha.renewal()),
                     source: ganesha.source(),

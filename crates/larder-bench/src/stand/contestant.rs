@@ -2,7 +2,7 @@
 
 mod mbfs;
 
-use super::served::Protocol;
+use super::served::{Names, Protocol};
 use super::volume::Parts;
 use std::time::Duration;
 
@@ -52,7 +52,7 @@ pub enum Server {
     /// Ours, beside it, with names that may not be on the disk yet when it answers.
     Asynchronous,
     /// An nfs-ganesha's of its own, beside it, of the same disk.
-    Ganesha,
+    Ganesha(Names),
     /// A volume of its own, of the same disk.
     Volume(Parts),
     /// A volume that all contestants with this server share, on a disk as slow as the stand's, with
@@ -90,18 +90,18 @@ pub fn contestants(suite: &str, protocol: Protocol) -> Vec<Contestant> {
             Contestant { options: TCP, ..LARDER },
             plain("plain", TCP, Server::Own),
             plain("plain-udp", UDP, Server::Own),
-            plain("plain-ganesha", TCP, Server::Ganesha),
-            plain("plain-ganesha-udp", UDP, Server::Ganesha),
-            plain("plain-ganesha-udp", UDP, Server::Ganesha),
+            plain("plain-ganesha", TCP, Server::Ganesha(Names::Asynchronous)),
+            plain("plain-ganesha-udp", UDP, Server::Ganesha(Names::Asynchronous)),
+            plain("plain-ganesha-udp", UDP, Server::Ganesha(Names::Asynchronous)),
         ],
         "snapdragon" => vec![
             volume("secure", "secure"),
             Contestant { tests: WITHOUT_ENTRIES, ..volume("off", "off") },
             Contestant { tests: WITHOUT_ENTRIES, ..volume("private", "private") },
-            plain("nfs", &[], Server::Ganesha),
+            plain("nfs", &[], DURABLE),
             small(volume("secure 2 MB", "secure")),
             small(volume("off 2 MB", "off")),
-            small(plain("nfs 2 MB", &[], Server::Ganesha)),
+            small(plain("nfs 2 MB", &[], DURABLE)),
         ],
         "mbfs" => {
             let mut all = mbfs::contestants();
@@ -112,6 +112,9 @@ pub fn contestants(suite: &str, protocol: Protocol) -> Vec<Contestant> {
         _ => vec![LARDER, PLAIN],
     }
 }
+
+/// An nfs-ganesha with names as durable as a volume's.
+const DURABLE: Server = Server::Ganesha(Names::Durable);
 
 /// Tests of suite `snapdragon` but those of many entries, which are made one million times.
 const WITHOUT_ENTRIES: &[Chosen] = &[

@@ -4,15 +4,17 @@
 //! 266). So in a small machine its memory is what it takes beside the page cache, and it is started
 //! again before each round.
 
-use std::fs;
+use std::fs::{self, File};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
+use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 
 use super::confined::{Group, OwnMemory, confine};
+use super::served::Names;
 use crate::link::netns::Netns;
 use crate::process::{self, START_MAX, log_to, still_runs};
 
@@ -50,14 +52,37 @@ pub(super) struct Ganesha {
     pub(super) netns: Netns,
 }
 
+/// Has the file system write each change of names in and below `dir` to its disk before the change
+/// returns: nfs-ganesha does not sync them. Directories that are made in it inherit that.
+fn sync_names(dir: &Path) -> Result<()> {
+    let open = File::open(dir)?;
+    let flags = ioctl_getflags(&open)?;
+    ioctl_setflags(&open, flags | IFlags::DIRSYNC).with_context(|| {
+        format!(
+            "{} cannot sync names, as nfs-ganesha must here (chattr +D): take a --dir on ext4, or \
+             leave nfs-ganesha out with --only",
+            dir.display()
+        )
+    })
+}
+
 impl Ganesha {
     /// Exports `dir`, with its own files in `state`.
     ///
     /// # Errors
-    /// If it is not installed, or does not start.
-    pub(super) fn start(state: &Path, dir: &Path, group: Option<&Group>) -> Result<Ganesha> {
+    /// If it is not installed, or does not start; or if names are to be durable, and the file
+    /// system of `dir` cannot do that.
+    pub(super) fn start(
+        state: &Path,
+        dir: &Path,
+        names: Names,
+        group: Option<&Group>,
+    ) -> Result<Ganesha> {
         fs::create_dir_all(state)?;
         fs::create_dir_all(dir)?;
+        if names == Names::Durable {
+            sync_names(dir)?;
+        }
         fs::write(state.join("conf"), configuration(dir))?;
         let netns = Netns::create(None)?;
         let mut run = Command::new("unshare");

@@ -44,9 +44,9 @@ impl Protocol {
     }
 }
 
-/// When our server answers a change of names or attributes.
+/// When a server answers a change of names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Names {
+pub enum Names {
     /// When it is on the disk.
     Durable,
     /// Before.

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use super::{Contestant, LARDER, PLAIN, Server};
+use super::{Contestant, LARDER, Names, PLAIN, Server};
 use crate::target::Chosen;
 
 /// The fewest and the most clients, in each size of the suite.
@@ -87,7 +87,7 @@ pub(super) fn contestants() -> Vec<Contestant> {
         plain("plain", &[], OF_PLAIN, Server::Own),
         plain("plain sync", &["sync"], OF_SYNC, Server::Own),
         plain("plain async names", &[], AT_ENDS, Server::Asynchronous),
-        plain("plain ganesha", &[], AT_ENDS, Server::Ganesha),
+        plain("plain ganesha", &[], AT_ENDS, Server::Ganesha(Names::Asynchronous)),
     ];
     classes.into_iter().chain(volume).chain([far]).chain(plain).collect()
 }
