@@ -33,6 +33,7 @@ mod pool;
 mod retry;
 mod shared;
 mod socket;
+mod tls_socket;
 
 pub use callbacks::Callbacks;
 pub use config::{Config, Recovery, SourcePort};

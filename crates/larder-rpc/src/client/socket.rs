@@ -6,24 +6,24 @@
 
 use super::config::{Config, SourcePort};
 use super::errors::ConnectError;
+use super::tls_socket::TlsSocket;
 use crate::program::{Program, Transport};
 use crate::tls::ClientTls;
 use larder_io::Elapsed;
 use larder_io::sockets::grow_buffers;
 use larder_wire::record::{Heap, RecordAssembler};
 use larder_wire::rpc::{Xid, encode_tls_probe, is_starttls};
-use larder_wire::xdr::{Framing, Segments};
+use larder_wire::xdr::Framing;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::{
     RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, recvmsg, sendmsg,
 };
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest, ReadHalf, WriteHalf};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::{TcpSocket, TcpStream, UdpSocket};
-use tokio_rustls::client::TlsStream;
 
 /// Longest wait for a connection to be made. A slower server counts as unreachable.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
@@ -50,42 +50,7 @@ pub(super) enum Socket {
         /// Bytes that the kernel has reserved for received data.
         receive_buffer_bytes: usize,
     },
-    Tls(TlsSocket),
-}
-
-/// A stream under TLS. Each direction is used by one task, so these locks are never contended.
-#[derive(Debug)]
-pub(super) struct TlsSocket {
-    reader: tokio::sync::Mutex<ReadHalf<TlsStream<TcpStream>>>,
-    writer: tokio::sync::Mutex<WriteHalf<TlsStream<TcpStream>>>,
-    /// The same connection, kept to shut it down.
-    raw: OwnedFd,
-    local: Option<SocketAddr>,
-}
-
-impl TlsSocket {
-    fn new(stream: TlsStream<TcpStream>) -> io::Result<TlsSocket> {
-        let tcp = stream.get_ref().0;
-        let (raw, local) = (tcp.as_fd().try_clone_to_owned()?, tcp.local_addr().ok());
-        let (reader, writer) = tokio::io::split(stream);
-        let (reader, writer) = (tokio::sync::Mutex::new(reader), tokio::sync::Mutex::new(writer));
-        Ok(TlsSocket { reader, writer, raw, local })
-    }
-
-    /// Sends a whole message; waits until it is written.
-    pub(super) async fn send_all(&self, message: &Segments) -> io::Result<()> {
-        let mut writer = self.writer.lock().await;
-        for piece in message.as_slice() {
-            writer.write_all(piece).await?;
-        }
-        writer.flush().await
-    }
-
-    /// Receives into the first piece that has room.
-    async fn receive(&self, pieces: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        let Some(piece) = pieces.iter_mut().find(|piece| !piece.is_empty()) else { return Ok(0) };
-        self.reader.lock().await.read(piece).await
-    }
+    Tls(Box<TlsSocket>),
 }
 
 impl Socket {
@@ -141,7 +106,7 @@ impl Socket {
         match (tls, socket) {
             (Some(tls), Socket::Tcp(mut stream)) => {
                 ask_for_tls(&mut stream, program).await?;
-                Ok(Socket::Tls(TlsSocket::new(tls.connect(stream).await?)?))
+                Ok(Socket::Tls(Box::new(TlsSocket::new(tls.connect(stream).await?))))
             }
             (Some(_), _) => Err(io::Error::new(ErrorKind::Unsupported, "there is no TLS over UDP")),
             (None, socket) => Ok(socket),
@@ -186,7 +151,7 @@ impl Socket {
     pub(super) fn source_port(&self) -> Option<u16> {
         let address = match self {
             Socket::Tcp(stream) => stream.local_addr(),
-            Socket::Tls(tls) => return tls.local.map(|address| address.port()),
+            Socket::Tls(tls) => tls.stream.local_addr(),
             Socket::Udp { socket, .. } => socket.local_addr(),
         };
         address.ok().map(|address| address.port())
@@ -217,22 +182,34 @@ impl Socket {
     fn fd(&self) -> BorrowedFd<'_> {
         match self {
             Socket::Tcp(stream) => stream.as_fd(),
-            Socket::Tls(tls) => tls.raw.as_fd(),
+            Socket::Tls(tls) => tls.stream.as_fd(),
             Socket::Udp { socket, .. } => socket.as_fd(),
         }
     }
 
-    /// Sends what fits and returns the number of bytes. Never waits.
+    /// Sends what fits and returns the number of bytes. Never waits. Under TLS, see
+    /// [`Socket::flush`].
     ///
     /// # Errors
     /// [`ErrorKind::WouldBlock`] if nothing fits now; else the connection is broken.
     pub(super) fn send(&self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
-        if matches!(self, Socket::Tls(_)) {
-            // Messages are sent under TLS where waiting is allowed: see `TlsSocket::send_all`.
-            return Err(ErrorKind::WouldBlock.into());
+        if let Socket::Tls(tls) = self {
+            return tls.send(pieces);
         }
         let no_control = &mut SendAncillaryBuffer::default();
         Ok(sendmsg(self.fd(), pieces, no_control, SendFlags::NOSIGNAL)?)
+    }
+
+    /// Whether the kernel has all that was sent: under TLS some of it may be encrypted here, and wait
+    /// for room. Never waits.
+    ///
+    /// # Errors
+    /// If the connection is broken
+    pub(super) fn flush(&self) -> io::Result<bool> {
+        match self {
+            Socket::Tls(tls) => tls.flush(),
+            Socket::Tcp(_) | Socket::Udp { .. } => Ok(true),
+        }
     }
 
     /// Waits until the socket is writable, then calls `send`. If `send` finds the socket full
@@ -245,7 +222,7 @@ impl Socket {
             match self {
                 Socket::Tcp(stream) => stream.writable().await?,
                 Socket::Udp { socket, .. } => socket.writable().await?,
-                Socket::Tls(_) => return Err(ErrorKind::Unsupported.into()),
+                Socket::Tls(tls) => tls.stream.writable().await?,
             }
             match self.try_io(Interest::WRITABLE, &mut send) {
                 Err(error) if is_passing(&error) => (),
@@ -289,7 +266,7 @@ impl Socket {
         match self {
             Socket::Tcp(stream) => stream.readable().await,
             Socket::Udp { socket, .. } => socket.readable().await,
-            Socket::Tls(_) => Err(ErrorKind::Unsupported.into()),
+            Socket::Tls(tls) => tls.stream.readable().await,
         }
     }
 
@@ -301,7 +278,7 @@ impl Socket {
         match self {
             Socket::Tcp(stream) => stream.try_io(interest, attempt),
             Socket::Udp { socket, .. } => socket.try_io(interest, attempt),
-            Socket::Tls(_) => Err(ErrorKind::Unsupported.into()),
+            Socket::Tls(tls) => tls.stream.try_io(interest, attempt),
         }
     }
 
@@ -336,7 +313,7 @@ async fn ask_for_tls(stream: &mut TcpStream, program: Program) -> io::Result<()>
     }
 }
 
-fn is_passing(error: &io::Error) -> bool {
+pub(super) fn is_passing(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }
 

@@ -1,7 +1,7 @@
 //! Sending on a stream: whole messages, in order, without blocking.
 
 use super::{Call, Connection, State};
-use crate::client::socket::{Socket, TlsSocket};
+use crate::client::socket::Socket;
 use larder_wire::xdr::Segments;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -113,12 +113,12 @@ impl Connection {
                 while let Some(rest) = batch.pop_back() {
                     state.outgoing.push_front(rest);
                 }
-                if state.outgoing.is_empty() {
-                    state.sender = Sender::Nobody;
-                    return Sent::All;
-                }
                 if full {
                     return Sent::Full;
+                }
+                if state.outgoing.is_empty() && round > 0 {
+                    state.sender = Sender::Nobody;
+                    return Sent::All;
                 }
                 if round == ROUNDS_MAX {
                     return Sent::More;
@@ -138,7 +138,8 @@ impl Connection {
         unreachable!("the loop returns after ROUNDS_MAX")
     }
 
-    /// Sends from the front of the batch. Returns whether all of it was sent.
+    /// Sends from the front of the batch. Returns whether the kernel has all of it, and what was sent
+    /// before.
     fn send_batch(&self, socket: &Socket, batch: &mut VecDeque<Outgoing>) -> io::Result<bool> {
         while !batch.is_empty() {
             let mut pieces = [IoSlice::new(&[]); PIECES_MAX];
@@ -153,7 +154,7 @@ impl Connection {
                 return Ok(false);
             }
         }
-        Ok(true)
+        socket.flush()
     }
 
     /// Counts bytes as sent.
@@ -174,9 +175,6 @@ impl Connection {
 
     /// Sends what callers could not send at once.
     pub(super) async fn write_loop(&self, socket: &Socket, epoch: u64) {
-        if let Socket::Tls(tls) = socket {
-            return self.write_tls(tls, socket, epoch).await;
-        }
         loop {
             self.to_send.notified().await;
             loop {
@@ -191,45 +189,6 @@ impl Connection {
                     Ok(_) => tokio::task::consume_budget().await,
                     Err(_) => return socket.shut_down(),
                 }
-            }
-        }
-    }
-}
-
-impl Connection {
-    /// Sends what is queued, message by message. Callers leave all sending under TLS to this task,
-    /// which may wait.
-    async fn write_tls(&self, tls: &TlsSocket, socket: &Socket, epoch: u64) {
-        loop {
-            self.to_send.notified().await;
-            while let Some(next) = self.next_outgoing(epoch) {
-                if let Err(error) = tls.send_all(next.message()).await {
-                    tracing::debug!(%error, "sending failed");
-                    return socket.shut_down();
-                }
-                if let What::Call(call) = &next.what {
-                    self.mark_sent(call);
-                }
-            }
-        }
-    }
-
-    /// The next message that is still wanted; if there is none, the writer task stops sending.
-    fn next_outgoing(&self, epoch: u64) -> Option<Outgoing> {
-        let mut state = self.lock();
-        if state.epoch != epoch {
-            return None;
-        }
-        if state.sender != Sender::Writer {
-            return None;
-        }
-        loop {
-            let Some(next) = state.outgoing.pop_front() else {
-                state.sender = Sender::Nobody;
-                return None;
-            };
-            if next.is_wanted() {
-                return Some(next);
             }
         }
     }
