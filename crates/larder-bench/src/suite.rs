@@ -229,8 +229,8 @@ pub struct WorkDir {
     pub dir: PathBuf,
     /// The same directory behind the target's back, on the server.
     pub back: Option<PathBuf>,
-    /// The same directory as another client sees it, in which no copy works; its own, if the target
-    /// has no such client.
+    /// The same directory as another client sees it, in which no copy works; its own, if the
+    /// target has no such client.
     pub beside: PathBuf,
     /// Which of the copies it is, from 0.
     pub copy: u32,

@@ -1,7 +1,8 @@
-//! State of the readers that are listing a directory.
+//! State of the readers that are listing a directory, or looking up its names.
 
 use std::sync::Arc;
 
+use super::ahead::Ahead;
 use super::pages::Pages;
 use super::walk::{GoesRound, Walks};
 use crate::journal::Page;
@@ -14,9 +15,15 @@ pub(crate) struct Listed {
     /// A page that is not believed, for the reader that was given its begin.
     lent: Option<Arc<Page>>,
     walks: Walks,
+    ahead: Ahead,
 }
 
 impl Listed {
+    /// Of those that look its names up.
+    pub(super) fn ahead(&mut self) -> &mut Ahead {
+        &mut self.ahead
+    }
+
     /// What is known of the cached pages.
     pub(super) fn pages(&mut self) -> &mut Pages {
         self.pages.get_or_insert_default()

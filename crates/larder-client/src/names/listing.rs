@@ -18,6 +18,7 @@ use larder_vfs::{
     Access, Cookie, Cred, DirEntry, Error, Found, Handle, Ino, Lease, Listing, Result,
 };
 
+use super::ahead::{PAGE_BYTES, Read};
 use super::pages::Sought;
 use super::recover::on_handle;
 use super::walk::GoesRound;
@@ -82,13 +83,16 @@ impl Core {
                 }
                 page
             }
-            held => match self.fetch_page(&dir, cred, offset, held.as_deref()).await {
-                // A page that was read again may lack this reader's position: the reader continues
-                // with the earlier page.
-                Ok(page) => held.filter(|_| page.position_of(offset).is_none()).unwrap_or(page),
-                Err(Error::TimedOut) => held.ok_or(Error::TimedOut)?,
-                Err(error) => return Err(error),
-            },
+            held => {
+                match self.fetch_page(&dir, cred, (offset, REPLY_BYTES_MAX), held.as_deref()).await
+                {
+                    // A page that was read again may lack this reader's position: the reader
+                    // continues with the earlier page.
+                    Ok(page) => held.filter(|_| page.position_of(offset).is_none()).unwrap_or(page),
+                    Err(Error::TimedOut) => held.ok_or(Error::TimedOut)?,
+                    Err(error) => return Err(error),
+                }
+            }
         };
         let given = page.given(offset, bytes_max, plus);
         let entries = self.entries(&dir, given, (plus, begun));
@@ -142,18 +146,49 @@ impl Core {
         self.remote.reachable() && stale.take(STALE_ENTRIES_MAX + 1).count() > STALE_ENTRIES_MAX
     }
 
-    /// Asks the server for the entries after `offset` (or for a cached page again).
+    /// Reads a page of the listing in place of looking up one name, if that is worth while
+    /// ([`super::ahead`]). Returns whether it did.
+    ///
+    /// # Errors
+    /// Those of asking for the directory; [`Error::TimedOut`]: the server does not answer.
+    pub(super) async fn list_ahead(&self, dir: &Arc<Node>, cred: &Cred) -> Result<bool> {
+        let position = {
+            let mut state = dir.state();
+            let epoch = state.known().epoch;
+            state.listed_mut().ahead().ask(epoch)
+        };
+        let Some(position) = position else { return Ok(false) };
+        let mut reading = ReadingAhead { dir, read: Read::Nothing };
+        // Without a lease, the listing would not tell which names there are not.
+        if self.wants_lease(dir) && self.ask_rights(dir, cred).await?.is_none() {
+            return Err(Error::TimedOut);
+        }
+        match self.fetch_page(dir, cred, (position, PAGE_BYTES), None).await {
+            Ok(page) => {
+                let names = u32::try_from(page.entries.len()).unwrap_or(u32::MAX);
+                reading.read = Read::Page { names, next: page.next() };
+                Ok(true)
+            }
+            Err(Error::TimedOut) => Err(Error::TimedOut),
+            // The caller may look names up, and not list them; or the question for the name says
+            // what is wrong.
+            Err(_) => Ok(false),
+        }
+    }
+
+    /// Asks the server for about so many bytes of entries after `offset` (or for a cached page
+    /// again).
     async fn fetch_page(
         &self,
         dir: &Arc<Node>,
         cred: &Cred,
-        offset: u64,
+        (offset, bytes_max): (u64, u32),
         held: Option<&Page>,
     ) -> Result<Arc<Page>> {
         let start = held.map_or(offset, |page| page.start);
         let verifier = if start == 0 { 0 } else { dir.state().known().cookie_verifier };
         let cookie = Cookie { position: start, verifier };
-        let bytes = self.remote.limits().readdir_preferred.clamp(32 << 10, REPLY_BYTES_MAX);
+        let bytes = self.remote.limits().readdir_preferred.clamp(PAGE_BYTES, bytes_max);
         let lease = dir.state().early_lease().cloned();
         let (asked, epoch) = (self.now(), dir.state().known().epoch);
         let listing: Listing = on_handle!(self, cred, dir, handle =>
@@ -287,6 +322,18 @@ impl Core {
             }
         });
         told.collect()
+    }
+}
+
+/// A page that is read in place of looking up one name. It ends even if its caller is gone.
+struct ReadingAhead<'a> {
+    dir: &'a Node,
+    read: Read,
+}
+
+impl Drop for ReadingAhead<'_> {
+    fn drop(&mut self) {
+        self.dir.state().listed_mut().ahead().end(self.read);
     }
 }
 

@@ -113,6 +113,27 @@ impl Core {
         Ok(None)
     }
 
+    /// The answer, if many names of the directory were looked up, and a page of its listing has
+    /// this one, or is all of it.
+    async fn lookup_listed(
+        &self,
+        dir: &Arc<Node>,
+        cred: &Cred,
+        name: &OsStr,
+    ) -> Option<Result<Lookup>> {
+        // Where names wait here, many are looked up without a call.
+        let lists =
+            self.options.lookup_cache != LookupCache::None && self.remote.deferring().is_none();
+        if !lists || !dir.state().is_directory() {
+            return None;
+        }
+        match self.list_ahead(dir, cred).await {
+            Ok(true) => self.lookup_held(dir, cred, name),
+            Ok(false) => None,
+            Err(error) => Some(self.lookup_held(dir, cred, name).unwrap_or(Err(error))),
+        }
+    }
+
     pub(crate) async fn lookup_remote(
         self: &Arc<Self>,
         dir: &Arc<Node>,
@@ -124,6 +145,9 @@ impl Core {
         }
         self.ask_root_squash(dir, cred).await?;
         if let Some(answer) = self.lookup_leased(dir, cred, name).await? {
+            return answer;
+        }
+        if let Some(answer) = self.lookup_listed(dir, cred, name).await {
             return answer;
         }
         let (asked, epoch) = (self.now(), dir.state().known().epoch);

@@ -7,12 +7,13 @@
 //!   [`linking`]: other names that such files get meanwhile.
 //! - [`losing`]: what is thought to have lost a name.
 //! - [`deferring`]: which changes may be answered here.
-//! - [`listing`]: cached listings; [`pages`]: which page a reader is in; [`listed`] and [`walk`]:
-//!   state of the readers.
+//! - [`listing`]: cached listings; [`pages`]: which page a reader is in; [`ahead`]: when a page is
+//!   read in place of looking up one name; [`listed`] and [`walk`]: state of the readers.
 //! - [`whole`]: the names of directories that are known whole.
 //! - [`recover`]: finds a file again whose handle the server refuses; [`paths`]: where files were
 //!   last seen.
 
+mod ahead;
 mod change;
 mod changing;
 mod deferring;

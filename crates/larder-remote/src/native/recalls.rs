@@ -41,8 +41,8 @@ const PROGRAMS: [Program; 1] =
 /// Answers the server's calls.
 #[derive(Clone)]
 pub(super) struct Recalls {
-    /// Whose leases are meant, once there is a session. It may have leases from the beginning: what
-    /// an earlier process retained.
+    /// Whose leases are meant, once there is a session. It may have leases from the beginning:
+    /// what an earlier process retained.
     session: Arc<watch::Sender<Weak<Session>>>,
     clock: Arc<dyn Clock>,
 }

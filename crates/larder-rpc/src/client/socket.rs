@@ -200,8 +200,8 @@ impl Socket {
         Ok(sendmsg(self.fd(), pieces, no_control, SendFlags::NOSIGNAL)?)
     }
 
-    /// Whether the kernel has all that was sent: under TLS some of it may be encrypted here, and wait
-    /// for room. Never waits.
+    /// Whether the kernel has all that was sent: under TLS some of it may be encrypted here, and
+    /// wait for room. Never waits.
     ///
     /// # Errors
     /// If the connection is broken

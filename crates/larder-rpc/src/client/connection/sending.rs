@@ -138,8 +138,8 @@ impl Connection {
         unreachable!("the loop returns after ROUNDS_MAX")
     }
 
-    /// Sends from the front of the batch. Returns whether the kernel has all of it, and what was sent
-    /// before.
+    /// Sends from the front of the batch. Returns whether the kernel has all of it, and what was
+    /// sent before.
     fn send_batch(&self, socket: &Socket, batch: &mut VecDeque<Outgoing>) -> io::Result<bool> {
         while !batch.is_empty() {
             let mut pieces = [IoSlice::new(&[]); PIECES_MAX];
