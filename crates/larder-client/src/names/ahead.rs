@@ -8,12 +8,15 @@
 //!
 //! So every so many lookups ([`LOOKUPS_MIN`]) one is made by the listing. How much is read in vain
 //! is bounded by what was asked for: the next page is read after one lookup more for each
-//! [`NAMES_PER_LOOKUP`] names of the last one.
+//! [`NAMES_PER_LOOKUP`] names of the last one, and after twice as many each time that a page did not
+//! have the name that it was read for.
 
 /// So many lookups are made before the first page is read.
 const LOOKUPS_MIN: u32 = 8;
 /// For so many names that were read, one was looked up.
 const NAMES_PER_LOOKUP: u32 = 16;
+/// Most times that the number of lookups is doubled.
+const DOUBLED_MAX: u32 = 10;
 /// How large a page is asked for, in bytes: 100 to 300 names.
 pub(super) const PAGE_BYTES: u32 = 32 << 10;
 
@@ -28,6 +31,8 @@ pub(super) struct Ahead {
     read: u32,
     /// After which position the next page begins.
     position: u64,
+    /// So many pages in a row did not answer the lookup that read them.
+    in_vain: u32,
     stage: Stage,
 }
 
@@ -59,11 +64,17 @@ impl Ahead {
         }
         self.asked = self.asked.saturating_add(1);
         let needed = (self.read / NAMES_PER_LOOKUP).max(LOOKUPS_MIN);
+        let needed = needed.saturating_mul(1 << self.in_vain.min(DOUBLED_MAX));
         if self.stage != Stage::Counting || self.asked <= needed {
             return None;
         }
         (self.stage, self.asked) = (Stage::Reading, 0);
         Some(self.position)
+    }
+
+    /// Whether the page that was read answered the lookup.
+    pub(super) fn answered(&mut self, is_answered: bool) {
+        self.in_vain = if is_answered { 0 } else { self.in_vain.saturating_add(1) };
     }
 
     /// The page was read.
@@ -102,6 +113,26 @@ mod tests {
         // The last one is short, and then all begins anew.
         ahead.end(Read::Page { names: 10, next: None });
         assert_eq!(next_page(&mut ahead, 1), (LOOKUPS_MIN + 1, 0));
+    }
+
+    /// Names that are not there are not described by any page, and without leases a directory is
+    /// never known whole.
+    #[test]
+    fn pages_that_do_not_answer_become_rare() {
+        let mut ahead = Ahead::default();
+        let mut lookups = Vec::new();
+        for is_answered in [false, false, true, false] {
+            lookups.push(next_page(&mut ahead, 1).0 - 1);
+            ahead.end(Read::Page { names: 3, next: None });
+            ahead.answered(is_answered);
+        }
+        lookups.push(next_page(&mut ahead, 1).0 - 1);
+        assert_eq!(lookups, [8, 16, 32, 8, 16]);
+        for _ in 0..100 {
+            ahead.end(Read::Page { names: u32::MAX, next: None });
+            ahead.answered(false);
+        }
+        assert!((0..100_000).all(|_| ahead.ask(1).is_none()));
     }
 
     #[test]

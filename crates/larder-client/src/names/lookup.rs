@@ -128,7 +128,11 @@ impl Core {
             return None;
         }
         match self.list_ahead(dir, cred).await {
-            Ok(true) => self.lookup_held(dir, cred, name),
+            Ok(true) => {
+                let answer = self.lookup_held(dir, cred, name);
+                dir.state().listed_mut().ahead().answered(answer.is_some());
+                answer
+            }
             Ok(false) => None,
             Err(error) => Some(self.lookup_held(dir, cred, name).unwrap_or(Err(error))),
         }
