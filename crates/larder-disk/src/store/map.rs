@@ -56,6 +56,19 @@ impl Map {
         runs
     }
 
+    /// Runs of blocks that were not written, in order.
+    pub(super) fn gaps(&self, blocks: Range<u64>) -> Vec<Range<u64>> {
+        let mut gaps = Vec::new();
+        let mut from = blocks.start;
+        for run in self.runs(blocks.clone()) {
+            gaps.push(from..run.start);
+            from = run.end;
+        }
+        gaps.push(from..blocks.end);
+        gaps.retain(|gap| !gap.is_empty());
+        gaps
+    }
+
     pub(super) fn set(&mut self, blocks: Range<u64>) {
         self.touch(&blocks);
         for (at, mask) in masks(blocks) {
@@ -148,6 +161,9 @@ mod tests {
                         let listed: Vec<u64> = runs.into_iter().flatten().collect();
                         let truth: Vec<u64> = (from..to).filter(|block| inside(*block)).collect();
                         assert_eq!(listed, truth);
+                        let gaps: Vec<u64> = map.gaps(from..to).into_iter().flatten().collect();
+                        let truth: Vec<u64> = (from..to).filter(|block| !inside(*block)).collect();
+                        assert_eq!(gaps, truth);
                     }
                 }
                 let pages = map.take_unsaved();

@@ -19,6 +19,11 @@ fn open(disk: &SimDisk) -> Store {
     Store::open(disk, NAME, &identity(), SIZE).unwrap()
 }
 
+/// With or without room that is taken ahead.
+fn open_with(disk: &SimDisk, room_ahead: bool) -> Store {
+    if room_ahead { open(disk).with_room_ahead() } else { open(disk) }
+}
+
 fn extent(offset: u64, length: u64) -> Extent {
     Extent::new(offset, length).unwrap()
 }
@@ -98,9 +103,10 @@ fn carry_out(disk: &SimDisk, store: &mut Store, model: &mut [u8], step: Step) ->
         }
         Step::Reopen => {
             store.flush().unwrap();
+            let room_ahead = store.room.is_some();
             // The lock must be released with the old one first.
             *store = open(&SimDisk::new());
-            *store = open(disk);
+            *store = open_with(disk, room_ahead);
             true
         }
     }
@@ -109,9 +115,11 @@ fn carry_out(disk: &SimDisk, store: &mut Store, model: &mut [u8], step: Step) ->
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
     #[test]
-    fn a_store_is_an_array_of_bytes(steps in prop::collection::vec(step(), 1..40)) {
+    fn a_store_is_an_array_of_bytes(
+        steps in prop::collection::vec(step(), 1..40), room_ahead in any::<bool>(),
+    ) {
         let disk = SimDisk::new();
-        let (mut store, mut model) = (open(&disk), vec![0; SIZE as usize]);
+        let (mut store, mut model) = (open_with(&disk, room_ahead), vec![0; SIZE as usize]);
         for step in steps {
             carry_out(&disk, &mut store, &mut model, step);
             prop_assert!(all(&store) == model, "after {step:?}");
@@ -129,9 +137,10 @@ proptest! {
     #[test]
     fn a_crash_leaves_what_was_flushed(
         steps in prop::collection::vec(step(), 1..14), seed in any::<u64>(),
+        room_ahead in any::<bool>(),
     ) {
         let disk = SimDisk::recording();
-        let (mut store, mut model) = (open(&disk), vec![0; SIZE as usize]);
+        let (mut store, mut model) = (open_with(&disk, room_ahead), vec![0; SIZE as usize]);
         // At each point of the log: the possible values of each byte.
         let begun = disk.logged();
         let mut may_be: Vec<Vec<u8>> = model.iter().map(|byte| vec![*byte]).collect();
@@ -353,4 +362,52 @@ fn a_store_keeps_its_name_and_a_copy_its_generation() {
     let named = open(&disk).state();
     assert!(named.id != first.id && named.generation == 0);
     assert_eq!(open(&disk.crash(Image::Synced)).state(), named);
+}
+
+/// On a real file: the first small write in a region takes the room of all of it, large ones and a
+/// store in memory take none ahead; what is cleared gives room back by regions, but for the last
+/// ones that emptied.
+#[test]
+fn small_writes_find_room() {
+    use std::os::unix::fs::MetadataExt;
+
+    const REGION: u64 = REGION_BLOCKS * BLOCK_BYTES;
+    let dir = tempfile::tempdir().unwrap();
+    let disk = larder_io::RealDisk::open(dir.path()).unwrap();
+    let size = 200 * REGION;
+    let taken = |name: &str| {
+        let taken = dir.path().join(name).metadata().unwrap().blocks() * 512;
+        (taken / REGION, taken % REGION < REGION / 4)
+    };
+    let store = Store::open(&disk, "plain", &identity(), size).unwrap();
+    store.write(5, b"x").unwrap();
+    store.flush().unwrap();
+    assert_eq!(taken("plain"), (0, true));
+
+    let store = Store::open(&disk, "ahead", &identity(), size).unwrap().with_room_ahead();
+    store.write(9 * REGION, &vec![1; SMALL_WRITE_MAX + 1]).unwrap();
+    store.flush().unwrap();
+    assert_eq!(taken("ahead"), (0, true), "a large write");
+    store.clear(&[extent(9 * REGION, REGION)]).unwrap();
+    for region in 0..100 {
+        let offset = region * REGION + 77 * BLOCK_BYTES;
+        store.write(offset, &[7; 5000]).unwrap();
+        store.write(offset + 2 * BLOCK_BYTES, b"y").unwrap();
+        store.flush().unwrap();
+        assert_eq!(taken("ahead"), (region + 1, true));
+        assert_eq!(
+            store.read(extent(offset + 5000, 4000)).unwrap(),
+            [vec![0; 3192], vec![b'y'], vec![0; 807]].concat()
+        );
+    }
+    // Some at once, some in the middle of others, and one after the other.
+    store.clear(&[extent(0, 10 * REGION), extent(10 * REGION + 5, 20 * REGION)]).unwrap();
+    for region in 30..100 {
+        store.clear(&[extent(region * REGION + 77 * BLOCK_BYTES, 3 * BLOCK_BYTES)]).unwrap();
+    }
+    store.flush().unwrap();
+    let (regions, is_whole) = taken("ahead");
+    assert!((64..=66).contains(&regions) && is_whole, "{regions}");
+    assert!(store.read(extent(0, 100 * REGION)).unwrap().iter().all(|byte| *byte == 0));
+    assert_eq!(store.written(), 0);
 }

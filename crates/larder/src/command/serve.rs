@@ -300,6 +300,7 @@ impl Args {
 fn open_disk(medium: &dyn Disk, key: DiskKeyFile, size: u64, is_memory: bool) -> Result<Opened> {
     let identity = Identity { volume: key.volume, disk: key.disk, setup: Setup::Secure };
     let store = Store::open(medium, STORE_FILE, &identity, size)?;
+    let store = if is_memory { store } else { store.with_room_ahead() };
     Ok(Opened { key, store, identity, is_memory })
 }
 

@@ -130,13 +130,18 @@ impl Serve {
         let (disk, name) = self.store_in()?;
         let store = Store::open(&*disk, &name, &identity, self.size)
             .with_context(|| format!("cannot use the store {}", self.store.display()))?;
+        let store = if self.is_in_memory() { store } else { store.with_room_ahead() };
         let config = Config::new(identity, key.master, Arc::new(RealClock));
         Ok(Device::start(Config { rate: self.rate, ..config }, store))
     }
 
+    fn is_in_memory(&self) -> bool {
+        self.store == Path::new(MEMORY)
+    }
+
     /// The directory that the store is in, and its name there.
     fn store_in(&self) -> Result<(Box<dyn Disk>, String)> {
-        if self.store == Path::new(MEMORY) {
+        if self.is_in_memory() {
             demand_memory(self.size)?;
             return Ok((Box::new(MemDisk::new()), "disk".to_owned()));
         }
