@@ -72,6 +72,12 @@ impl Ahead {
         Some(self.position)
     }
 
+    /// A file that was looked up is opened, and the reply to its lookup had what that needs: a page
+    /// would not have had it.
+    pub(super) fn opened(&mut self) {
+        self.asked = self.asked.saturating_sub(1);
+    }
+
     /// Whether the page that was read answered the lookup.
     pub(super) fn answered(&mut self, is_answered: bool) {
         self.in_vain = if is_answered { 0 } else { self.in_vain.saturating_add(1) };
@@ -112,6 +118,17 @@ mod tests {
         assert_eq!(next_page(&mut ahead, 1), (300 / NAMES_PER_LOOKUP + 1, 77));
         // The last one is short, and then all begins anew.
         ahead.end(Read::Page { names: 10, next: None });
+        assert_eq!(next_page(&mut ahead, 1), (LOOKUPS_MIN + 1, 0));
+    }
+
+    #[test]
+    fn lookups_of_files_that_are_opened_do_not_count() {
+        let mut ahead = Ahead::default();
+        for _ in 0..1000 {
+            assert_eq!(ahead.ask(1), None);
+            ahead.opened();
+        }
+        ahead.opened();
         assert_eq!(next_page(&mut ahead, 1), (LOOKUPS_MIN + 1, 0));
     }
 

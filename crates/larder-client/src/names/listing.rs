@@ -146,6 +146,17 @@ impl Core {
         self.remote.reachable() && stale.take(STALE_ENTRIES_MAX + 1).count() > STALE_ENTRIES_MAX
     }
 
+    /// A file is opened. Where the server gives leases, the reply to the lookup of its name brought
+    /// what the open needs: such lookups are no reason to list the directory.
+    pub(crate) fn opened_after_lookup(&self, node: &Node) {
+        if self.remote.gives_leases() {
+            let dir = node.state().known().hint.as_ref().map(|(dir, _)| *dir);
+            if let Some(dir) = dir.and_then(|dir| self.table.get(dir)) {
+                dir.state().listed_mut().ahead().opened();
+            }
+        }
+    }
+
     /// Reads a page of the listing in place of looking up one name, if that is worth while
     /// ([`super::ahead`]). Returns whether it did.
     ///

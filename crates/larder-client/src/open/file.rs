@@ -36,6 +36,7 @@ impl Core {
             Ok(node) => node,
             Err(error) => return Answer::fail(error),
         };
+        self.opened_after_lookup(&node);
         let (core, cred) = (self.clone(), self.caller(cred));
         Answer::later(async move {
             let token = core.check_open_in_time(&node, &cred, &flags).await?;

@@ -99,6 +99,16 @@ async fn a_directory_is_listed_in_place_of_many_lookups() {
     }
 }
 
+/// Where leases are given, a lookup brings what the open after it needs, and a page would not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn files_that_are_opened_are_looked_up() {
+    let (rig, _other) = with_files(Options::default(), true, 40).await;
+    for number in 0..40 {
+        assert_eq!(rig.cat(&name(number)).await, b"x");
+    }
+    assert_eq!((rig.server.calls("lookup"), rig.server.calls("readdir")), (40, 0));
+}
+
 /// Of a directory that is made use of little, little is read.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_large_directory_is_not_read_whole_for_some_names() {
