@@ -27,6 +27,11 @@ impl Reply {
     pub(crate) fn is_not_yet(&self) -> bool {
         self.failed && *self == Reply::refused(Status::Later)
     }
+
+    /// Whether there was no room for what the call wants.
+    pub(crate) fn is_no_space(&self) -> bool {
+        self.failed && *self == Reply::refused(Status::NoSpace)
+    }
 }
 
 /// To what a call belongs: a slot, in which it is carried out once; or a session, in which it is

@@ -23,6 +23,8 @@
 
 mod archiving;
 mod ended;
+mod freeing;
+mod group;
 mod leaving;
 mod resilvering;
 mod waiting;
@@ -30,10 +32,13 @@ mod waiting;
 use archiving::WorkWaiter;
 pub(crate) use archiving::{ArchiveAsked, ToArchive};
 use ended::Ended;
+use freeing::Freeing;
+pub(crate) use freeing::{AwaitTime, Wake};
+use group::{Group, Lateness};
 pub(crate) use leaving::Destaged;
 use leaving::Leaving;
 pub(crate) use resilvering::{DisksWaiter, NextStale};
-use waiting::{Lateness, answer};
+use waiting::answer;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
@@ -55,7 +60,7 @@ use crate::channels::Recaller;
 use crate::data::copies::Sets;
 use crate::destage::Destage;
 use crate::disks::{Acknowledged, Disks, Limits, Moved, Stores, Witnessed};
-use crate::engine::{Engine, EngineError, View, Writes};
+use crate::engine::{Engine, EngineError, View};
 use crate::held::{Held, Revoking, Ticket};
 use crate::in_place::{InPlace, Mark};
 use crate::leases::{Action, CallNumber};
@@ -69,7 +74,6 @@ use crate::rights::Caller;
 use crate::sessions::Sessions;
 use crate::slots::{Slots, Verdict};
 use crate::store::records::Slot;
-use crate::store::txn::{Effects, Revoked};
 use crate::store::{Txn, key};
 use crate::volume::{DisksChange, DisksChanged, Owned};
 
@@ -119,6 +123,8 @@ pub(crate) enum Event {
     Reached(SessionId),
     /// A client has the disks looked at, and waits until what is noticed is on record.
     Look(Waiter),
+    /// A wait is over.
+    Wake(Wake),
     /// Some time has passed.
     Tick,
     /// The server is to end: nothing is changed or answered any more, and the volume is released.
@@ -160,6 +166,7 @@ pub(crate) struct Committer {
     await_written: AwaitWritten,
     await_moved: AwaitMoved,
     await_synced: AwaitSynced,
+    await_time: AwaitTime,
     /// The number of the last late commit.
     last_late: Arc<AtomicU64>,
     /// Whether the engine makes late commits durable.
@@ -179,8 +186,7 @@ pub(crate) struct Committer {
     /// Those of them that wait no more.
     ready: VecDeque<CallNumber>,
     next_call: CallNumber,
-    /// Blocks that the disks have cleared and that could not be freed yet.
-    cleared: Vec<Cleared>,
+    freeing: Freeing,
     /// What was left by writers that do not commit, and cannot change any more.
     left: BTreeSet<Mark>,
     ownership: Arc<Ownership>,
@@ -198,8 +204,8 @@ struct Pending {
     sequence: Option<Sequence>,
 }
 
-/// Work that waits until others have returned leases, or until the disks have the bytes that it
-/// names.
+/// Work that waits until others have returned leases, until the disks have the bytes that it names,
+/// or until there is room.
 enum Aside {
     Call(Box<Pending>),
     /// A file gets another version of its data.
@@ -218,22 +224,6 @@ struct Finished {
     ended: Ended,
     /// The number of its commit, if that was late.
     late: u64,
-}
-
-/// The results of a group so far.
-#[derive(Default)]
-struct Group {
-    writes: Writes,
-    finished: Vec<Finished>,
-    /// How many of its transactions may be late.
-    late: u64,
-    /// Whether another one must not be, or an answer promises what was committed before.
-    is_durable: bool,
-    /// Whether it is committed even without writes: that renews the term for which the volume is
-    /// ours.
-    renews: bool,
-    /// The receiver of the server's end.
-    end: Option<oneshot::Sender<()>>,
 }
 
 /// The parts with which a committer works.
@@ -257,6 +247,7 @@ pub(crate) struct Parts {
     pub(crate) await_written: AwaitWritten,
     pub(crate) await_moved: AwaitMoved,
     pub(crate) await_synced: AwaitSynced,
+    pub(crate) await_time: AwaitTime,
     pub(crate) recaller: Arc<dyn Recaller>,
     pub(crate) ownership: Arc<Ownership>,
 }
@@ -283,12 +274,15 @@ impl Committer {
             await_written,
             await_moved,
             await_synced,
+            await_time,
             recaller,
             ownership,
         } = parts;
         let mut held = Held::default();
         let void = held.begin(Revoking::FromBefore);
         await_disks(disks.void_all(), Event::Revoked(void));
+        let mut freeing = Freeing::default();
+        freeing.drains(&draining);
         let ended = Ended { draining, left: in_place.all_left(), ..Ended::default() };
         let from_before = Finished::nobody_asked(ended);
         let waits = held.hold_for(void, from_before).is_none();
@@ -316,6 +310,7 @@ impl Committer {
             await_written,
             await_moved,
             await_synced,
+            await_time,
             last_late: Arc::default(),
             syncs: false,
             left_disks: watch::Sender::default(),
@@ -327,7 +322,7 @@ impl Committer {
             aside: BTreeMap::new(),
             ready: VecDeque::new(),
             next_call: CallNumber(1),
-            cleared: Vec::new(),
+            freeing,
             left: BTreeSet::new(),
             ownership,
             failed: None,
@@ -364,6 +359,7 @@ impl Committer {
                 for event in std::iter::from_fn(more).take(GROUP_MAX) {
                     self.apply(&*view, &mut group, event);
                 }
+                self.free_beside(&*view, &mut group);
             }
             Err(error) => {
                 self.fail(&error);
@@ -391,10 +387,7 @@ impl Committer {
             Event::Call(called) => self.call(view, group, *called),
             Event::Revoked(ticket) => self.revoked(ticket),
             Event::Written(number, is_there) => self.witnessed(number, is_there),
-            Event::Cleared(blocks) => {
-                self.cleared.extend(blocks);
-                self.free_cleared(view, group);
-            }
+            Event::Cleared(blocks) => self.are_cleared(view, group, blocks),
             Event::Synced(done) => self.synced(group, done),
             Event::Flushed(left) => left.into_iter().for_each(|mark| self.mend(view, group, mark)),
             Event::NextStale(asked) => self.next_stale(view, group, asked),
@@ -430,6 +423,7 @@ impl Committer {
                 self.act();
             }
             Event::Look(waiter) => self.look_for(view, group, waiter),
+            Event::Wake(wake) => self.wake(view, group, wake),
             Event::Tick => self.tick(view, group),
             Event::End(done) => group.end = Some(done),
         }
@@ -494,7 +488,13 @@ impl Committer {
         }
     }
 
-    fn carry_out(&mut self, view: &dyn View, group: &mut Group, pending: Pending) {
+    fn carry_out(
+        &mut self,
+        view: &dyn View,
+        group: &mut Group,
+        number: CallNumber,
+        pending: Pending,
+    ) {
         let Pending { called: Called { caller, change, fresh, waiter }, sequence } = pending;
         let session = change.bearer().session().unwrap_or(SessionId([0; 16]));
         let request = Request {
@@ -504,8 +504,19 @@ impl Committer {
             now: wall(&*self.clock),
         };
         let mut txn = Txn::new(view, &group.writes);
-        let moment = Moment { instant: self.clock.instant(), fresh };
+        let room_comes = self.may_get_room(number);
+        let moment = Moment { instant: self.clock.instant(), fresh, room_comes };
         let mut reply = self.live.carry_out(&mut txn, &request, moment, &change);
+        if reply.is_no_space() {
+            drop(txn);
+            if self.waits_for_room(view, group, (number, &change)) {
+                let called = Called { caller, change, fresh, waiter };
+                self.aside.insert(number, Aside::Call(Box::new(Pending { called, sequence })));
+                return;
+            }
+            txn = Txn::new(view, &group.writes);
+        }
+        self.freeing.is_not_short(number);
         if !reply.failed
             && let Err(status) = self.live.follow_archived(&mut txn, moment.instant)
         {
@@ -553,27 +564,6 @@ impl Committer {
             // What cannot be read is not late.
             Ok(false) | Err(_) => Lateness::Durable,
         }
-    }
-
-    /// The consequences of a transaction at the disks.
-    fn ended(&mut self, effects: Effects) -> Ended {
-        let Effects { revoked, untaken, draining, gone, due } = effects;
-        let (mut sessions, mut left) = (Vec::new(), Vec::new());
-        for one in &revoked {
-            left.extend(self.live.left_with(one));
-            if let Revoked::All(session) = one {
-                self.slots.end(*session);
-                sessions.push(*session);
-            }
-        }
-        for file in gone {
-            self.leaving.is_gone(file);
-            self.live.file_is_gone(file);
-        }
-        for (set, file, due_ms) in due {
-            self.live.is_due(set, file, due_ms);
-        }
-        Ended { revoked, capabilities: self.live.end(untaken), draining, sessions, left }
     }
 
     /// A transaction that no client requested. Returns whether it was carried out.

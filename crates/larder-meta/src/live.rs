@@ -124,6 +124,8 @@ pub(crate) struct Moment {
     pub(crate) instant: Instant,
     /// Random bytes, for a session if one begins.
     pub(crate) fresh: [u8; 16],
+    /// Whether the call is carried out again if it is refused for want of room.
+    pub(crate) room_comes: bool,
 }
 
 impl Live {
@@ -351,8 +353,11 @@ impl Live {
             let cursors = &mut self.cursors;
             match data::allocate_ahead(txn, session, number, &range, cursors, room) {
                 Ok(()) => (),
-                Err(Status::NoSpace) => self.is_short = true,
-                Err(status) => return Err(status),
+                Err(Status::NoSpace) if !moment.room_comes => self.is_short = true,
+                Err(status) => {
+                    self.is_short |= status == Status::NoSpace;
+                    return Err(status);
+                }
             }
         }
         let layout = self.layout(txn, session, number, call.mode, call.range, moment)?;

@@ -21,8 +21,8 @@ use crate::archiver;
 use crate::change::{Change, Reply};
 use crate::channels::{Channels, Recaller};
 use crate::committer::{
-    ArchiveAsked, Await, AwaitMoved, AwaitSynced, AwaitWritten, Called, Committer, Destaged, Event,
-    Parts, Waiter,
+    ArchiveAsked, Await, AwaitMoved, AwaitSynced, AwaitTime, AwaitWritten, Called, Committer,
+    Destaged, Event, Parts, Waiter,
 };
 use crate::destaging;
 use crate::disks::{Acknowledged, Disks, Moved, Witnessed};
@@ -134,6 +134,7 @@ impl Metadata {
             await_written,
             await_moved,
             await_synced: synced_soon(&engine, &clock, &queue),
+            await_time: woken(&clock, &queue),
             recaller: Arc::clone(&channels) as Arc<dyn Recaller>,
             ownership: Arc::clone(&ownership),
         });
@@ -425,6 +426,19 @@ fn synced_soon(
             };
             let done = tokio::task::spawn_blocking(sync).await;
             Event::Synced(done.unwrap_or_else(|gone| Err(EngineError::Failed(gone.to_string()))))
+        });
+    })
+}
+
+/// What lets waits end in events for the committer.
+fn woken(clock: &Arc<dyn Clock>, queue: &mpsc::Sender<Event>) -> AwaitTime {
+    let (runtime, reports) = (tokio::runtime::Handle::current(), queue.downgrade());
+    let clock = Arc::clone(clock);
+    Box::new(move |time, wake| {
+        let (clock, until) = (Arc::clone(&clock), clock.instant() + time);
+        report(&runtime, &reports, async move {
+            clock.sleep_until(until).await;
+            Event::Wake(wake)
         });
     })
 }

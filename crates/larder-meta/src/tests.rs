@@ -9,6 +9,7 @@ mod blocks;
 mod data;
 mod destaging;
 mod enrolment;
+mod freeing;
 mod in_place;
 mod late;
 mod leases;

@@ -2,8 +2,7 @@
 //! disks, of adding, replacing and removing disks, and of putting versions of files into the
 //! archive.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
+use std::collections::BTreeSet;
 
 use larder_wire::meta::Status;
 use larder_wire::meta::words::{DiskId, FileId};
@@ -11,12 +10,12 @@ use tokio::sync::oneshot;
 
 use super::archiving::ToArchive;
 use super::waiting::answer;
-use super::{Committer, Ended, Event, Finished, Group, Waiter, wall};
+use super::{Committer, Ended, Finished, Group, Waiter, wall};
 use crate::change::Reply;
 use crate::disks::{Limits, Stores};
 use crate::engine::{EngineError, View};
 use crate::live::archiving::Unread;
-use crate::live::{Cleared, Doing, Live};
+use crate::live::{Doing, Live};
 use crate::resilver::{Source, Step, Task};
 use crate::store::Txn;
 use crate::store::txn::Revoked;
@@ -37,29 +36,6 @@ pub(crate) enum NextStale {
 }
 
 impl Committer {
-    /// Has the disks clear blocks, which are free afterwards.
-    pub(super) fn clear(&mut self, draining: Vec<(DiskId, Range<u64>)>) {
-        let mut by_set: BTreeMap<DiskId, Vec<Range<u64>>> = BTreeMap::new();
-        for (set, blocks) in draining {
-            by_set.entry(set).or_default().push(blocks);
-        }
-        // Set by set: blocks that one set has cleared are free although disks of another are away.
-        for (set, blocks) in by_set {
-            let disks = self.live.disks_of(set);
-            let (there, away): (Vec<DiskId>, Vec<DiskId>) =
-                disks.iter().partition(|disk| self.disks.is_there(**disk));
-            let (asked, missed) = if there.is_empty() { (away, there) } else { (there, away) };
-            let of = |disk: DiskId| blocks.iter().map(move |bytes| (disk, bytes.clone()));
-            let cleared = self.disks.clear(asked.into_iter().flat_map(of).collect());
-            let blocks = blocks.iter().map(|bytes| Cleared {
-                set,
-                bytes: bytes.clone(),
-                missed: missed.clone(),
-            });
-            (self.await_disks)(cleared, Event::Cleared(blocks.collect()));
-        }
-    }
-
     /// Determines what is to be done for disks with stale blocks, once no one else can write there.
     pub(super) fn next_stale(
         &mut self,
@@ -139,22 +115,6 @@ impl Committer {
         }
     }
 
-    /// Frees what the disks have cleared. What cannot be read now is tried again at the next tick.
-    pub(super) fn free_cleared(&mut self, view: &dyn View, group: &mut Group) {
-        if self.cleared.is_empty() {
-            return;
-        }
-        let blocks = std::mem::take(&mut self.cleared);
-        let is_done = self.internal(view, group, |live, txn| {
-            blocks.iter().try_for_each(|cleared| live.free(txn, cleared))
-        });
-        if is_done {
-            self.remove_emptied(view, group);
-        } else {
-            self.cleared = blocks;
-        }
-    }
-
     /// Adds, replaces, removes or keeps a disk, and answers when that is durable; if a disk is
     /// gone, when no capability on it is valid any more.
     pub(super) fn change_disks(
@@ -213,6 +173,8 @@ impl Committer {
         while self.failed.is_none()
             && let Some((set, file, now_ms)) = self.live.next_due(now)
         {
+            // What can be free is.
+            self.free_cleared(view, group);
             let mut begun = Ok(None);
             self.internal(view, group, |live, txn| {
                 begun = live.begin_move(txn, (set, file, now_ms), now);
@@ -230,6 +192,10 @@ impl Committer {
                 Ok(None) => self.tell_left(view, group, file, Some(Status::Later)),
                 Err(status) => {
                     self.live.cannot_move(set, file, now);
+                    // What gathered is free by the next try.
+                    if status == Status::NoSpace && self.clear_gathered() {
+                        return;
+                    }
                     self.tell_left(view, group, file, Some(status));
                     if status == Status::NoSpace {
                         self.tell_no_room(view, group);

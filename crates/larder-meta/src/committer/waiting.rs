@@ -40,27 +40,6 @@ pub(super) fn answer(waiter: Waiter, reply: Reply) {
     let _ = waiter.send(reply);
 }
 
-/// How something may be committed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Lateness {
-    /// There is nothing.
-    Nothing,
-    Late,
-    Durable,
-}
-
-impl Group {
-    /// A transaction has written something.
-    pub(super) fn take(&mut self, mut writes: Writes, standing: Lateness) {
-        self.writes.append(&mut writes);
-        match standing {
-            Lateness::Nothing => {}
-            Lateness::Late => self.late += 1,
-            Lateness::Durable => self.is_durable = true,
-        }
-    }
-}
-
 impl Committer {
     /// The write leases, for calls that are answered beside this.
     pub(crate) fn alone(&self) -> Arc<Alone> {
@@ -260,6 +239,7 @@ impl Committer {
             | Event::Reached(_)
             | Event::Limits(_)
             | Event::Stores(_)
+            | Event::Wake(_)
             | Event::Tick => {}
         }
     }
@@ -276,7 +256,11 @@ impl Committer {
                 None => continue,
             };
             let session = pending.called.change.bearer().session();
-            match session.map(|session| self.sessions.is_there(session)) {
+            let is_there = session.map(|session| self.sessions.is_there(session));
+            if self.failed.is_some() || is_there == Some(false) {
+                self.freeing.is_not_short(number);
+            }
+            match is_there {
                 _ if self.failed.is_some() => {
                     let status = self.failed.unwrap_or(Status::Io);
                     answer(pending.called.waiter, Reply::refused(status));
@@ -305,11 +289,12 @@ impl Committer {
             let goes = self.live.demand(number, session, demands, self.clock.instant());
             self.act();
             if !goes {
+                self.freeing.is_not_short(number);
                 self.aside.insert(number, Aside::Call(Box::new(pending)));
                 return;
             }
         }
-        self.carry_out(view, group, pending);
+        self.carry_out(view, group, number, pending);
     }
 
     /// The blocks of a call that may still be in flight to disks: whole blocks. None if the call

@@ -83,6 +83,11 @@ impl Pressure {
 }
 
 impl Live {
+    /// Whether a set is one of memory disks.
+    pub(crate) fn is_memory(&self, set: DiskId) -> bool {
+        self.sets.is_memory(set)
+    }
+
     /// Looks for memory disks that were started again.
     pub(crate) fn look_for_restarts(&mut self) {
         for info in self.disks.list() {

@@ -6,15 +6,16 @@ mod enrolling;
 mod late;
 mod moves;
 mod retaining;
+mod waits;
 
 pub(crate) use archive::FakeStore;
 pub(crate) use disks::FakeDisks;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::ops::{ControlFlow, Range};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use larder_io::{Clock, SimClock};
@@ -32,7 +33,7 @@ use tokio::sync::oneshot;
 use crate::archive::Store;
 use crate::change::{Change, Reply};
 use crate::channels::Recaller;
-use crate::committer::{Called, Committer, Event, Parts, wall};
+use crate::committer::{Called, Committer, Event, Parts, Wake, wall};
 use crate::disks::{Disks, Moved};
 use crate::engine::memory::MemoryEngine;
 use crate::engine::{Engine, Writes};
@@ -94,6 +95,8 @@ pub(crate) struct Rig {
     copying: Arc<Mutex<Vec<(FileId, Moved)>>>,
     /// Late commits that the engine is to make durable: the number of the last.
     syncing: Arc<Mutex<Option<Arc<AtomicU64>>>>,
+    /// Waits that have not ended, in their order.
+    waits: Arc<Mutex<BTreeSet<(Instant, Wake)>>>,
     /// What was made of them.
     copied: Vec<Event>,
     /// Whether disks answer at once.
@@ -170,6 +173,8 @@ impl Rig {
         let copying: Arc<Mutex<Vec<(FileId, Moved)>>> = Arc::default();
         let (moves, syncing) = (Arc::clone(&copying), Arc::<Mutex<_>>::default());
         let on_sync = Arc::clone(&syncing);
+        let waits: Arc<Mutex<BTreeSet<(Instant, Wake)>>> = Arc::default();
+        let (begun, now) = (Arc::clone(&waits), Arc::clone(&clock));
         let volume = volume::take(&engine).unwrap();
         let engine_commits = engine.commits();
         let loaded = crate::loading::load(&engine, &sessions, &*clock, Some(&*store)).unwrap();
@@ -200,6 +205,9 @@ impl Rig {
             }),
             await_moved: Box::new(move |moved, file| moves.lock().unwrap().push((file, moved))),
             await_synced: Box::new(move |last| *on_sync.lock().unwrap() = Some(last)),
+            await_time: Box::new(move |time, wake| {
+                begun.lock().unwrap().insert((now.instant() + time, wake));
+            }),
             ownership: Arc::clone(&ownership),
         };
         let committer = Committer::new(parts);
@@ -217,6 +225,7 @@ impl Rig {
             asked,
             copying,
             syncing,
+            waits,
             copied: Vec::new(),
             is_quick,
             session,
@@ -279,10 +288,6 @@ impl Rig {
         true
     }
 
-    pub(crate) fn acknowledge_all(&mut self) {
-        while self.acknowledge() {}
-    }
-
     /// Something happens.
     pub(crate) fn event(&mut self, event: Event) {
         self.committer.group(event, &mut || None);
@@ -293,7 +298,7 @@ impl Rig {
 
     /// Some time passes.
     pub(crate) fn wait(&mut self, time: Duration) {
-        self.clock.advance(time);
+        self.pass(time);
         self.committer.group(Event::Tick, &mut || None);
         if self.is_quick {
             self.acknowledge_all();

@@ -39,6 +39,8 @@ struct Out {
     ever: BTreeSet<(DiskId, u64)>,
     /// What was cleared.
     cleared: Vec<(DiskId, Range<u64>)>,
+    /// How many requests to clear there were.
+    clears: usize,
 }
 
 #[derive(Debug)]
@@ -162,6 +164,11 @@ impl FakeDisks {
         cleared.filter(|(on, _)| *on == disk).map(|(_, bytes)| bytes.end - bytes.start).sum()
     }
 
+    /// How many requests to clear there were since the last call of this.
+    pub(crate) fn take_clears(&self) -> usize {
+        std::mem::take(&mut self.0.lock().unwrap().clears)
+    }
+
     /// The content of a block of a disk.
     pub(crate) fn block(&self, disk: DiskId, at: u64) -> u64 {
         self.0.lock().unwrap().blocks.get(&(disk, at)).copied().unwrap_or(0)
@@ -230,6 +237,7 @@ impl Disks for FakeDisks {
     }
 
     fn clear(&self, blocks: Vec<(DiskId, Range<u64>)>) -> Acknowledged {
+        self.0.lock().unwrap().clears += 1;
         self.ask(Asked::Clear(blocks))
     }
 
