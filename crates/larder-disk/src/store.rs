@@ -34,7 +34,7 @@ use larder_io::{Disk, DiskFile};
 use larder_wire::capability::Extent;
 use larder_wire::disk::BLOCK_BYTES;
 use larder_wire::disk::words::StoreState;
-use map::{Map, PAGE_BYTES};
+use map::{Map, PAGE_BYTES, Unsaved};
 use room::Room;
 use rustix::io::Errno;
 use thiserror::Error;
@@ -399,16 +399,15 @@ impl Store {
         Ok(())
     }
 
-    /// Makes the bytes durable, then the map that records them as written. Called under
-    /// `flushes_done`: nothing else writes the map.
+    /// Makes the bytes durable, then the map that records them as written. If it records nothing
+    /// new, one sync does for both. Called under `flushes_done`: nothing else writes the map.
     fn persist(&self) -> Result<(), StoreError> {
         // The bits of the map are set after the bytes were written, so the sync that follows covers
         // all bytes that these pages record.
-        let pages = self.map().take_unsaved();
+        let Unsaved { pages, vouches } = self.map().take_unsaved();
         let save = || -> io::Result<()> {
-            self.file.sync_data()?;
-            if pages.is_empty() {
-                return Ok(());
+            if vouches {
+                self.file.sync_data()?;
             }
             for (number, page) in &pages {
                 let at = superblock::SUPERBLOCK_BYTES + number * PAGE_BYTES as u64;

@@ -20,6 +20,17 @@ pub(super) struct Map {
     count: u64,
     /// Pages that are other than on the medium.
     unsaved: BTreeSet<u64>,
+    /// Whether one of these may say of a block that it was written, and the page on the medium not.
+    vouches: bool,
+}
+
+/// Pages that are to be written to the medium.
+pub(super) struct Unsaved {
+    /// With their numbers.
+    pub(super) pages: Vec<(u64, Page)>,
+    /// Whether they say that blocks were written of which the medium does not say so: the bytes of
+    /// these must be there first.
+    pub(super) vouches: bool,
 }
 
 impl Map {
@@ -29,7 +40,7 @@ impl Map {
         let (words, _) = bytes.as_chunks();
         let words: Vec<u64> = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
         let count = words.iter().map(|word| u64::from(word.count_ones())).sum();
-        Map { words, count, unsaved: BTreeSet::new() }
+        Map { words, count, unsaved: BTreeSet::new(), vouches: false }
     }
 
     pub(super) fn has(&self, block: u64) -> bool {
@@ -72,7 +83,9 @@ impl Map {
     pub(super) fn set(&mut self, blocks: Range<u64>) {
         self.touch(&blocks);
         for (at, mask) in masks(blocks) {
-            self.count += u64::from((mask & !self.words[at]).count_ones());
+            let new = (mask & !self.words[at]).count_ones();
+            self.count += u64::from(new);
+            self.vouches |= new > 0;
             self.words[at] |= mask;
         }
     }
@@ -95,10 +108,11 @@ impl Map {
         masks(blocks).map(|(at, mask)| u64::from((self.words[at] & mask).count_ones())).sum()
     }
 
-    /// The pages that differ from the medium, with their numbers. They count as saved from now on.
-    pub(super) fn take_unsaved(&mut self) -> Vec<(u64, Page)> {
+    /// The pages that differ from the medium. They count as saved from now on.
+    pub(super) fn take_unsaved(&mut self) -> Unsaved {
         let numbers = std::mem::take(&mut self.unsaved);
-        numbers.into_iter().map(|number| (number, self.page(number))).collect()
+        let pages = numbers.into_iter().map(|number| (number, self.page(number))).collect();
+        Unsaved { pages, vouches: std::mem::take(&mut self.vouches) }
     }
 
     fn page(&self, number: u64) -> Page {
@@ -166,13 +180,15 @@ mod tests {
                         assert_eq!(gaps, truth);
                     }
                 }
-                let pages = map.take_unsaved();
+                let Unsaved { pages, vouches } = map.take_unsaved();
+                assert_eq!(vouches, start < end && !begin_set, "{start} {end}");
                 assert_eq!(pages.len(), usize::from(start < end));
                 for (number, page) in pages {
                     assert_eq!(number, 0);
                     assert_eq!(Map::from_bytes(&page[..]).words, map.words);
                 }
-                assert!(map.take_unsaved().is_empty());
+                let Unsaved { pages, vouches } = map.take_unsaved();
+                assert!(pages.is_empty() && !vouches);
             }
         }
     }

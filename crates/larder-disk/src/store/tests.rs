@@ -252,6 +252,28 @@ fn a_damaged_or_foreign_file_is_refused_and_left_alone() {
     }
 }
 
+/// One sync makes any number of cleared ranges durable. If blocks were written meanwhile, their
+/// bytes are synced first: the map vouches for them.
+#[test]
+fn ranges_that_are_cleared_together_cost_one_sync() {
+    for writes in [false, true] {
+        let disk = SimDisk::new();
+        let store = open(&disk);
+        store.write(0, &[1; SIZE as usize - BLOCK_BYTES as usize]).unwrap();
+        store.flush().unwrap();
+        let before = disk.syncs();
+        if writes {
+            store.write(SIZE - 10, b"x").unwrap();
+        }
+        let whole = |block: u64| extent(block * BLOCK_BYTES, BLOCK_BYTES);
+        store.clear(&[whole(0), whole(2), extent(4 * BLOCK_BYTES - 10, 5)]).unwrap();
+        assert_eq!(disk.syncs() - before, if writes { 2 } else { 1 });
+        let expected = all(&store);
+        drop(store);
+        assert!(all(&open(&disk.crash(Image::Synced))) == expected);
+    }
+}
+
 /// After a failed sync nothing is promised any more, and what can be read is read.
 #[test]
 fn after_a_failed_sync_nothing_is_changed() {
