@@ -44,7 +44,6 @@ impl ControlHead for RefreshHead {
 
 impl ControlHead for RevokeHead {
     async fn carry_out(self, device: &Device) -> Res<Done> {
-        device.counts().revoked();
         device.standing_mut().groups_mut().revoke(self.group, &self.ids.0);
         device.underway().settled().await;
         Ok(Done {})

@@ -1,21 +1,22 @@
-//! How often the disk refused requests, by reason, and was told to revoke capabilities. An attack
-//! shows as refusals.
+//! How often the disk refused requests, by reason, and how many orders it got. An attack shows as
+//! refusals.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use larder_wire::disk::words::{Refusal, RefusalCount};
+use larder_wire::disk::PROCEDURE_NAMES;
+use larder_wire::disk::words::{Head, Refusal, RefusalCount, RevokeHead};
 
-/// Refusals since the start, by reason, and revocations.
+/// Refusals since the start, by reason, and orders of the metadata server.
 #[derive(Debug)]
 pub struct Counts {
     refusals: [AtomicU64; Refusal::ALL.len()],
-    revocations: AtomicU64,
+    orders: [AtomicU64; PROCEDURE_NAMES.len()],
 }
 
 impl Default for Counts {
     fn default() -> Counts {
         let refusals = std::array::from_fn(|_| AtomicU64::new(0));
-        Counts { refusals, revocations: AtomicU64::new(0) }
+        Counts { refusals, orders: std::array::from_fn(|_| AtomicU64::new(0)) }
     }
 }
 
@@ -30,15 +31,22 @@ impl Counts {
         self.of(refusal).load(Relaxed)
     }
 
-    /// The metadata server told the disk to revoke capabilities: one REVOKE, of any number of them.
-    pub(crate) fn revoked(&self) {
-        self.revocations.fetch_add(1, Relaxed);
+    /// The metadata server gave an order.
+    pub(crate) fn ordered<H: Head>(&self) {
+        if let Some(count) = self.orders.get(H::NUMBER as usize) {
+            count.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// How many orders of a kind the metadata server gave: round trips.
+    pub fn orders<H: Head>(&self) -> u64 {
+        self.orders.get(H::NUMBER as usize).map_or(0, |count| count.load(Relaxed))
     }
 
     /// How often the metadata server told the disk to revoke capabilities: round trips, each of any
     /// number of capabilities of one group.
     pub fn revocations(&self) -> u64 {
-        self.revocations.load(Relaxed)
+        self.orders::<RevokeHead>()
     }
 
     /// All refusals that are not zero.

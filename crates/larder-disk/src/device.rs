@@ -202,6 +202,7 @@ impl Device {
     pub(crate) async fn order<H: ControlHead>(&self, request: Sealed<H>) -> Res<SealedReply<H>> {
         let _entered = H::IS_WAITED_FOR.then(|| self.orders.enter());
         let (head, reply) = self.count(self.admit_control(request))?;
+        self.counts.ordered::<H>();
         let results = self.count(head.carry_out(self).await);
         Ok(reply.seal(&results, Bytes::new()))
     }

@@ -27,6 +27,7 @@ use tokio::task::JoinSet;
 
 use super::data::{self, Data, by_disk};
 use super::disk_state::{Identity, Known, granted};
+use super::orders::{self, Order, Orders};
 use super::pending::Pending;
 use super::reach::{Reach, Unreached};
 use super::revoking::{self, Revoked};
@@ -73,21 +74,6 @@ struct Keeper {
     reach: watch::Receiver<Reach>,
 }
 
-#[derive(Debug)]
-enum Order {
-    Revoke(Vec<CapabilityName>, oneshot::Sender<()>),
-    Clear(Vec<Range<u64>>, oneshot::Sender<()>),
-    Flush(oneshot::Sender<()>),
-    Void(oneshot::Sender<()>),
-    Status(oneshot::Sender<Option<StatusDone>>),
-    /// Its store is on record: it is refreshed at once.
-    Refresh,
-    /// It is refreshed at once: it may be in another boot.
-    Look(oneshot::Sender<()>),
-    /// It is not the volume's any more.
-    Retire,
-}
-
 impl ControlledDisks {
     /// Begins to control `disks` as owner number `owner` of the volume. To be called within a tokio
     /// runtime.
@@ -132,7 +118,7 @@ impl ControlledDisks {
             limits: is_memory.then(|| self.limits.clone()),
             stores: self.stores.clone(),
         };
-        tokio::spawn(keep.run(taken));
+        tokio::spawn(keep.run(Orders::new(taken)));
         let keeper = Keeper { public, is_memory, data, known, orders, reach };
         self.disks.write().unwrap_or_else(PoisonError::into_inner).insert(disk, keeper);
     }
@@ -219,11 +205,11 @@ impl Disks for ControlledDisks {
     }
 
     fn revoke(&self, capabilities: Vec<(DiskId, CapabilityName)>) -> Acknowledged {
-        self.order(by_disk(capabilities), Order::Revoke)
+        self.order(by_disk(capabilities), |names, done| Order::Revoke(names, vec![done]))
     }
 
     fn clear(&self, blocks: Vec<(DiskId, Range<u64>)>) -> Acknowledged {
-        self.order(by_disk(blocks), Order::Clear)
+        self.order(by_disk(blocks), |blocks, done| Order::Clear(blocks, vec![done]))
     }
 
     fn await_written(&self, blocks: Vec<(DiskId, Range<u64>)>) -> Witnessed {
@@ -327,25 +313,27 @@ struct Keep {
 }
 
 impl Keep {
-    async fn run(mut self, mut orders: mpsc::Receiver<Order>) {
+    async fn run(mut self, mut orders: Orders) {
         let mut next_refresh = self.clock.instant();
         loop {
             let order = {
                 let refresh = self.clock.sleep_until(next_refresh);
                 tokio::select! {
                     biased;
-                    order = orders.recv() => order.map(Some),
+                    order = orders.next() => order.map(Some),
                     () = refresh => Some(None),
                 }
             };
             match order {
                 None => return,
                 Some(Some(Order::Retire)) => return self.pending.retire(),
-                Some(None | Some(Order::Refresh)) => next_refresh = self.refresh_now().await,
+                Some(None | Some(Order::Refresh)) => {
+                    next_refresh = self.refresh_now(&mut orders).await
+                }
                 Some(Some(Order::Look(done))) => {
                     // One that was started again refuses what is said to the boot before.
                     for _ in 0..LOOKS_MAX {
-                        next_refresh = self.refresh_now().await;
+                        next_refresh = self.refresh_now(&mut orders).await;
                         if self.reach.borrow().is_ready() {
                             break;
                         }
@@ -353,14 +341,26 @@ impl Keep {
                     // A caller that is gone does not wait.
                     let _ = done.send(());
                 }
+                Some(Some(Order::Clear(blocks, waiters))) => {
+                    self.pending.add_clear(blocks, waiters);
+                    self.catch_up(&mut orders, next_refresh).await;
+                }
+                Some(Some(Order::Flush(done))) => {
+                    self.pending.add_flush(done);
+                    self.catch_up(&mut orders, next_refresh).await;
+                }
                 Some(Some(order)) => self.carry_out(order).await,
             }
         }
     }
 
     /// Refreshes the disk. Returns when it is to be refreshed next.
-    async fn refresh_now(&mut self) -> Instant {
-        let pause = match self.refresh().await {
+    async fn refresh_now(&mut self, orders: &mut Orders) -> Instant {
+        let refreshed = self.refresh().await;
+        if refreshed.is_ok() {
+            self.catch_up(orders, self.clock.instant() + MEMORY_REFRESH).await;
+        }
+        let pause = match refreshed {
             Ok(()) if self.limits.is_some() => MEMORY_REFRESH,
             Ok(()) => REFRESH,
             Err(error) => {
@@ -374,9 +374,9 @@ impl Keep {
     async fn carry_out(&mut self, order: Order) {
         // A caller that is gone does not wait.
         match order {
-            Order::Revoke(names, done) => {
+            Order::Revoke(names, waiters) => {
                 self.revoke(&names).await;
-                let _ = done.send(());
+                orders::done(waiters);
             }
             Order::Void(done) => {
                 // Unless it has been done with the first refresh.
@@ -392,16 +392,12 @@ impl Keep {
                 }
                 let _ = done.send(status.ok());
             }
-            Order::Flush(done) => {
-                self.pending.add_flush(done);
-                self.catch_up().await;
-            }
-            Order::Clear(blocks, done) => {
-                self.pending.add_clear(blocks, done);
-                self.catch_up().await;
-            }
             // The loop has taken them.
-            Order::Retire | Order::Refresh | Order::Look(_) => {}
+            Order::Retire
+            | Order::Refresh
+            | Order::Look(_)
+            | Order::Clear(..)
+            | Order::Flush(_) => {}
         }
     }
 
@@ -533,7 +529,6 @@ impl Keep {
             return Err(Unreached::Unrecorded);
         }
         self.reach.send_replace(Reach::Ready);
-        self.catch_up().await;
         Ok(())
     }
 
@@ -565,12 +560,22 @@ impl Keep {
         }
     }
 
-    /// Does what waits for the disk, as far as the disk does it now.
-    async fn catch_up(&mut self) {
+    /// Does what waits for the disk, as far as the disk does it now; the rest after it was refreshed.
+    /// Revocations that come meanwhile go between.
+    async fn catch_up(&mut self, orders: &mut Orders, next_refresh: Instant) {
+        while self.catch_up_some().await && self.clock.instant() < next_refresh {
+            if let Some(revocations) = orders.revocations() {
+                self.carry_out(revocations).await;
+            }
+        }
+    }
+
+    /// Does some of it. Returns whether the disk may do more now.
+    async fn catch_up_some(&mut self) -> bool {
         let mut pending = std::mem::take(&mut self.pending);
-        let disk = self.whose.disk;
+        let (disk, mut is_more) = (self.whose.disk, false);
         if let Ok(control) = self.control().await {
-            pending.clear(disk, control).await;
+            is_more = pending.clear_some(disk, control).await;
         }
         // A flush uses a capability like a client's: one that no client has, of whichever byte.
         let (bytes, now) = (std::slice::from_ref(&(0..1)), self.clock.instant());
@@ -580,5 +585,6 @@ impl Keep {
             pending.flush(disk, &self.data, &granted).await;
         }
         self.pending = pending;
+        is_more
     }
 }

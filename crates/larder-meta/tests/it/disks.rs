@@ -1,14 +1,16 @@
 //! The metadata server with a real disk: what it grants works there, and what it revokes does not.
 
+use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use larder_disk::{Config as DeviceConfig, Device, DiskService, Identity, Store};
 use larder_disk_client::{DISK_PROGRAM, DiskClient, DiskError};
 use larder_io::{Clock, MemDisk, RealClock, SimClock};
-use larder_meta::disks::{CapabilityName, ControlledDisks, DiskAddress, Disks};
+use larder_meta::disks::{Acknowledged, CapabilityName, ControlledDisks, DiskAddress, Disks};
 use larder_meta::engine::memory::MemoryEngine;
 use larder_meta::volume::{self, NewDisk};
 use larder_meta::{Metadata, Options};
@@ -17,7 +19,7 @@ use larder_rpc::{CallOptions, Config, RpcClient, SourcePort, Transport};
 use larder_testkit::Relay;
 use larder_wire::capability::{Capability, DiskId, VolumeId};
 use larder_wire::disk::session::Granted;
-use larder_wire::disk::words::Refusal;
+use larder_wire::disk::words::{ClearHead, Refusal, RevokeHead};
 use larder_wire::meta::calls;
 use larder_wire::meta::words::{FileId, Grant, Layout, Mode, OpenId, SetAttributes, Time, Written};
 use larder_wire::seal::{MasterKey, Secret, Setup};
@@ -305,6 +307,82 @@ async fn capabilities_of_several_groups_are_revoked_in_one_round_trip() {
     let one = revoke(vec![mint().unwrap()], 1).await;
     revoke(vec![first, second], 2 * one).await;
     assert_eq!(served.device().counts().revocations() - before, 3);
+}
+
+/// Orders of one kind that come while another is under way go as one call: 80 to clear, all
+/// answered, and 40 to revoke.
+#[tokio::test(flavor = "multi_thread")]
+async fn orders_that_come_while_one_is_under_way_go_together() {
+    let sim = Arc::new(SimClock::new());
+    let clock = Arc::clone(&sim) as Arc<dyn Clock>;
+    let served = Served::new(&clock).await;
+    let relay = Relay::to(served.address).await;
+    let (_, disks) = begin_by(&MemoryEngine::new(), &served, relay.address, &clock).await;
+    let counts = served.device().counts();
+    let before = (counts.orders::<ClearHead>(), counts.orders::<RevokeHead>());
+    let block = |number: u64| vec![(DISK, number % 8 * 4096..(number % 8 + 1) * 4096)];
+    let names: Vec<CapabilityName> = (0..40)
+        .map(|_| disks.mint(DISK, Mode::Read, std::slice::from_ref(&(0..4096))).unwrap().name)
+        .collect();
+    relay.hold();
+    let first = tokio::spawn(disks.clear(block(0)));
+    while !relay.has_caught() {
+        tokio::task::yield_now().await;
+    }
+    let mut ordered: Vec<Acknowledged> = Vec::new();
+    for number in 0..80 {
+        ordered.push(disks.clear(block(number)));
+        if let Some(name) = names.get(number as usize) {
+            ordered.push(disks.revoke(vec![(DISK, *name)]));
+        }
+    }
+    poll_fn(|context| {
+        ordered.iter_mut().for_each(|order| assert!(order.as_mut().poll(context).is_pending()));
+        Poll::Ready(())
+    })
+    .await;
+    relay.let_go();
+    first.await.unwrap();
+    for order in ordered {
+        order.await;
+    }
+    let after = (counts.orders::<ClearHead>(), counts.orders::<RevokeHead>());
+    // What is under way is the first one, or a refresh.
+    assert!((1..=2).contains(&(after.0 - before.0)));
+    assert_eq!(after.1 - before.1, 1);
+}
+
+/// Files that are removed within 20 ms cost their disk one call to clear them, and become free by
+/// one commit of the server.
+#[tokio::test(flavor = "multi_thread")]
+async fn removed_files_cost_their_disk_one_call() {
+    let sim = Arc::new(SimClock::new());
+    let (engine, clock) = (MemoryEngine::new(), Arc::clone(&sim) as Arc<dyn Clock>);
+    let served = Served::new(&clock).await;
+    let (address, _disks) = begin(&engine, &served, &clock).await;
+    let mut one = Both::connect(address, served.address, 1).await;
+    let names = ["a", "b", "c", "d"];
+    for name in names {
+        one.write(name, b"hello").await;
+    }
+    let clears = || served.device().counts().orders::<ClearHead>();
+    let free = || volume::space(&engine).unwrap().bytes_free;
+    let (before, used, commits) = (clears(), SIZE - free(), engine.commits());
+    assert!(used >= 4 * 4096);
+    for name in names {
+        let call = calls::Remove { sequence: one.next(), dentry: dentry(ROOT, name) };
+        one.meta.call(call).await.unwrap();
+    }
+    assert_eq!((clears() - before, engine.commits() - commits), (0, 4));
+    sim.advance(Duration::from_millis(20));
+    let until = Instant::now() + Duration::from_secs(20);
+    while free() < SIZE {
+        assert!(Instant::now() < until, "{} of {SIZE} bytes are free", free());
+        // The wait for a commit begins when the disk has answered.
+        sim.advance(Duration::from_millis(1));
+        tokio::task::yield_now().await;
+    }
+    assert_eq!((clears() - before, engine.commits() - commits), (1, 5));
 }
 
 /// Blocks of a removed file show nothing to their next owner, and the whole disk can be allocated
