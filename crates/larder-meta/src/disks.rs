@@ -6,6 +6,7 @@ mod data;
 mod disk_state;
 mod orders;
 mod pending;
+mod questions;
 mod reach;
 mod revoking;
 mod store_check;

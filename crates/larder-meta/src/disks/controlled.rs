@@ -23,7 +23,6 @@ use larder_wire::disk::words::{Refusal, StatusDone, StoreState};
 use larder_wire::meta::words::DiskInfo;
 use larder_wire::xdr::Opaque;
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::task::JoinSet;
 
 use super::data::{self, Data, by_disk};
 use super::disk_state::{Identity, Known, granted};
@@ -218,16 +217,19 @@ impl Disks for ControlledDisks {
             asked.push((self.data(disk), blocks));
         }
         Box::pin(async move {
-            let one = async |(data, blocks): (Option<Arc<Data>>, Vec<Range<u64>>)| match data {
-                Some(data) => data.has_written(blocks).await,
-                None => false,
-            };
             // All at the same time: they wait for the same moment.
-            let mut asking: JoinSet<bool> = JoinSet::new();
-            for part in asked {
-                asking.spawn(one(part));
+            let one = |(data, blocks): (Option<Arc<Data>>, Vec<Range<u64>>)| {
+                data.map(|data| data.has_written(blocks))
+            };
+            let asked: Vec<_> = asked.into_iter().map(one).collect();
+            let mut are_all = true;
+            for is_written in asked {
+                are_all &= match is_written {
+                    Some(is_written) => is_written.await,
+                    None => false,
+                };
             }
-            asking.join_all().await.into_iter().all(|is_written| is_written)
+            are_all
         })
     }
 

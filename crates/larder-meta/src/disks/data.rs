@@ -12,10 +12,14 @@ use bytes::{Bytes, BytesMut};
 use larder_disk_client::{Control, DISK_PROGRAM, DiskClient, DiskControl, DiskError};
 use larder_io::Clock;
 use larder_rpc::{CallOptions, Config, ConnectError, RpcClient, Transport};
-use larder_wire::capability::{DiskId, Extent, Extents};
+use larder_wire::capability::DiskId;
 use larder_wire::disk::DATA_BYTES_MAX;
 use larder_wire::disk::session::Granted;
 use tokio::sync::OnceCell;
+use tokio::task::JoinSet;
+
+use super::pending::extents;
+use super::questions::{self, Questions, TOGETHER_WAIT, Waiting};
 
 /// How long a disk may take for a request.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
@@ -32,6 +36,7 @@ pub(super) struct Data {
     /// To ask whether something was written. Separate from the connection for orders, which must
     /// not wait.
     control: OnceCell<DiskControl>,
+    questions: Questions,
     whose: Control,
 }
 
@@ -49,7 +54,8 @@ pub(super) enum NotDone {
 impl Data {
     pub(super) fn new(address: SocketAddr, whose: Control, clock: &Arc<dyn Clock>) -> Data {
         let clock = Arc::clone(clock);
-        Data { address, clock, client: OnceCell::new(), control: OnceCell::new(), whose }
+        let (client, control) = (OnceCell::new(), OnceCell::new());
+        Data { address, clock, client, control, questions: Questions::default(), whose }
     }
 
     async fn client(&self) -> Result<&DiskClient, ConnectError> {
@@ -70,26 +76,68 @@ impl Data {
         RpcClient::connect(config).await
     }
 
-    /// Waits until these blocks have been written. Returns whether they were, durably; a disk that
-    /// does not confirm it in time has not written them.
-    pub(super) async fn has_written(&self, mut blocks: Vec<Range<u64>>) -> bool {
-        blocks.sort_by_key(|bytes| bytes.start);
-        let extents =
-            blocks.iter().map(|one| Extent::new(one.start, one.end.saturating_sub(one.start)));
-        let Ok(extents) = extents.collect::<Result<Vec<_>, _>>().and_then(Extents::new) else {
-            return false;
-        };
+    /// Waits until these blocks have been written. Resolves to whether they were, durably; a disk
+    /// that does not confirm it in time has not written them. It is asked from now on. To be called
+    /// within a tokio runtime.
+    pub(super) fn has_written(
+        self: &Arc<Data>,
+        blocks: Vec<Range<u64>>,
+    ) -> impl Future<Output = bool> + Send + use<> {
+        let waiting = self.questions.add(blocks);
+        if waiting.as_ref().is_some_and(|waiting| waiting.is_to_ask) {
+            let data = Arc::clone(self);
+            tokio::spawn(async move { data.ask_all().await });
+        }
+        async move {
+            match waiting {
+                Some(Waiting { answer, .. }) => answer.await.unwrap_or(false),
+                None => false,
+            }
+        }
+    }
+
+    /// Asks the disk what waits, until nothing does.
+    async fn ask_all(self: &Arc<Data>) {
+        while let Some(mut questions) = self.questions.next() {
+            if questions.len() > 1 {
+                match self.ask(&questions::together(&questions), TOGETHER_WAIT).await {
+                    Some(true) => {
+                        questions.drain(..).for_each(|question| question.answer(true));
+                    }
+                    // Whose bytes these are is not known, or the disk refuses one of them.
+                    Some(false) => {}
+                    None => questions.drain(..).for_each(|question| question.answer(false)),
+                }
+            }
+            let mut asked = JoinSet::new();
+            for question in questions {
+                let data = Arc::clone(self);
+                asked.spawn(async move {
+                    let is_written = data.ask(&question.blocks, WRITTEN_WAIT).await;
+                    question.answer(is_written.unwrap_or(false));
+                });
+            }
+            let all = async { while asked.join_next().await.is_some() {} };
+            // Later ones do not wait for bytes that do not come.
+            let _ = self.clock.timeout(TOGETHER_WAIT, all).await;
+            asked.detach_all();
+        }
+    }
+
+    /// Asks the disk, which waits so long. `None`: it does not answer.
+    async fn ask(&self, blocks: &[Range<u64>], wait: Duration) -> Option<bool> {
         let asked = async {
-            let written = self.control().await?.await_written(extents, WRITTEN_WAIT).await?;
-            Ok::<_, NotDone>(written)
+            // It makes sense: that was looked at before.
+            let Ok(extents) = extents(blocks) else { return Ok(false) };
+            self.control().await?.await_written(extents, wait).await.map_err(NotDone::Disk)
         };
         match self.clock.timeout(WRITTEN_WAIT * 2, asked).await {
-            Ok(Ok(is_written)) => is_written,
+            Ok(Ok(is_written)) => Some(is_written),
             Ok(Err(error)) => {
                 tracing::debug!(disk = self.whose.disk.0, "it is not known what it has: {error}");
-                false
+                matches!(error, NotDone::Disk(DiskError::Refused(_))).then_some(false)
             }
-            Err(_) => false,
+            Err(_) => None,
         }
     }
 }

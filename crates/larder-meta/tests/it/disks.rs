@@ -10,7 +10,9 @@ use bytes::Bytes;
 use larder_disk::{Config as DeviceConfig, Device, DiskService, Identity, Store};
 use larder_disk_client::{DISK_PROGRAM, DiskClient, DiskError};
 use larder_io::{Clock, MemDisk, RealClock, SimClock};
-use larder_meta::disks::{Acknowledged, CapabilityName, ControlledDisks, DiskAddress, Disks};
+use larder_meta::disks::{
+    Acknowledged, CapabilityName, ControlledDisks, DiskAddress, Disks, Witnessed,
+};
 use larder_meta::engine::memory::MemoryEngine;
 use larder_meta::volume::{self, NewDisk};
 use larder_meta::{Metadata, Options};
@@ -19,7 +21,7 @@ use larder_rpc::{CallOptions, Config, RpcClient, SourcePort, Transport};
 use larder_testkit::Relay;
 use larder_wire::capability::{Capability, DiskId, VolumeId};
 use larder_wire::disk::session::Granted;
-use larder_wire::disk::words::{ClearHead, Refusal, RevokeHead};
+use larder_wire::disk::words::{AwaitWrittenHead, ClearHead, Refusal, RevokeHead};
 use larder_wire::meta::calls;
 use larder_wire::meta::words::{FileId, Grant, Layout, Mode, OpenId, SetAttributes, Time, Written};
 use larder_wire::seal::{MasterKey, Secret, Setup};
@@ -350,6 +352,55 @@ async fn orders_that_come_while_one_is_under_way_go_together() {
     // What is under way is the first one, or a refresh.
     assert!((1..=2).contains(&(after.0 - before.0)));
     assert_eq!(after.1 - before.1, 1);
+}
+
+/// Questions whether bytes were written that come while one is under way are one call; those of
+/// bytes that were not written, or make no sense, fail alone.
+#[tokio::test(flavor = "multi_thread")]
+async fn questions_that_come_while_one_is_under_way_go_together() {
+    let (engine, clock) = (MemoryEngine::new(), real());
+    let served = Served::new(&clock).await;
+    let relay = Relay::to(served.address).await;
+    let (address, disks) = begin_by(&engine, &served, relay.address, &clock).await;
+    let mut one = Both::connect(address, served.address, 1).await;
+    let mut written = Vec::new();
+    for name in ["a", "b", "c", "d"] {
+        let position = one.write(name, b"hello").await.1.extents.0[0].position;
+        written.push(vec![(DISK, position..position + 4096)]);
+    }
+    let missing = (0..SIZE).step_by(4096).map(|at| vec![(DISK, at..at + 4096)]);
+    let missing = missing.into_iter().find(|block| !written.contains(block)).unwrap();
+    let counts = served.device().counts();
+    // Makes the connection.
+    assert!(disks.await_written(written[0].clone()).await);
+    for other in [None, Some(missing), Some(vec![(DISK, SIZE..SIZE + 4096)])] {
+        let before = counts.orders::<AwaitWrittenHead>();
+        relay.hold();
+        let mut asked: Vec<Witnessed> = Vec::new();
+        for round in 0..20 {
+            asked.extend(written.iter().map(|block| disks.await_written(block.clone())));
+            if let (10, Some(other)) = (round, &other) {
+                asked.insert(asked.len() / 2, disks.await_written(other.clone()));
+            }
+        }
+        poll_fn(|context| {
+            asked.iter_mut().for_each(|one| assert!(one.as_mut().poll(context).is_pending()));
+            Poll::Ready(())
+        })
+        .await;
+        relay.let_go();
+        let mut refused = 0;
+        for is_written in asked {
+            refused += usize::from(!is_written.await);
+        }
+        assert_eq!(refused, usize::from(other.is_some()));
+        let calls = counts.orders::<AwaitWrittenHead>() - before;
+        match other {
+            None => assert!((1..=2).contains(&calls), "{calls} calls"),
+            // Those that were asked with it are asked once more, each alone.
+            Some(_) => assert!(calls <= 83, "{calls} calls"),
+        }
+    }
 }
 
 /// Files that are removed within 20 ms cost their disk one call to clear them, and become free by
