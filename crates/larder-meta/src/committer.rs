@@ -24,7 +24,6 @@
 mod archiving;
 mod ended;
 mod freeing;
-mod group;
 mod leaving;
 mod resilvering;
 mod waiting;
@@ -34,11 +33,10 @@ pub(crate) use archiving::{ArchiveAsked, ToArchive};
 use ended::Ended;
 use freeing::Freeing;
 pub(crate) use freeing::{AwaitTime, Wake};
-use group::{Group, Lateness};
 pub(crate) use leaving::Destaged;
 use leaving::Leaving;
 pub(crate) use resilvering::{DisksWaiter, NextStale};
-use waiting::answer;
+use waiting::{Lateness, answer};
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
@@ -60,7 +58,7 @@ use crate::channels::Recaller;
 use crate::data::copies::Sets;
 use crate::destage::Destage;
 use crate::disks::{Acknowledged, Disks, Limits, Moved, Stores, Witnessed};
-use crate::engine::{Engine, EngineError, View};
+use crate::engine::{Engine, EngineError, View, Writes};
 use crate::held::{Held, Revoking, Ticket};
 use crate::in_place::{InPlace, Mark};
 use crate::leases::{Action, CallNumber};
@@ -166,7 +164,6 @@ pub(crate) struct Committer {
     await_written: AwaitWritten,
     await_moved: AwaitMoved,
     await_synced: AwaitSynced,
-    await_time: AwaitTime,
     /// The number of the last late commit.
     last_late: Arc<AtomicU64>,
     /// Whether the engine makes late commits durable.
@@ -226,6 +223,22 @@ struct Finished {
     late: u64,
 }
 
+/// The results of a group so far.
+#[derive(Default)]
+struct Group {
+    writes: Writes,
+    finished: Vec<Finished>,
+    /// How many of its transactions may be late.
+    late: u64,
+    /// Whether another one must not be, or an answer promises what was committed before.
+    is_durable: bool,
+    /// Whether it is committed even without writes: that renews the term for which the volume is
+    /// ours.
+    renews: bool,
+    /// The receiver of the server's end.
+    end: Option<oneshot::Sender<()>>,
+}
+
 /// The parts with which a committer works.
 pub(crate) struct Parts {
     pub(crate) engine: Arc<dyn Engine>,
@@ -281,17 +294,14 @@ impl Committer {
         let mut held = Held::default();
         let void = held.begin(Revoking::FromBefore);
         await_disks(disks.void_all(), Event::Revoked(void));
-        let mut freeing = Freeing::default();
-        freeing.drains(&draining);
+        let freeing = Freeing::new(await_time, &draining);
         let ended = Ended { draining, left: in_place.all_left(), ..Ended::default() };
-        let from_before = Finished::nobody_asked(ended);
-        let waits = held.hold_for(void, from_before).is_none();
+        let waits = held.hold_for(void, Finished::nobody_asked(ended)).is_none();
         debug_assert!(waits, "nobody has said that it is done");
-        let (own_disks, own_sessions) = (Arc::clone(&disks), Arc::clone(&sessions));
         let live = Live::new(
             volume.clone(),
-            own_disks,
-            own_sessions,
+            Arc::clone(&disks),
+            Arc::clone(&sessions),
             Arc::clone(&recaller),
             (sets, in_place, retained),
             (destage, leaving, archive),
@@ -310,7 +320,6 @@ impl Committer {
             await_written,
             await_moved,
             await_synced,
-            await_time,
             last_late: Arc::default(),
             syncs: false,
             left_disks: watch::Sender::default(),
@@ -359,7 +368,10 @@ impl Committer {
                 for event in std::iter::from_fn(more).take(GROUP_MAX) {
                     self.apply(&*view, &mut group, event);
                 }
-                self.free_beside(&*view, &mut group);
+                // Beside what is committed anyway.
+                if group.is_synced() || group.end.is_some() {
+                    self.free_cleared(&*view, &mut group);
+                }
             }
             Err(error) => {
                 self.fail(&error);
@@ -564,26 +576,5 @@ impl Committer {
             // What cannot be read is not late.
             Ok(false) | Err(_) => Lateness::Durable,
         }
-    }
-
-    /// A transaction that no client requested. Returns whether it was carried out.
-    fn internal(
-        &mut self,
-        view: &dyn View,
-        group: &mut Group,
-        run: impl FnOnce(&mut Live, &mut Txn<'_>) -> Result<(), Status>,
-    ) -> bool {
-        let mut txn = Txn::new(view, &group.writes);
-        let run = run(&mut self.live, &mut txn);
-        let now = self.clock.instant();
-        if run.and_then(|()| self.live.follow_archived(&mut txn, now)).is_err() {
-            return false;
-        }
-        let standing = self.judge(&mut txn, None);
-        let (writes, effects) = txn.finish();
-        group.take(writes, standing);
-        let ended = self.ended(effects);
-        group.finished.push(Finished::nobody_asked(ended));
-        true
     }
 }

@@ -4,6 +4,7 @@
 mod controlled;
 mod data;
 mod disk_state;
+mod extents;
 mod orders;
 mod pending;
 mod questions;

@@ -161,14 +161,13 @@ impl Metadata {
             .map_err(|error| EngineError::Failed(error.to_string()))?;
         // Started even if there are no copies yet: memory disks may be enrolled beside each other.
         let (disks, clock) = (Arc::clone(&metadata.disks), Arc::clone(&metadata.clock));
-        let of_moves = Arc::clone(&clock);
-        tokio::spawn(resilvering::drive(disks, clock, rate, metadata.queue.downgrade()));
-        tokio::spawn(destaging::drive(of_moves, first_due, metadata.queue.downgrade()));
-        let stores = metadata.disks.stores();
-        tokio::spawn(destaging::tell_all(stores, metadata.queue.downgrade(), Event::Stores));
-        let limits = metadata.disks.limits();
-        tokio::spawn(destaging::tell_all(limits, metadata.queue.downgrade(), Event::Limits));
-        tokio::spawn(tick(Arc::clone(&metadata.clock), pause, metadata.queue.downgrade()));
+        let (stores, limits) = (disks.stores(), disks.limits());
+        let queue = || metadata.queue.downgrade();
+        tokio::spawn(resilvering::drive(disks, Arc::clone(&clock), rate, queue()));
+        tokio::spawn(destaging::drive(Arc::clone(&clock), first_due, queue()));
+        tokio::spawn(destaging::tell_all(stores, queue(), Event::Stores));
+        tokio::spawn(destaging::tell_all(limits, queue(), Event::Limits));
+        tokio::spawn(tick(clock, pause, queue()));
         Ok(metadata)
     }
 

@@ -9,6 +9,9 @@
 //! until it has room or none are on their way, for [`ROOM_WAIT`] at most. So no call is refused for
 //! blocks that gather.
 //!
+//! A pure state machine, except that it has its waits end by [`AwaitTime`]: the committer asks the
+//! disks, and commits.
+//!
 //! Invariants:
 //! - The store says that blocks drain until the commit that frees them: a server that begins has
 //!   them cleared again.
@@ -20,11 +23,8 @@ use std::time::Duration;
 
 use larder_wire::meta::words::DiskId;
 
-use super::{Committer, Event, Group};
-use crate::change::Change;
-use crate::engine::View;
 use crate::leases::CallNumber;
-use crate::live::{Cleared, Live};
+use crate::live::Cleared;
 
 /// For so long blocks that are to be cleared wait for others.
 const CLEAR_AFTER: Duration = Duration::from_millis(20);
@@ -46,16 +46,19 @@ pub(crate) enum Wake {
     Room(CallNumber),
 }
 
-/// Lets a wait end in an [`Event::Wake`].
+/// Has the committer learn of the end of a wait.
 pub(crate) type AwaitTime = Box<dyn Fn(Duration, Wake) + Send>;
 
+/// Blocks of a set.
+type Blocks = Vec<(DiskId, Range<u64>)>;
+
 /// What is on its way.
-#[derive(Debug, Default)]
 pub(super) struct Freeing {
+    await_time: AwaitTime,
     /// How many ranges of blocks of each set drain.
     draining: BTreeMap<DiskId, usize>,
     /// Those that are to be cleared with others.
-    gathered: Vec<(DiskId, Range<u64>)>,
+    gathered: Blocks,
     /// Those that the disks have cleared, until they are free.
     cleared: Vec<Cleared>,
     /// The waits that have begun and not ended.
@@ -65,170 +68,104 @@ pub(super) struct Freeing {
 }
 
 impl Freeing {
+    /// These blocks drain.
+    pub(super) fn new(await_time: AwaitTime, draining: &Blocks) -> Freeing {
+        let (gathered, cleared) = (Vec::new(), Vec::new());
+        let (waits, short) = (BTreeSet::new(), BTreeMap::new());
+        let none = BTreeMap::new();
+        let mut new = Freeing { await_time, draining: none, gathered, cleared, waits, short };
+        new.drains(draining);
+        new
+    }
+
     /// Blocks begin to drain.
-    pub(super) fn drains(&mut self, blocks: &[(DiskId, Range<u64>)]) {
+    pub(super) fn drains(&mut self, blocks: &Blocks) {
         for (set, _) in blocks {
             *self.draining.entry(*set).or_default() += 1;
         }
     }
 
-    fn are_free(&mut self, blocks: &[Cleared]) {
+    /// Blocks are to be cleared that nobody can reach any more. Returns those that are to be
+    /// cleared now.
+    pub(super) fn gather(&mut self, mut blocks: Blocks) -> Blocks {
+        self.gathered.append(&mut blocks);
+        if self.gathered.len() >= GATHERED_MAX || !self.short.is_empty() {
+            return self.take_gathered();
+        }
+        if !self.gathered.is_empty() {
+            self.wait(CLEAR_AFTER, Wake::Clear);
+        }
+        Vec::new()
+    }
+
+    /// Those that have gathered. They wait no longer.
+    pub(super) fn take_gathered(&mut self) -> Blocks {
+        std::mem::take(&mut self.gathered)
+    }
+
+    /// The disks have cleared blocks. Returns those that are to be freed now.
+    pub(super) fn are_cleared(&mut self, mut blocks: Vec<Cleared>) -> Vec<Cleared> {
+        self.cleared.append(&mut blocks);
+        if !self.short.is_empty() {
+            return self.take_cleared();
+        }
+        self.wait(FREE_AFTER, Wake::Free);
+        Vec::new()
+    }
+
+    /// Those that were cleared and are not free. They wait no longer.
+    pub(super) fn take_cleared(&mut self) -> Vec<Cleared> {
+        std::mem::take(&mut self.cleared)
+    }
+
+    /// They cannot be freed now.
+    pub(super) fn put_off(&mut self, blocks: Vec<Cleared>) {
+        self.cleared.extend(blocks);
+    }
+
+    /// They are free. Returns the calls that may find room now.
+    pub(super) fn are_free(&mut self, blocks: &[Cleared]) -> Vec<CallNumber> {
         for Cleared { set, .. } in blocks {
             if let Some(count) = self.draining.get_mut(set) {
                 *count = count.saturating_sub(1);
             }
         }
+        self.short.keys().copied().collect()
+    }
+
+    /// Whether blocks are on their way on a set that is there.
+    pub(super) fn comes_room(&self, is_there: impl Fn(DiskId) -> bool) -> bool {
+        self.draining.iter().any(|(set, count)| *count > 0 && is_there(*set))
+    }
+
+    /// Whether a call that finds no room may be set aside.
+    pub(super) fn may_wait(&self, call: CallNumber) -> bool {
+        self.short.get(&call) != Some(&false)
+    }
+
+    /// A call has found no room, and is set aside.
+    pub(super) fn is_short(&mut self, call: CallNumber) {
+        self.short.insert(call, true);
+        self.wait(ROOM_WAIT, Wake::Room(call));
     }
 
     /// A call does not wait for room any more.
     pub(super) fn is_not_short(&mut self, call: CallNumber) {
         self.short.remove(&call);
     }
-}
 
-impl Committer {
-    /// A wait is over.
-    pub(super) fn wake(&mut self, view: &dyn View, group: &mut Group, wake: Wake) {
-        self.freeing.waits.remove(&wake);
-        match wake {
-            Wake::Clear => drop(self.clear_gathered()),
-            Wake::Free => drop(self.free_cleared(view, group)),
-            Wake::Room(call) => {
-                if let Some(may_wait) = self.freeing.short.get_mut(&call) {
-                    *may_wait = false;
-                    self.ready.push_back(call);
-                }
-            }
-        }
-    }
-
-    fn wake_after(&mut self, time: Duration, wake: Wake) {
-        if self.freeing.waits.insert(wake) {
+    fn wait(&mut self, time: Duration, wake: Wake) {
+        if self.waits.insert(wake) {
             (self.await_time)(time, wake);
         }
     }
 
-    /// Has the disks clear blocks that nobody can reach any more, soon.
-    pub(super) fn clear(&mut self, draining: Vec<(DiskId, Range<u64>)>) {
-        let (memory, mut others): (Vec<_>, Vec<_>) =
-            draining.into_iter().partition(|(set, _)| self.live.is_memory(*set));
-        self.clear_now(memory);
-        self.freeing.gathered.append(&mut others);
-        if self.freeing.gathered.len() >= GATHERED_MAX || !self.freeing.short.is_empty() {
-            self.clear_gathered();
-        } else if !self.freeing.gathered.is_empty() {
-            self.wake_after(CLEAR_AFTER, Wake::Clear);
-        }
-    }
-
-    /// Has the disks clear what has gathered. Returns whether there was anything.
-    pub(super) fn clear_gathered(&mut self) -> bool {
-        let gathered = std::mem::take(&mut self.freeing.gathered);
-        let is_any = !gathered.is_empty();
-        self.clear_now(gathered);
-        is_any
-    }
-
-    /// Has the disks clear blocks.
-    fn clear_now(&mut self, blocks: Vec<(DiskId, Range<u64>)>) {
-        let mut by_set: BTreeMap<DiskId, Vec<Range<u64>>> = BTreeMap::new();
-        for (set, blocks) in blocks {
-            by_set.entry(set).or_default().push(blocks);
-        }
-        // Set by set: blocks that one set has cleared are free although disks of another are away.
-        for (set, blocks) in by_set {
-            let disks = self.live.disks_of(set);
-            let (there, away): (Vec<DiskId>, Vec<DiskId>) =
-                disks.iter().partition(|disk| self.disks.is_there(**disk));
-            let (asked, missed) = if there.is_empty() { (away, there) } else { (there, away) };
-            let of = |disk: DiskId| blocks.iter().map(move |bytes| (disk, bytes.clone()));
-            let cleared = self.disks.clear(asked.into_iter().flat_map(of).collect());
-            let blocks = blocks.iter().map(|bytes| Cleared {
-                set,
-                bytes: bytes.clone(),
-                missed: missed.clone(),
-            });
-            (self.await_disks)(cleared, Event::Cleared(blocks.collect()));
-        }
-    }
-
-    /// The disks have cleared blocks, all of one set.
-    pub(super) fn are_cleared(&mut self, view: &dyn View, group: &mut Group, blocks: Vec<Cleared>) {
-        if blocks.iter().any(|one| self.live.is_memory(one.set)) {
-            self.free(view, group, blocks);
-        } else {
-            self.freeing.cleared.extend(blocks);
-            match self.freeing.short.is_empty() {
-                true => self.wake_after(FREE_AFTER, Wake::Free),
-                false => drop(self.free_cleared(view, group)),
-            }
-        }
-    }
-
-    /// Frees what the disks have cleared if the group is committed durably anyway, or is the last.
-    pub(super) fn free_beside(&mut self, view: &dyn View, group: &mut Group) {
-        if group.is_synced() || group.end.is_some() {
-            self.free_cleared(view, group);
-        }
-    }
-
-    /// Frees what the disks have cleared. Returns whether anything is free now; what cannot be read
-    /// now is tried again at the next tick.
-    pub(super) fn free_cleared(&mut self, view: &dyn View, group: &mut Group) -> bool {
-        let blocks = std::mem::take(&mut self.freeing.cleared);
-        !blocks.is_empty() && self.free(view, group, blocks)
-    }
-
-    fn free(&mut self, view: &dyn View, group: &mut Group, blocks: Vec<Cleared>) -> bool {
-        let is_done = self.internal(view, group, |live, txn| {
-            blocks.iter().try_for_each(|cleared| live.free(txn, cleared))
-        });
-        if is_done {
-            self.freeing.are_free(&blocks);
-            self.ready.extend(self.freeing.short.keys());
-            self.remove_emptied(view, group);
-        } else {
-            self.freeing.cleared.extend(blocks);
-        }
-        is_done
-    }
-
-    /// Whether a call that finds no room may be carried out again when there is more.
-    pub(super) fn may_get_room(&self, call: CallNumber) -> bool {
-        self.freeing.short.get(&call) != Some(&false) && self.comes_room()
-    }
-
-    /// Whether blocks are on their way. A disk that is away may not clear any soon.
-    fn comes_room(&self) -> bool {
-        let is_there =
-            |set: &DiskId| self.live.disks_of(*set).iter().any(|disk| self.disks.is_there(*disk));
-        self.freeing.draining.iter().any(|(set, count)| *count > 0 && is_there(set))
-    }
-
-    /// A call has found no room. Returns whether it is to be set aside; then it will be ready.
-    pub(super) fn waits_for_room(
-        &mut self,
-        view: &dyn View,
-        group: &mut Group,
-        (call, change): (CallNumber, &Change),
-    ) -> bool {
-        let takes_blocks =
-            matches!(change, Change::Open(_) | Change::Alloc(_) | Change::Preallocate(_));
-        if !takes_blocks || self.freeing.short.get(&call) == Some(&false) {
-            return false;
-        }
-        if self.live.is_release_due() {
-            self.internal(view, group, Live::release_closed);
-        }
-        self.freeing.short.insert(call, true);
-        if self.free_cleared(view, group) {
-            return true;
-        }
-        self.clear_gathered();
-        let waits = self.comes_room();
-        if waits {
-            self.wake_after(ROOM_WAIT, Wake::Room(call));
-        }
-        waits
+    /// A wait is over. If it was a call's: returns the call, which may wait no longer.
+    pub(super) fn woken(&mut self, wake: Wake) -> Option<CallNumber> {
+        self.waits.remove(&wake);
+        let Wake::Room(call) = wake else { return None };
+        let may_wait = self.short.get_mut(&call)?;
+        *may_wait = false;
+        Some(call)
     }
 }

@@ -1,8 +1,9 @@
-//! The committer's part of bringing stale blocks of disks up to date, of moving bytes to other
-//! disks, of adding, replacing and removing disks, and of putting versions of files into the
-//! archive.
+//! The committer's part of what transactions end: blocks are cleared and freed. The same of
+//! bringing stale blocks of disks up to date, of moving bytes to other disks, of adding, replacing
+//! and removing disks, and of putting versions of files into the archive.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use larder_wire::meta::Status;
 use larder_wire::meta::words::{DiskId, FileId};
@@ -10,15 +11,16 @@ use tokio::sync::oneshot;
 
 use super::archiving::ToArchive;
 use super::waiting::answer;
-use super::{Committer, Ended, Finished, Group, Waiter, wall};
-use crate::change::Reply;
+use super::{Committer, Ended, Event, Finished, Group, Waiter, Wake, wall};
+use crate::change::{Change, Reply};
 use crate::disks::{Limits, Stores};
 use crate::engine::{EngineError, View};
+use crate::leases::CallNumber;
 use crate::live::archiving::Unread;
-use crate::live::{Doing, Live};
+use crate::live::{Cleared, Doing, Live};
 use crate::resilver::{Source, Step, Task};
 use crate::store::Txn;
-use crate::store::txn::Revoked;
+use crate::store::txn::{Effects, Revoked};
 use crate::volume::{DisksChange, DisksChanged, VolumeError};
 
 /// Receives what became of a request about disks.
@@ -36,6 +38,160 @@ pub(crate) enum NextStale {
 }
 
 impl Committer {
+    /// A transaction that no client requested. Returns whether it was carried out.
+    pub(super) fn internal(
+        &mut self,
+        view: &dyn View,
+        group: &mut Group,
+        run: impl FnOnce(&mut Live, &mut Txn<'_>) -> Result<(), Status>,
+    ) -> bool {
+        let mut txn = Txn::new(view, &group.writes);
+        let run = run(&mut self.live, &mut txn);
+        let now = self.clock.instant();
+        if run.and_then(|()| self.live.follow_archived(&mut txn, now)).is_err() {
+            return false;
+        }
+        let standing = self.judge(&mut txn, None);
+        let (writes, effects) = txn.finish();
+        group.take(writes, standing);
+        let ended = self.ended(effects);
+        group.finished.push(Finished::nobody_asked(ended));
+        true
+    }
+
+    /// The consequences of a transaction at the disks.
+    pub(super) fn ended(&mut self, effects: Effects) -> Ended {
+        let Effects { revoked, untaken, draining, gone, due } = effects;
+        let (mut sessions, mut left) = (Vec::new(), Vec::new());
+        for one in &revoked {
+            left.extend(self.live.left_with(one));
+            if let Revoked::All(session) = one {
+                self.slots.end(*session);
+                sessions.push(*session);
+            }
+        }
+        for file in gone {
+            self.leaving.is_gone(file);
+            self.live.file_is_gone(file);
+        }
+        for (set, file, due_ms) in due {
+            self.live.is_due(set, file, due_ms);
+        }
+        self.freeing.drains(&draining);
+        Ended { revoked, capabilities: self.live.end(untaken), draining, sessions, left }
+    }
+
+    /// Has the disks clear blocks that nobody can reach any more, soon.
+    pub(super) fn clear(&mut self, draining: Vec<(DiskId, Range<u64>)>) {
+        let (memory, others): (Vec<_>, Vec<_>) =
+            draining.into_iter().partition(|(set, _)| self.live.is_memory(*set));
+        self.clear_now(memory);
+        let due = self.freeing.gather(others);
+        self.clear_now(due);
+    }
+
+    /// Has the disks clear blocks.
+    fn clear_now(&self, blocks: Vec<(DiskId, Range<u64>)>) {
+        let mut by_set: BTreeMap<DiskId, Vec<Range<u64>>> = BTreeMap::new();
+        for (set, blocks) in blocks {
+            by_set.entry(set).or_default().push(blocks);
+        }
+        // Set by set: blocks that one set has cleared are free although disks of another are away.
+        for (set, blocks) in by_set {
+            let disks = self.live.disks_of(set);
+            let (there, away): (Vec<DiskId>, Vec<DiskId>) =
+                disks.iter().partition(|disk| self.disks.is_there(**disk));
+            let (asked, missed) = if there.is_empty() { (away, there) } else { (there, away) };
+            let of = |disk: DiskId| blocks.iter().map(move |bytes| (disk, bytes.clone()));
+            let cleared = self.disks.clear(asked.into_iter().flat_map(of).collect());
+            let blocks = blocks.iter().map(|bytes| Cleared {
+                set,
+                bytes: bytes.clone(),
+                missed: missed.clone(),
+            });
+            (self.await_disks)(cleared, Event::Cleared(blocks.collect()));
+        }
+    }
+
+    /// The disks have cleared blocks, all of one set.
+    pub(super) fn are_cleared(&mut self, view: &dyn View, group: &mut Group, blocks: Vec<Cleared>) {
+        let due = match blocks.iter().any(|one| self.live.is_memory(one.set)) {
+            true => blocks,
+            false => self.freeing.are_cleared(blocks),
+        };
+        self.free(view, group, due);
+    }
+
+    /// A wait is over.
+    pub(super) fn wake(&mut self, view: &dyn View, group: &mut Group, wake: Wake) {
+        self.ready.extend(self.freeing.woken(wake));
+        match wake {
+            Wake::Clear => {
+                let gathered = self.freeing.take_gathered();
+                self.clear_now(gathered);
+            }
+            Wake::Free => drop(self.free_cleared(view, group)),
+            Wake::Room(_) => {}
+        }
+    }
+
+    /// Frees what the disks have cleared. Returns whether anything is free now; what cannot be read
+    /// now is tried again at the next tick.
+    pub(super) fn free_cleared(&mut self, view: &dyn View, group: &mut Group) -> bool {
+        let blocks = self.freeing.take_cleared();
+        self.free(view, group, blocks)
+    }
+
+    fn free(&mut self, view: &dyn View, group: &mut Group, blocks: Vec<Cleared>) -> bool {
+        let is_done = !blocks.is_empty()
+            && self.internal(view, group, |live, txn| {
+                blocks.iter().try_for_each(|cleared| live.free(txn, cleared))
+            });
+        if is_done {
+            self.ready.extend(self.freeing.are_free(&blocks));
+            self.remove_emptied(view, group);
+        } else {
+            self.freeing.put_off(blocks);
+        }
+        is_done
+    }
+
+    /// Whether a call that finds no room may be carried out again when there is more.
+    pub(super) fn may_get_room(&self, call: CallNumber) -> bool {
+        self.freeing.may_wait(call) && self.comes_room()
+    }
+
+    /// Whether blocks are on their way. A disk that is away may not clear any soon.
+    fn comes_room(&self) -> bool {
+        let is_there = |disk: &DiskId| self.disks.is_there(*disk);
+        self.freeing.comes_room(|set| self.live.disks_of(set).iter().any(is_there))
+    }
+
+    /// A call has found no room. Returns whether it is to be set aside; then it will be ready.
+    pub(super) fn waits_for_room(
+        &mut self,
+        view: &dyn View,
+        group: &mut Group,
+        (call, change): (CallNumber, &Change),
+    ) -> bool {
+        let takes_blocks =
+            matches!(change, Change::Open(_) | Change::Alloc(_) | Change::Preallocate(_));
+        if !takes_blocks || !self.freeing.may_wait(call) {
+            return false;
+        }
+        if self.live.is_release_due() {
+            self.internal(view, group, Live::release_closed);
+        }
+        if !self.comes_room() {
+            return false;
+        }
+        self.freeing.is_short(call);
+        if !self.free_cleared(view, group) {
+            let gathered = self.freeing.take_gathered();
+            self.clear_now(gathered);
+        }
+        true
+    }
     /// Determines what is to be done for disks with stale blocks, once no one else can write there.
     pub(super) fn next_stale(
         &mut self,
@@ -192,9 +348,13 @@ impl Committer {
                 Ok(None) => self.tell_left(view, group, file, Some(Status::Later)),
                 Err(status) => {
                     self.live.cannot_move(set, file, now);
-                    // What gathered is free by the next try.
-                    if status == Status::NoSpace && self.clear_gathered() {
-                        return;
+                    let gathered = match status {
+                        Status::NoSpace => self.freeing.take_gathered(),
+                        _ => Vec::new(),
+                    };
+                    if !gathered.is_empty() {
+                        // They are free by the next try.
+                        return self.clear_now(gathered);
                     }
                     self.tell_left(view, group, file, Some(status));
                     if status == Status::NoSpace {

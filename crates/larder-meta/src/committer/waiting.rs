@@ -40,6 +40,33 @@ pub(super) fn answer(waiter: Waiter, reply: Reply) {
     let _ = waiter.send(reply);
 }
 
+/// How something may be committed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lateness {
+    /// There is nothing.
+    Nothing,
+    Late,
+    Durable,
+}
+
+impl Group {
+    /// A transaction has written something.
+    pub(super) fn take(&mut self, mut writes: Writes, standing: Lateness) {
+        self.writes.append(&mut writes);
+        match standing {
+            Lateness::Nothing => {}
+            Lateness::Late => self.late += 1,
+            Lateness::Durable => self.is_durable = true,
+        }
+    }
+
+    /// Whether its commit syncs.
+    pub(super) fn is_synced(&self) -> bool {
+        let is_not_late = self.late == 0 && !self.writes.is_empty();
+        self.is_durable || self.renews || is_not_late
+    }
+}
+
 impl Committer {
     /// The write leases, for calls that are answered beside this.
     pub(crate) fn alone(&self) -> Arc<Alone> {

@@ -18,7 +18,7 @@ use bytes::Bytes;
 use larder_disk_client::{Control, DISK_PROGRAM, DiskControl, DiskError};
 use larder_io::Clock;
 use larder_rpc::{Config, RpcClient, Transport};
-use larder_wire::capability::{DiskId, Mode, VolumeId};
+use larder_wire::capability::{CapabilityId, DiskId, GroupId, Mode, VolumeId};
 use larder_wire::disk::words::{Refusal, StatusDone, StoreState};
 use larder_wire::meta::words::DiskInfo;
 use larder_wire::xdr::Opaque;
@@ -204,7 +204,9 @@ impl Disks for ControlledDisks {
     }
 
     fn revoke(&self, capabilities: Vec<(DiskId, CapabilityName)>) -> Acknowledged {
-        self.order(by_disk(capabilities), |names, done| Order::Revoke(names, vec![done]))
+        let of = |(disk, name): (DiskId, CapabilityName)| (disk, (name.group, name.id));
+        let names = by_disk(capabilities.into_iter().map(of).collect());
+        self.order(names, |names, done| Order::Revoke(names, vec![done]))
     }
 
     fn clear(&self, blocks: Vec<(DiskId, Range<u64>)>) -> Acknowledged {
@@ -330,7 +332,7 @@ impl Keep {
                 None => return,
                 Some(Some(Order::Retire)) => return self.pending.retire(),
                 Some(None | Some(Order::Refresh)) => {
-                    next_refresh = self.refresh_now(&mut orders).await
+                    next_refresh = self.refresh_now(&mut orders).await;
                 }
                 Some(Some(Order::Look(done))) => {
                     // One that was started again refuses what is said to the boot before.
@@ -377,7 +379,7 @@ impl Keep {
         // A caller that is gone does not wait.
         match order {
             Order::Revoke(names, waiters) => {
-                self.revoke(&names).await;
+                self.revoke(names).await;
                 orders::done(waiters);
             }
             Order::Void(done) => {
@@ -425,8 +427,8 @@ impl Keep {
     }
 
     /// Revokes capabilities, or waits until the disk trusts nothing any more.
-    async fn revoke(&mut self, names: &[CapabilityName]) {
-        let all = revoking::by_call(names.iter().map(|name| (name.group, name.id)));
+    async fn revoke(&mut self, names: Vec<(GroupId, CapabilityId)>) {
+        let all = revoking::by_call(names.into_iter());
         while !self.must_void {
             match self.try_revoke(&all).await {
                 Ok(()) => break,
@@ -562,8 +564,8 @@ impl Keep {
         }
     }
 
-    /// Does what waits for the disk, as far as the disk does it now; the rest after it was refreshed.
-    /// Revocations that come meanwhile go between.
+    /// Does what waits for the disk, as far as the disk does it now; the rest after it was
+    /// refreshed. Revocations that come meanwhile go between.
     async fn catch_up(&mut self, orders: &mut Orders, next_refresh: Instant) {
         while self.catch_up_some().await && self.clock.instant() < next_refresh {
             if let Some(revocations) = orders.revocations() {

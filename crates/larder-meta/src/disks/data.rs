@@ -18,7 +18,7 @@ use larder_wire::disk::session::Granted;
 use tokio::sync::OnceCell;
 use tokio::task::JoinSet;
 
-use super::pending::extents;
+use super::extents::extents;
 use super::questions::{self, Questions, TOGETHER_WAIT, Waiting};
 
 /// How long a disk may take for a request.

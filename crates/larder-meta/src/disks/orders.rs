@@ -6,10 +6,9 @@
 
 use std::ops::Range;
 
+use larder_wire::capability::{CapabilityId, GroupId};
 use larder_wire::disk::words::StatusDone;
 use tokio::sync::{mpsc, oneshot};
-
-use super::CapabilityName;
 
 /// Most orders that are looked through for some that go together.
 const TAKEN_MAX: usize = 1024;
@@ -20,7 +19,7 @@ pub(super) type Waiters = Vec<oneshot::Sender<()>>;
 /// An order.
 #[derive(Debug)]
 pub(super) enum Order {
-    Revoke(Vec<CapabilityName>, Waiters),
+    Revoke(Vec<(GroupId, CapabilityId)>, Waiters),
     Clear(Vec<Range<u64>>, Waiters),
     Flush(oneshot::Sender<()>),
     Void(oneshot::Sender<()>),

@@ -3,11 +3,12 @@
 use std::ops::Range;
 
 use larder_disk_client::DiskControl;
-use larder_wire::capability::{DiskId, EXTENTS_MAX, Extent, Extents};
+use larder_wire::capability::{DiskId, EXTENTS_MAX};
 use larder_wire::disk::session::Granted;
 use tokio::sync::oneshot;
 
 use super::data::{self, Data};
+use super::extents::{extents, joined};
 use super::orders::{self, Waiters};
 use super::reach::Unreached;
 
@@ -92,29 +93,6 @@ impl Pending {
         }
         self.unclear.retain(|(blocks, _)| !blocks.is_empty());
     }
-}
-
-/// The same bytes in order, each once, neighbours as one.
-pub(super) fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
-    ranges.sort_by_key(|bytes| bytes.start);
-    let mut joined: Vec<Range<u64>> = Vec::with_capacity(ranges.len());
-    for bytes in ranges {
-        match joined.last_mut() {
-            Some(last) if bytes.start <= last.end => last.end = last.end.max(bytes.end),
-            _ => joined.push(bytes),
-        }
-    }
-    joined
-}
-
-/// As extents of a request.
-///
-/// # Errors
-/// [`Unreached::Extents`]: there are none, or too many.
-pub(super) fn extents(ranges: &[Range<u64>]) -> Result<Extents, Unreached> {
-    let extent = |bytes: &Range<u64>| Extent::new(bytes.start, bytes.end - bytes.start);
-    let extents = ranges.iter().map(extent).collect::<Result<Vec<_>, _>>();
-    extents.and_then(Extents::new).map_err(Unreached::Extents)
 }
 
 async fn try_clear(control: &DiskControl, blocks: &[Range<u64>]) -> Result<(), Unreached> {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use larder_wire::capability::EXTENTS_MAX;
 use tokio::sync::oneshot;
 
-use super::pending::{extents, joined};
+use super::extents::{extents, joined};
 
 /// For so long a disk waits for bytes of several questions, and others for a question before them.
 /// Most bytes come at about the time of the question.
@@ -135,8 +135,8 @@ mod tests {
     fn a_question_without_sense_keeps_nobody_waiting() {
         let questions = Questions::default();
         let many = (0..=EXTENTS_MAX as u64).map(|at| 2 * at);
-        let inverted = Range { start: 5, end: 3 };
-        for wrong in [Vec::new(), blocks(many), vec![inverted], vec![4..4]] {
+        let (inverted, empty) = (Range { start: 5, end: 3 }, 4..4);
+        for wrong in [Vec::new(), blocks(many), vec![inverted], vec![empty]] {
             assert!(questions.add(wrong).is_none());
         }
         assert!(questions.next().is_none());

@@ -450,7 +450,7 @@ fn what_was_given_ahead_is_free_after_a_restart_and_a_commit_of_it_does_nothing(
 }
 
 /// Many closed files lose what they were given ahead by one request to the disk, without waiting
-/// for the next check of sessions; and so they do when there is no room, for the call that finds none.
+/// for the next check of sessions; and so they do for a call that finds no room.
 #[test]
 fn what_closed_files_were_given_ahead_is_freed_many_at_a_time() {
     let mut rig = Rig::new(1024);

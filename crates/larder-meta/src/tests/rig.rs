@@ -10,12 +10,13 @@ mod waits;
 
 pub(crate) use archive::FakeStore;
 pub(crate) use disks::FakeDisks;
+use waits::Waits;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::ops::{ControlFlow, Range};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use larder_io::{Clock, SimClock};
@@ -30,10 +31,9 @@ use larder_wire::meta::{BLOCK_BYTES, Res, Status};
 use larder_wire::xdr::{Array, Decode, Encode};
 use tokio::sync::oneshot;
 
-use crate::archive::Store;
 use crate::change::{Change, Reply};
 use crate::channels::Recaller;
-use crate::committer::{Called, Committer, Event, Parts, Wake, wall};
+use crate::committer::{Called, Committer, Event, Parts, wall};
 use crate::disks::{Disks, Moved};
 use crate::engine::memory::MemoryEngine;
 use crate::engine::{Engine, Writes};
@@ -96,7 +96,7 @@ pub(crate) struct Rig {
     /// Late commits that the engine is to make durable: the number of the last.
     syncing: Arc<Mutex<Option<Arc<AtomicU64>>>>,
     /// Waits that have not ended, in their order.
-    waits: Arc<Mutex<BTreeSet<(Instant, Wake)>>>,
+    waits: Waits,
     /// What was made of them.
     copied: Vec<Event>,
     /// Whether disks answer at once.
@@ -173,14 +173,12 @@ impl Rig {
         let copying: Arc<Mutex<Vec<(FileId, Moved)>>> = Arc::default();
         let (moves, syncing) = (Arc::clone(&copying), Arc::<Mutex<_>>::default());
         let on_sync = Arc::clone(&syncing);
-        let waits: Arc<Mutex<BTreeSet<(Instant, Wake)>>> = Arc::default();
-        let (begun, now) = (Arc::clone(&waits), Arc::clone(&clock));
+        let waits = Waits::default();
         let volume = volume::take(&engine).unwrap();
         let engine_commits = engine.commits();
         let loaded = crate::loading::load(&engine, &sessions, &*clock, Some(&*store)).unwrap();
         let recaller = Arc::new(FakeRecaller::default());
-        let own_clock = Arc::clone(&clock) as Arc<dyn Clock>;
-        let ownership = Arc::new(Ownership::new(engine.term(), own_clock));
+        let ownership = Arc::new(Ownership::new(engine.term(), Arc::clone(&clock) as _));
         let parts = Parts {
             recaller: Arc::clone(&recaller) as Arc<dyn Recaller>,
             engine: Arc::new(engine.clone()),
@@ -194,10 +192,7 @@ impl Rig {
             destage: loaded.destage,
             leaving: crate::leaving::Leaving::new(u64::MAX),
             retained: loaded.retained,
-            archive: (
-                loaded.archive,
-                Restoring::new(volume.id, Some(Arc::clone(&store) as Arc<dyn Store>)),
-            ),
+            archive: (loaded.archive, Restoring::new(volume.id, Some(Arc::clone(&store) as _))),
             volume,
             await_disks: Box::new(move |_ready, event| events.lock().unwrap().push_back(event)),
             await_written: Box::new(move |_, number| {
@@ -205,14 +200,12 @@ impl Rig {
             }),
             await_moved: Box::new(move |moved, file| moves.lock().unwrap().push((file, moved))),
             await_synced: Box::new(move |last| *on_sync.lock().unwrap() = Some(last)),
-            await_time: Box::new(move |time, wake| {
-                begun.lock().unwrap().insert((now.instant() + time, wake));
-            }),
+            await_time: waits.begin(&clock),
             ownership: Arc::clone(&ownership),
         };
         let committer = Committer::new(parts);
         // No two servers of one volume draw the same.
-        let (session, sequence, fresh) = (SessionId([0; 16]), 0, engine_commits << 32);
+        let fresh = engine_commits << 32;
         let mut rig = Rig {
             engine,
             disks,
@@ -228,8 +221,8 @@ impl Rig {
             waits,
             copied: Vec::new(),
             is_quick,
-            session,
-            sequence,
+            session: SessionId([0; 16]),
+            sequence: 0,
             fresh,
         };
         if is_quick {

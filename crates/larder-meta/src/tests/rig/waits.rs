@@ -1,11 +1,33 @@
 //! Waits of the committer, which end when a test lets time pass.
 
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use larder_io::Clock;
+use larder_io::{Clock, SimClock};
 
 use super::Rig;
-use crate::committer::Event;
+use crate::committer::{AwaitTime, Event, Wake};
+
+/// Those that have not ended, in the order in which they do.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Waits(Arc<Mutex<BTreeSet<(Instant, Wake)>>>);
+
+impl Waits {
+    pub(super) fn begin(&self, clock: &Arc<SimClock>) -> AwaitTime {
+        let (waits, clock) = (Arc::clone(&self.0), Arc::clone(clock));
+        Box::new(move |time, wake| {
+            waits.lock().unwrap().insert((clock.instant() + time, wake));
+        })
+    }
+
+    /// The one that is over first, if that is by then.
+    fn end_first(&self, until: Option<Instant>) -> Option<Wake> {
+        let mut waits = self.0.lock().unwrap();
+        let first = waits.first().filter(|(at, _)| until.is_none_or(|until| *at <= until)).copied();
+        first.filter(|first| waits.remove(first)).map(|(_, wake)| wake)
+    }
+}
 
 impl Rig {
     /// The disks carry out all requests, and time passes until no wait is left.
@@ -25,13 +47,9 @@ impl Rig {
     }
 
     /// The wait ends that is over first, if that is by then. `false` if there is none.
-    pub(super) fn wake(&mut self, until: Option<Instant>) -> bool {
-        let first = self.waits.lock().unwrap().first().copied();
-        let Some(first) = first.filter(|(at, _)| until.is_none_or(|until| *at <= until)) else {
-            return false;
-        };
-        self.waits.lock().unwrap().remove(&first);
-        self.committer.group(Event::Wake(first.1), &mut || None);
+    fn wake(&mut self, until: Option<Instant>) -> bool {
+        let Some(wake) = self.waits.end_first(until) else { return false };
+        self.committer.group(Event::Wake(wake), &mut || None);
         true
     }
 }
