@@ -5,7 +5,11 @@
 //! Client and disk are one process, so both sides of each seal are in the time. A round measures
 //! each setup once for an operation and a size, in an order that changes from round to round; a
 //! ratio is taken within a round. Printed are medians, and of ratios the quartiles.
+//!
+//! Small files differ: each is written once, under a capability of its own, so neither side has its
+//! keys yet. The first lines measure that, with 4 KiB under each capability.
 
+use std::hint::black_box;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,7 +21,8 @@ use larder_io::{MemDisk, RealClock};
 use larder_rpc::server::{Config as ServerConfig, Server, SourcePorts};
 use larder_rpc::{CallOptions, Config as ClientConfig, RpcClient, SourcePort, Transport};
 use larder_wire::capability::{
-    Capability, CapabilityId, DiskId, Extent, Extents, GroupId, KeyEpoch, Mode, VolumeId,
+    Capability, CapabilityId, DiskId, Extent, Extents, GROUP_CAPABILITIES, GroupId, KeyEpoch, Mode,
+    VolumeId,
 };
 use larder_wire::disk::session::Granted;
 use larder_wire::disk::words::Trust;
@@ -31,6 +36,8 @@ const DISK_BYTES: u64 = 256 << 20;
 struct Side {
     client: Arc<DiskClient>,
     granted: Granted,
+    /// More than both sides keep keys of.
+    others: Vec<Granted>,
 }
 
 const VOLUME: VolumeId = VolumeId([1; 16]);
@@ -60,8 +67,8 @@ async fn connect(address: SocketAddr) -> RpcClient {
     RpcClient::connect(config).await.expect("it listens")
 }
 
-/// Takes control of a disk, and makes a capability for all of it.
-async fn grant(address: SocketAddr) -> Granted {
+/// Takes control of a disk, and makes capabilities for all of it.
+async fn grant(address: SocketAddr) -> Vec<Granted> {
     let control = Control { master: master(), volume: VOLUME, disk: DISK, owner: 1 };
     let control = DiskControl::new(connect(address).await, control);
     control.rotate(KeyEpoch(1)).await.expect("obeyed");
@@ -70,48 +77,59 @@ async fn grant(address: SocketAddr) -> Granted {
     let trust = Trust { boot, until_ms: done.clock_ms + 600_000 };
     control.refresh(Some(trust)).await.expect("obeyed");
     let all = Extent::new(0, DISK_BYTES).expect("an extent");
-    let capability = Capability {
+    let capability = |id| Capability {
         volume: VOLUME,
         disk: DISK,
         boot,
         key: KeyEpoch(1),
         group: GroupId(1),
-        id: CapabilityId(1),
+        id: CapabilityId(id),
         mode: Mode::ReadWrite,
         expiry_ms: u64::MAX,
         extents: Extents::new(vec![all]).expect("one"),
     };
-    Granted::mint(&master(), capability)
+    (0..GROUP_CAPABILITIES).map(|id| Granted::mint(&master(), capability(id))).collect()
 }
 
 async fn side(setup: Setup) -> Side {
     let address = listen(setup).await;
-    let granted = grant(address).await;
+    let mut others = grant(address).await;
+    let granted = others.remove(0);
     let client = Arc::new(DiskClient::new(connect(address).await));
     for at in (0..DISK_BYTES).step_by(1 << 20) {
         let data = Bytes::from(vec![7; 1 << 20]);
         client.write(&granted, at, data, false, CallOptions::default()).await.expect("written");
     }
-    Side { client, granted }
+    Side { client, granted, others }
 }
 
 impl Side {
-    /// Calls a second, with `depth` of them in flight.
-    async fn rate(&self, is_write: bool, size: usize, depth: usize, time: Duration) -> f64 {
+    /// Calls a second, with `depth` of them in flight, each under one of `granted` in turn.
+    async fn rate(
+        &self,
+        (is_write, granted): (bool, &[Granted]),
+        size: usize,
+        depth: usize,
+        time: Duration,
+    ) -> f64 {
         let begin = Instant::now();
         let tasks: Vec<_> = (0..depth as u64)
             .map(|number| {
-                let (client, granted) = (Arc::clone(&self.client), self.granted.clone());
+                let client = Arc::clone(&self.client);
+                let mine: Vec<Granted> =
+                    granted.iter().skip(number as usize).step_by(depth).cloned().collect();
+                let mine = if mine.is_empty() { vec![self.granted.clone()] } else { mine };
                 tokio::spawn(async move {
                     let (mut calls, data) = (0_u64, Bytes::from(vec![9; size]));
                     let options = CallOptions::default();
                     while begin.elapsed() < time {
                         let at = (number * 37 + calls) * size as u64 % DISK_BYTES;
+                        let granted = &mine[calls as usize % mine.len()];
                         if is_write {
                             let data = data.clone();
-                            client.write(&granted, at, data, false, options).await.expect("done");
+                            client.write(granted, at, data, false, options).await.expect("done");
                         } else {
-                            client.read(&granted, at, size as u32, options).await.expect("done");
+                            client.read(granted, at, size as u32, options).await.expect("done");
                         }
                         calls += 1;
                     }
@@ -137,19 +155,24 @@ async fn measure(rounds: usize, time: Duration, depth: usize) {
     for setup in SETUPS {
         sides.push(side(setup).await);
     }
+    measure_steps(&sides[0].granted);
     println!("{rounds} rounds of {time:?}, {depth} in flight; calls/s, and the ratio to off");
-    for (is_write, size) in [false, true].into_iter().flat_map(|way| SIZES.map(|size| (way, size)))
-    {
+    let known = [false, true].into_iter().flat_map(|way| SIZES.map(|size| (way, false, size)));
+    let unknown = [false, true].map(|way| (way, true, SIZES[0]));
+    for (is_write, is_new, size) in unknown.into_iter().chain(known) {
         let mut rates = [(); SETUPS.len()].map(|()| Vec::new());
         for round in 0..rounds {
             for step in 0..SETUPS.len() {
                 let at = (round + step) % SETUPS.len();
-                rates[at].push(sides[at].rate(is_write, size, depth, time).await);
+                let side = &sides[at];
+                let granted = if is_new { &side.others[..] } else { &[] };
+                rates[at].push(side.rate((is_write, granted), size, depth, time).await);
             }
         }
         println!(
-            "{:5} {:4} KiB{}",
+            "{:5} {:5} {:4} KiB{}",
             if is_write { "write" } else { "read" },
+            if is_new { "first" } else { "again" },
             size >> 10,
             shown(&rates)
         );
@@ -169,6 +192,34 @@ fn shown(rates: &[Vec<f64>]) -> String {
         }
     }
     text
+}
+
+/// What the steps take that lead to a seal.
+fn measure_steps(granted: &Granted) {
+    let show = |what: &str, step: &dyn Fn()| {
+        let mut times: Vec<f64> = (0..50)
+            .map(|_| {
+                let begin = Instant::now();
+                (0..200).for_each(|_| step());
+                begin.elapsed().as_nanos() as f64 / 200.0
+            })
+            .collect();
+        let [low, middle, high] = quartiles(&mut times);
+        println!("{what:40} {middle:6.0} ns ({low:.0} to {high:.0})");
+    };
+    let (master, capability) = (master(), &granted.capability);
+    let key = master.disk_key(capability.key);
+    let session = granted.secret.session_key(&[1; 32], &[2; 32]);
+    let keys = session.request_keys(&granted.secret);
+    let data = Bytes::from(vec![7; 4096]);
+    show("a disk's key of an epoch", &|| drop(black_box(master.disk_key(capability.key))));
+    show("a control secret", &|| drop(black_box(master.control_secret(VOLUME, DISK))));
+    show("a capability's secret", &|| drop(black_box(key.secret(capability))));
+    show("keys of requests", &|| drop(black_box(session.request_keys(&granted.secret))));
+    let head = [1; 120];
+    show("a seal on 4 KiB", &|| {
+        drop(black_box(keys.to_disk.seal(Setup::Secure, 1, head.to_vec(), data.clone())));
+    });
 }
 
 fn main() {

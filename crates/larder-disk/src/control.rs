@@ -11,6 +11,7 @@ use larder_wire::disk::words::{
 };
 
 use crate::device::{Device, TRUST_MAX};
+use crate::standing::is_taken;
 use crate::store::Store;
 
 /// A request of the metadata server.
@@ -45,6 +46,8 @@ impl ControlHead for RefreshHead {
 impl ControlHead for RevokeHead {
     async fn carry_out(self, device: &Device) -> Res<Done> {
         device.standing_mut().groups_mut().revoke(self.group, &self.ids.0);
+        let sessions = device.client_sessions();
+        self.ids.0.iter().for_each(|id| sessions.forget(self.group, *id));
         device.underway().settled().await;
         Ok(Done {})
     }
@@ -53,6 +56,9 @@ impl ControlHead for RevokeHead {
 impl ControlHead for GroupReplaceHead {
     async fn carry_out(self, device: &Device) -> Res<Done> {
         device.standing_mut().groups_mut().replace(self.victim, self.group)?;
+        if let Some(victim) = self.victim {
+            device.client_sessions().forget_group(victim);
+        }
         device.underway().settled().await;
         Ok(Done {})
     }
@@ -61,6 +67,7 @@ impl ControlHead for GroupReplaceHead {
 impl ControlHead for EpochHead {
     async fn carry_out(self, device: &Device) -> Res<Done> {
         device.standing_mut().rotate(self.key)?;
+        device.client_sessions().forget_unless(|made_with| is_taken(self.key, made_with));
         device.underway().settled().await;
         Ok(Done {})
     }

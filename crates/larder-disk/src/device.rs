@@ -13,17 +13,16 @@ use larder_wire::disk::words::{
     Done, Ending, FlushHead, HandshakeCall, HandshakeDone, Head, Hello, ReadHead, Refusal, Res,
     SessionId, Shown, StatusDone, Welcome, WriteFromHead, WriteHead,
 };
-use larder_wire::seal::{KEY_BYTES, MasterKey, RequestKeys, Secret, SessionKey, Setup};
+use larder_wire::seal::{KEY_BYTES, MasterKey, RequestKeys, Secret, Setup};
 use larder_wire::xdr::Array;
 
 use tokio::sync::Notify;
 
 use crate::control::ControlHead;
 use crate::counts::Counts;
-use crate::keys::Keys;
 use crate::limit::{Limit, Measured};
 use crate::rate::Rate;
-use crate::sessions::{Kind, SESSIONS_MAX, Session, Sessions};
+use crate::sessions::{Kind, SESSIONS_MAX, Session, SessionKeys, Sessions};
 use crate::standing::{Deed, Standing};
 use crate::store::{Identity, Store, StoreError};
 use crate::underway::{Entered, Underway};
@@ -60,7 +59,8 @@ pub struct Device {
     store: Arc<Store>,
     standing: RwLock<Standing>,
     sessions: Sessions,
-    keys: Keys,
+    /// By which the metadata server identifies itself.
+    control: Secret,
     /// Requests of clients.
     underway: Underway,
     /// Requests of the metadata server.
@@ -100,7 +100,7 @@ impl Device {
             store: Arc::new(store),
             standing: RwLock::new(Standing::new(volume, disk, boot)),
             sessions: Sessions::new(config.sessions_max, boot.0 >> 32 << 32),
-            keys: Keys::default(),
+            control: config.master.control_secret(volume, disk),
             underway: Underway::default(),
             orders: Underway::default(),
             counts: Counts::default(),
@@ -153,6 +153,11 @@ impl Device {
     /// How many sessions there are.
     pub fn sessions(&self) -> usize {
         self.sessions.count()
+    }
+
+    /// How many keys of requests it keeps.
+    pub fn keys(&self) -> usize {
+        self.sessions.keys()
     }
 
     /// How it does.
@@ -221,7 +226,7 @@ impl Device {
                 (secret, Kind::Client(capability.group, capability.id))
             }
             Shown::Control(owner) => {
-                let secret = self.config.master.control_secret(*volume, *disk);
+                let secret = self.control.clone();
                 secret.check_hello(&call.hello, &call.mac).map_err(|_| Refusal::Forged)?;
                 self.standing_mut().owned_by(owner.owner)?;
                 self.sessions.end_owners_before(owner.owner);
@@ -229,7 +234,7 @@ impl Device {
                 (secret, Kind::Control(owner.owner))
             }
             Shown::Observer => {
-                let secret = self.config.master.control_secret(*volume, *disk);
+                let secret = self.control.clone();
                 secret.check_hello(&call.hello, &call.mac).map_err(|_| Refusal::Forged)?;
                 (secret, Kind::Observer)
             }
@@ -239,9 +244,9 @@ impl Device {
         }
         let is_open = self.is_off() && matches!(kind, Kind::Client(..));
         if is_open {
-            return Ok(self.welcome(&secret, SessionId(0), nonce).1);
+            return Ok(self.welcome(&secret, kind, SessionId(0), nonce).1);
         }
-        self.sessions.begin(kind, *nonce, |number| self.welcome(&secret, number, nonce))
+        self.sessions.begin(kind, *nonce, |number| self.welcome(&secret, kind, number, nonce))
     }
 
     /// Ends a session for its client, and waits for the requests that were admitted in it.
@@ -257,9 +262,10 @@ impl Device {
     fn welcome(
         &self,
         secret: &Secret,
+        kind: Kind,
         session: SessionId,
         nonce: &[u8; KEY_BYTES],
-    ) -> (SessionKey, HandshakeDone) {
+    ) -> (SessionKeys, HandshakeDone) {
         let boot = self.standing().boot();
         let welcome = Welcome {
             session,
@@ -269,7 +275,9 @@ impl Device {
         };
         let key = secret.session_key(nonce, &welcome.nonce);
         let mac = key.sign_welcome(&welcome);
-        (key, HandshakeDone { welcome, mac })
+        let shows_none = !matches!(kind, Kind::Client(..));
+        let orders = shows_none.then(|| Arc::new(key.request_keys(secret)));
+        (SessionKeys { key, orders }, HandshakeDone { welcome, mac })
     }
 
     /// Admits a client's request, with its data, if it comes from the client that holds this
@@ -279,37 +287,53 @@ impl Device {
         if self.is_off() {
             return Ok((head(&request)?, request.claimed_data().clone(), ReplySeal(None)));
         }
-        let session = self.sessions.get(request.session)?;
-        let head = head(&request)?;
-        let (number, capability) = (request.session, head.capability());
-        let known = self.keys.get(number, capability);
-        let keys = match &known {
+        let number = request.session;
+        let head = head(&request).or_else(|fault| self.sessions.get(number).and(Err(fault)))?;
+        let capability = head.capability();
+        let (session, known) = self.sessions.find(number, capability)?;
+        let (keys, is_first) = match known {
             Some(keys) => {
                 self.standing().is_current(capability)?;
-                Arc::clone(keys)
+                (keys, false)
             }
-            None => Arc::new(session.key().request_keys(&self.secret(capability)?)),
+            None => (Arc::new(session.key().request_keys(&self.secret(capability)?)), true),
         };
-        let opened = self.open(request, &session, &keys, self.config.identity.setup)?;
-        if known.is_none() {
-            self.keys.keep(number, capability, &keys);
+        let setup = self.config.identity.setup;
+        let opened = self.open(request, &session, &keys, setup)?;
+        match is_first {
+            true => self.keep_keys(number, capability, &keys),
+            false => self.sessions.used(number),
         }
         Ok((head, opened.0, opened.1))
     }
 
+    /// Keeps keys that have shown to be right. An order that ends capabilities forgets their keys
+    /// after it has ended them, so either that finds these, or they are found to be over here.
+    fn keep_keys(&self, session: SessionId, capability: &Capability, keys: &Arc<RequestKeys>) {
+        self.sessions.used_first(session, capability, keys);
+        let Capability { group, id, .. } = *capability;
+        let standing = self.standing();
+        let ended =
+            standing.is_current(capability).and_then(|()| standing.groups().check(group, id));
+        drop(standing);
+        if ended.is_err() {
+            self.sessions.forget(group, id);
+        }
+    }
+
     /// Admits an order, if it comes from the latest owner of the volume, or needs no owner.
     fn admit_control<H: ControlHead>(&self, request: Sealed<H>) -> Res<(H, ReplySeal)> {
-        let session = self.sessions.get(request.session)?;
+        let number = request.session;
+        let session = self.sessions.get(number)?;
         let owner = match session.kind() {
             Kind::Control(owner) => Some(owner),
             Kind::Observer if H::IS_FOR_OBSERVERS => None,
             Kind::Observer | Kind::Client(..) => return Err(Refusal::NotControl),
         };
         let head = request.claimed_head().map_err(|_| Refusal::Malformed)?;
-        let Identity { volume, disk, .. } = self.config.identity;
-        let secret = self.config.master.control_secret(volume, disk);
-        let keys = Arc::new(session.key().request_keys(&secret));
-        let (_, reply) = self.open(request, &session, &keys, Setup::Secure)?;
+        let keys = session.orders().ok_or(Refusal::NotControl)?;
+        let (_, reply) = self.open(request, &session, keys, Setup::Secure)?;
+        self.sessions.used(number);
         owner.map_or(Ok(()), |owner| self.standing().is_owner(owner))?;
         Ok((head, reply))
     }
@@ -325,7 +349,6 @@ impl Device {
         let (number, sequence) = (request.session, request.sequence);
         let data = request.open(&keys.to_disk, setup).map_err(|_| Refusal::Forged)?;
         session.take(sequence)?;
-        self.sessions.used(number);
         Ok((data, ReplySeal(Some((Arc::clone(keys), setup, number, sequence)))))
     }
 
@@ -444,6 +467,11 @@ impl Device {
     /// Orders of the metadata server that are not done.
     pub(crate) fn orders(&self) -> &Underway {
         &self.orders
+    }
+
+    /// The sessions, with the keys of capabilities.
+    pub(crate) fn client_sessions(&self) -> &Sessions {
+        &self.sessions
     }
 
     pub(crate) fn standing(&self) -> RwLockReadGuard<'_, Standing> {

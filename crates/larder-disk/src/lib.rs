@@ -43,7 +43,6 @@ mod control;
 pub mod counts;
 mod device;
 pub mod groups;
-mod keys;
 pub mod limit;
 mod rate;
 mod service;

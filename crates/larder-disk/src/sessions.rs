@@ -5,16 +5,21 @@
 //! the same handshake gets the same answer, so replayed handshakes keep no client out. One
 //! capability gets only a few sessions.
 //!
-//! Invariants: never more sessions than the limits say; when there is no more room, the session
-//! that was used longest ago goes, and its client repeats the handshake; the metadata server's
-//! sessions are separate from the clients'.
+//! A session keeps the keys of the capabilities that its requests show: three HMACs
+//! and two key schedules take longer than the seals on 4 KiB. They are kept only for requests whose
+//! seal was right, and found only by the very capability for which they were derived. Requests are
+//! checked each time nevertheless.
+//!
+//! Invariants: never more sessions than the limits say, nor keys; when there is no more room, the
+//! session that was used longest ago goes, and its client repeats the handshake; the metadata
+//! server's sessions are separate from the clients'; a session that is over has no keys.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use larder_wire::capability::{CapabilityId, GroupId};
+use larder_wire::capability::{Capability, CapabilityId, GroupId, KeyEpoch};
 use larder_wire::disk::words::{HandshakeDone, Refusal, SessionId};
-use larder_wire::seal::{KEY_BYTES, SessionKey};
+use larder_wire::seal::{KEY_BYTES, Kept, RequestKeys, SessionKey};
 
 use crate::window::Window;
 
@@ -26,6 +31,8 @@ pub const UNPROVEN_MAX: usize = 256;
 pub const OPENED_MAX: usize = 16;
 /// Most sessions of the metadata server and of observers.
 pub const CONTROLS_MAX: usize = 8;
+/// Most pairs of a session and a capability whose keys are kept: about 3 MiB.
+pub const KEYS_MAX: usize = 1024;
 
 /// Whose a session is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +51,18 @@ pub enum Kind {
 pub struct Session {
     kind: Kind,
     key: SessionKey,
+    /// The keys of its requests, if they show no capability.
+    orders: Option<Arc<RequestKeys>>,
     window: Mutex<Window>,
+}
+
+/// A session's keys: its own, and those of its requests if they show no capability.
+#[derive(Debug)]
+pub struct SessionKeys {
+    /// Common to the disk and the client.
+    pub key: SessionKey,
+    /// Of the metadata server's requests, and of observers'.
+    pub orders: Option<Arc<RequestKeys>>,
 }
 
 impl Session {
@@ -56,6 +74,11 @@ impl Session {
     /// The key that it has in common with its client.
     pub fn key(&self) -> &SessionKey {
         &self.key
+    }
+
+    /// The keys of its requests, if they show no capability.
+    pub fn orders(&self) -> Option<&Arc<RequestKeys>> {
+        self.orders.as_ref()
     }
 
     /// Takes the sequence number of a request whose seal is right.
@@ -93,6 +116,14 @@ struct Table {
     uses: u64,
     entries: HashMap<SessionId, Entry>,
     by_nonce: HashMap<[u8; KEY_BYTES], SessionId>,
+    keys: Kept<KeysName, (Capability, Arc<RequestKeys>)>,
+}
+
+/// Which keys are meant; the capability in full decides.
+type KeysName = (GroupId, CapabilityId, SessionId);
+
+fn keys_name(session: SessionId, capability: &Capability) -> KeysName {
+    (capability.group, capability.id, session)
 }
 
 impl Sessions {
@@ -102,11 +133,12 @@ impl Sessions {
     pub fn new(clients_max: usize, first: u64) -> Sessions {
         let (entries, by_nonce) = (HashMap::new(), HashMap::new());
         let next = first.max(1);
-        let table = Mutex::new(Table { next, uses: 0, entries, by_nonce });
+        let keys = Kept::new(KEYS_MAX);
+        let table = Mutex::new(Table { next, uses: 0, entries, by_nonce, keys });
         Sessions { clients_max, table }
     }
 
-    /// Begins a session for a handshake whose seal is right, and returns its key, and the answer,
+    /// Begins a session for a handshake whose seal is right, and returns its keys, and the answer,
     /// which `welcome` makes from its number. A repeated handshake, whose session was never used,
     /// gets the same answer again.
     ///
@@ -116,7 +148,7 @@ impl Sessions {
         &self,
         kind: Kind,
         nonce: [u8; KEY_BYTES],
-        welcome: impl FnOnce(SessionId) -> (SessionKey, HandshakeDone),
+        welcome: impl FnOnce(SessionId) -> (SessionKeys, HandshakeDone),
     ) -> Result<HandshakeDone, Refusal> {
         let mut table = self.table();
         if let Some(entry) = table.by_nonce.get(&nonce).and_then(|number| table.entries.get(number))
@@ -127,8 +159,8 @@ impl Sessions {
         table.make_room(kind, self.clients_max);
         let number = SessionId(table.next);
         table.next += 1;
-        let (key, answer) = welcome(number);
-        let session = Arc::new(Session { kind, key, window: Mutex::default() });
+        let (SessionKeys { key, orders }, answer) = welcome(number);
+        let session = Arc::new(Session { kind, key, orders, window: Mutex::default() });
         let used = table.tick();
         let entry = Entry { session, nonce, answer, is_proven: false, used };
         table.entries.insert(number, entry);
@@ -147,14 +179,59 @@ impl Sessions {
         Ok(Arc::clone(&entry.session))
     }
 
+    /// The session with this number, and the keys of its requests that show exactly this
+    /// capability, if they are kept. Nor does this count as a use of the session.
+    ///
+    /// # Errors
+    /// [`Refusal::UnknownSession`]
+    pub fn find(
+        &self,
+        number: SessionId,
+        capability: &Capability,
+    ) -> Result<(Arc<Session>, Option<Arc<RequestKeys>>), Refusal> {
+        let mut table = self.table();
+        let entry = table.entries.get(&number).ok_or(Refusal::UnknownSession)?;
+        let session = Arc::clone(&entry.session);
+        let kept = table.keys.get(&keys_name(number, capability));
+        let keys = kept.filter(|(shown, _)| shown == capability).map(|(_, keys)| Arc::clone(keys));
+        Ok((session, keys))
+    }
+
     /// A session was used, by a request whose seal is right.
     pub fn used(&self, number: SessionId) {
+        self.table().used(number);
+    }
+
+    /// A session was used, by a request that showed this capability for the first time and whose
+    /// seal is right under these keys. They are kept, if the session is not over.
+    pub fn used_first(&self, number: SessionId, capability: &Capability, keys: &Arc<RequestKeys>) {
         let mut table = self.table();
-        let used = table.tick();
-        if let Some(entry) = table.entries.get_mut(&number) {
-            entry.used = used;
-            entry.is_proven = true;
+        if table.used(number) {
+            let kept = (capability.clone(), Arc::clone(keys));
+            table.keys.keep(keys_name(number, capability), kept);
         }
+    }
+
+    /// Forgets the keys of a capability in all sessions.
+    pub fn forget(&self, group: GroupId, id: CapabilityId) {
+        let of_all = (group, id, SessionId(0))..=(group, id, SessionId(u64::MAX));
+        self.table().keys.forget(of_all);
+    }
+
+    /// The same of a group of capabilities.
+    pub fn forget_group(&self, group: GroupId) {
+        let last = (group, CapabilityId(u32::MAX), SessionId(u64::MAX));
+        self.table().keys.forget((group, CapabilityId(0), SessionId(0))..=last);
+    }
+
+    /// The same of the capabilities that were not made with a key for which `is_taken` holds.
+    pub fn forget_unless(&self, is_taken: impl Fn(KeyEpoch) -> bool) {
+        self.table().keys.forget_if(|_, (capability, _)| !is_taken(capability.key));
+    }
+
+    /// How many keys of capabilities are kept.
+    pub fn keys(&self) -> usize {
+        self.table().keys.len()
     }
 
     /// Ends a session. Requests of it that were admitted continue.
@@ -182,6 +259,18 @@ impl Table {
     fn tick(&mut self) -> u64 {
         self.uses += 1;
         self.uses
+    }
+
+    /// A session was used; returns whether there is such a session.
+    fn used(&mut self, number: SessionId) -> bool {
+        let used = self.tick();
+        let entry = self.entries.get_mut(&number);
+        let is_there = entry.is_some();
+        if let Some(entry) = entry {
+            entry.used = used;
+            entry.is_proven = true;
+        }
+        is_there
     }
 
     /// Makes room for one more session of `kind`.
@@ -213,6 +302,10 @@ impl Table {
     fn remove(&mut self, number: SessionId) {
         if let Some(entry) = self.entries.remove(&number) {
             self.by_nonce.remove(&entry.nonce);
+            // An unproven session has none: displacing those costs an attacker's victim nothing.
+            if entry.is_proven {
+                self.keys.forget_if(|(_, _, of), _| *of == number);
+            }
         }
     }
 
@@ -225,9 +318,9 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
-    use larder_wire::capability::BootEpoch;
+    use larder_wire::capability::{BootEpoch, DiskId, Extent, Extents, Mode, VolumeId};
     use larder_wire::disk::words::Welcome;
-    use larder_wire::seal::Setup;
+    use larder_wire::seal::{Secret, Setup};
 
     use super::*;
 
@@ -245,7 +338,8 @@ mod tests {
         let done = sessions.begin(kind, nonce(number), |session| {
             let boot = BootEpoch(1);
             let welcome = Welcome { session, boot, setup: Setup::Secure, nonce: [0; KEY_BYTES] };
-            (SessionKey::new([0; KEY_BYTES]), HandshakeDone { welcome, mac: [0; KEY_BYTES] })
+            let keys = SessionKeys { key: SessionKey::new([0; KEY_BYTES]), orders: None };
+            (keys, HandshakeDone { welcome, mac: [0; KEY_BYTES] })
         });
         done.map(|done| done.welcome.session)
     }
@@ -318,5 +412,94 @@ mod tests {
         assert_eq!(sessions.count(), 1 + CONTROLS_MAX);
         sessions.end(client);
         assert_eq!(sessions.count(), CONTROLS_MAX);
+    }
+
+    fn capability(group: u64, id: u32) -> Capability {
+        Capability {
+            volume: VolumeId([7; 16]),
+            disk: DiskId(1),
+            boot: BootEpoch(1),
+            key: KeyEpoch(1),
+            group: GroupId(group),
+            id: CapabilityId(id),
+            mode: Mode::Read,
+            expiry_ms: 1000,
+            extents: Extents::new(vec![Extent::new(0, 1).unwrap()]).unwrap(),
+        }
+    }
+
+    fn keys() -> Arc<RequestKeys> {
+        let secret = Secret::new([1; 32]);
+        Arc::new(secret.session_key(&[2; 32], &[3; 32]).request_keys(&secret))
+    }
+
+    fn has(sessions: &Sessions, session: SessionId, capability: &Capability) -> bool {
+        sessions.find(session, capability).is_ok_and(|(_, keys)| keys.is_some())
+    }
+
+    #[test]
+    fn keys_are_found_by_the_very_capability_and_session() {
+        let sessions = Sessions::new(SESSIONS_MAX, 1);
+        let one = begin(&sessions, client(1), 1).unwrap();
+        let two = begin(&sessions, client(2), 2).unwrap();
+        sessions.used_first(one, &capability(1, 1), &keys());
+        assert!(has(&sessions, one, &capability(1, 1)));
+        assert!(!has(&sessions, two, &capability(1, 1)));
+        assert!(!has(&sessions, one, &Capability { mode: Mode::ReadWrite, ..capability(1, 1) }));
+        assert!(!has(&sessions, one, &Capability { expiry_ms: 2000, ..capability(1, 1) }));
+    }
+
+    #[test]
+    fn no_more_keys_are_kept_than_may_be_and_those_in_use_stay() {
+        let sessions = Sessions::new(SESSIONS_MAX, 1);
+        let (one, keys) = (begin(&sessions, client(1), 1).unwrap(), keys());
+        sessions.used_first(one, &capability(1, 0), &keys);
+        for id in 1..3 * KEYS_MAX as u32 {
+            assert!(has(&sessions, one, &capability(1, 0)));
+            (0..2).for_each(|_| sessions.used_first(one, &capability(1, id), &keys));
+            assert!(sessions.keys() <= KEYS_MAX);
+        }
+        assert_eq!(sessions.keys(), KEYS_MAX);
+    }
+
+    /// Every way in which a capability or a session ends takes its keys, and no others.
+    #[test]
+    fn keys_end_with_the_session_the_capability_the_group_and_the_epoch() {
+        type End = fn(&Sessions, SessionId);
+        let ends: [(End, [bool; 5]); 6] = [
+            (|_, _| {}, [true; 5]),
+            (|all, one| all.end(one), [false, false, false, true, false]),
+            (|all, _| all.forget(GroupId(1), CapabilityId(1)), [false, true, true, false, true]),
+            (|all, _| all.forget_group(GroupId(1)), [false, false, true, false, true]),
+            (|all, _| all.forget_unless(|key| key == KeyEpoch(1)), [true, true, true, true, false]),
+            (|all, _| all.forget_unless(|_| false), [false; 5]),
+        ];
+        for (at, (end, expected)) in ends.into_iter().enumerate() {
+            let sessions = Sessions::new(SESSIONS_MAX, 1);
+            let one = begin(&sessions, client(1), 1).unwrap();
+            let two = begin(&sessions, client(2), 2).unwrap();
+            let newer = Capability { key: KeyEpoch(2), ..capability(3, 1) };
+            let kept = [
+                (one, capability(1, 1)),
+                (one, capability(1, 2)),
+                (one, capability(2, 1)),
+                (two, capability(1, 1)),
+                (one, newer),
+            ];
+            kept.iter().for_each(|(session, shown)| sessions.used_first(*session, shown, &keys()));
+            end(&sessions, one);
+            let found = kept.each_ref().map(|(session, shown)| has(&sessions, *session, shown));
+            assert_eq!(found, expected, "way {at}");
+            assert_eq!(sessions.keys(), expected.iter().filter(|is_kept| **is_kept).count());
+        }
+    }
+
+    #[test]
+    fn a_session_that_is_over_gets_no_keys() {
+        let sessions = Sessions::new(SESSIONS_MAX, 1);
+        let one = begin(&sessions, client(1), 1).unwrap();
+        sessions.end(one);
+        sessions.used_first(one, &capability(1, 1), &keys());
+        assert_eq!(sessions.keys(), 0);
     }
 }

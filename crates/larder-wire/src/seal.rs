@@ -20,7 +20,13 @@
 //!   that restarts draws another nonce, so there are other keys.
 //! - A key is never shown by `Debug`.
 //!
+//! Each step takes longer than the seal on a short message, so callers keep what they derived
+//! ([`Kept`]); [`derived`] counts, so that tests can prove it.
+//!
 //! Absent on purpose: randomness. The caller provides the bytes of a nonce or a key.
+
+use std::cell::Cell;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use aws_lc_rs::constant_time::verify_slices_are_equal;
@@ -30,7 +36,11 @@ use bytes::{Bytes, BytesMut};
 use thiserror::Error;
 
 use crate::capability::{Capability, DiskId, KeyEpoch, VolumeId};
-use crate::xdr::{Encode, Encoder, to_segments};
+use crate::xdr::{Encode, Encoder, Framing, to_segments};
+
+pub use kept::Kept;
+
+mod kept;
 
 /// Length of keys, secrets and nonces of handshakes, in bytes.
 pub const KEY_BYTES: usize = 32;
@@ -79,35 +89,99 @@ macro_rules! keys {
 }
 
 keys! {
-    /// The secret that a disk and the metadata server of its volume share.
-    MasterKey;
-    /// The key with which a disk's capabilities of one key epoch are made.
-    DiskKey;
     /// Proves that its holder was granted a capability, or is the metadata server.
     Secret;
     /// The key that a client and a disk share for a session.
     SessionKey;
 }
 
+/// The secret that a disk and the metadata server of its volume share. It remembers the keys that
+/// were derived of it last, and clones remember together.
+#[derive(Clone)]
+pub struct MasterKey {
+    bytes: [u8; KEY_BYTES],
+    /// Keys of the epochs that were asked for last, the latest first.
+    epochs: Arc<Mutex<Epochs>>,
+}
+
+type Epochs = Vec<(KeyEpoch, Arc<DiskKey>)>;
+
+/// Epochs whose keys are remembered: a disk accepts two at a time.
+const EPOCHS_MAX: usize = 2;
+
 impl MasterKey {
+    /// The key with these bytes.
+    pub fn new(bytes: [u8; KEY_BYTES]) -> MasterKey {
+        MasterKey { bytes, epochs: Arc::default() }
+    }
+
+    /// Its bytes. They are the secret itself.
+    pub fn as_bytes(&self) -> &[u8; KEY_BYTES] {
+        &self.bytes
+    }
+
     /// The key that capabilities of `epoch` are made with.
-    pub fn disk_key(&self, epoch: KeyEpoch) -> DiskKey {
-        DiskKey(derive(&self.0, "larder disk key 1", &[&encoded(&epoch)]))
+    pub fn disk_key(&self, epoch: KeyEpoch) -> Arc<DiskKey> {
+        let mut epochs = self.epochs.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, key)) = epochs.iter().find(|(known, _)| *known == epoch) {
+            return Arc::clone(key);
+        }
+        let label = "larder disk key 1";
+        let key = Arc::new(DiskKey::new(derive(&self.bytes, label, &[&encoded(&epoch)])));
+        epochs.truncate(EPOCHS_MAX - 1);
+        epochs.insert(0, (epoch, Arc::clone(&key)));
+        key
     }
 
     /// The secret by which the metadata server identifies itself to a disk.
     pub fn control_secret(&self, volume: VolumeId, disk: DiskId) -> Secret {
         let parts: [&[u8]; 2] = [&encoded(&volume), &encoded(&disk)];
-        Secret(derive(&self.0, "larder disk control 1", &parts))
+        Secret(derive(&self.bytes, "larder disk control 1", &parts))
+    }
+}
+
+impl PartialEq for MasterKey {
+    fn eq(&self, other: &MasterKey) -> bool {
+        self.bytes == other.bytes
+    }
+}
+
+impl Eq for MasterKey {}
+
+impl std::fmt::Debug for MasterKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("MasterKey(..)")
+    }
+}
+
+/// The key with which a disk's capabilities of one key epoch are made.
+pub struct DiskKey {
+    bytes: [u8; KEY_BYTES],
+    /// The same, ready for use.
+    ready: hmac::Key,
+}
+
+impl std::fmt::Debug for DiskKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("DiskKey(..)")
     }
 }
 
 impl DiskKey {
+    fn new(bytes: [u8; KEY_BYTES]) -> DiskKey {
+        DiskKey { bytes, ready: ready(&bytes) }
+    }
+
+    /// Its bytes. They are the secret itself.
+    pub fn as_bytes(&self) -> &[u8; KEY_BYTES] {
+        &self.bytes
+    }
+
     /// The secret that belongs to a capability. Of its extents, only the SHA-256 is included.
     pub fn secret(&self, capability: &Capability) -> Secret {
         let Capability { volume, disk, boot, key, group, id, mode, expiry_ms, extents } =
             capability;
-        let mut fixed = Encoder::default();
+        let mut fixed = Encoder::new(Framing::Datagram, 64);
         volume.encode(&mut fixed);
         disk.encode(&mut fixed);
         boot.encode(&mut fixed);
@@ -118,7 +192,7 @@ impl DiskKey {
         expiry_ms.encode(&mut fixed);
         let extents = digest::digest(&digest::SHA256, &encoded(extents));
         let parts: [&[u8]; 2] = [&fixed.finish().to_bytes(), extents.as_ref()];
-        Secret(derive(&self.0, "larder disk capability 1", &parts))
+        Secret(derive_ready(&self.ready, "larder disk capability 1", &parts))
     }
 }
 
@@ -185,7 +259,8 @@ impl SessionKey {
 
     /// The keys of requests that present the capability to which `secret` belongs.
     pub fn request_keys(&self, secret: &Secret) -> RequestKeys {
-        let key = |label| SealKey::new(&derive(&secret.0, label, &[&self.0]));
+        let secret = ready(&secret.0);
+        let key = |label| SealKey::new(&derive_ready(&secret, label, &[&self.0]));
         RequestKeys { to_disk: key("larder disk request 1"), from_disk: key("larder disk reply 1") }
     }
 }
@@ -211,20 +286,21 @@ impl SealKey {
     /// Seals `head` and `data`, and encrypts `data` in a `Private` setup: returns the seal, and the
     /// bytes to send for the data. Data that is not shared is encrypted in place.
     ///
-    /// No two calls for one key may have the same `sequence`.
-    pub fn seal(&self, setup: Setup, sequence: u64, head: &[u8], data: Bytes) -> (Tag, Bytes) {
+    /// `head` is used up. No two calls for one key may have the same `sequence`.
+    pub fn seal(&self, setup: Setup, sequence: u64, head: Vec<u8>, data: Bytes) -> (Tag, Bytes) {
         if setup != Setup::Private {
             return (self.authenticate(sequence, head, &data), data);
         }
         let mut data = data.try_into_mut().unwrap_or_else(|data| BytesMut::from(&data[..]));
-        let tag = self.0.seal_in_place_separate_tag(nonce(sequence), Aad::from(head), &mut data);
+        let tag =
+            self.0.seal_in_place_separate_tag(nonce(sequence), Aad::from(&head[..]), &mut data);
         (
             to_tag(tag.expect("messages are far shorter than the limit of GCM").as_ref()),
             data.freeze(),
         )
     }
 
-    /// Checks a seal, and decrypts `data` in a `Private` setup.
+    /// Checks a seal, and decrypts `data` in a `Private` setup. `head` is used up.
     ///
     /// # Errors
     /// [`Forged`]
@@ -232,7 +308,7 @@ impl SealKey {
         &self,
         setup: Setup,
         sequence: u64,
-        head: &[u8],
+        head: Vec<u8>,
         tag: &Tag,
         data: Bytes,
     ) -> Result<Bytes, Forged> {
@@ -241,16 +317,20 @@ impl SealKey {
             return Ok(data);
         }
         let mut clear = BytesMut::zeroed(data.len());
-        let opened =
-            self.0.open_separate_gather(nonce(sequence), Aad::from(head), &data, tag, &mut clear);
+        let opened = self.0.open_separate_gather(
+            nonce(sequence),
+            Aad::from(&head[..]),
+            &data,
+            tag,
+            &mut clear,
+        );
         opened.map(|()| clear.freeze()).map_err(|_| Forged)
     }
 
     /// The seal on content that stays readable. GCM authenticates the data, which is long, as
-    /// "additional" data, and encrypts the head, of which only the tag is used: so neither is
-    /// copied, and both sides can compute the tag.
-    fn authenticate(&self, sequence: u64, head: &[u8], data: &[u8]) -> Tag {
-        let mut head = head.to_vec();
+    /// "additional" data, and encrypts the head in place, of which only the tag is used: so
+    /// neither is copied, and both sides can compute the tag.
+    fn authenticate(&self, sequence: u64, mut head: Vec<u8>, data: &[u8]) -> Tag {
         let tag = self.0.seal_in_place_separate_tag(nonce(sequence), Aad::from(data), &mut head);
         to_tag(tag.expect("messages are far shorter than the limit of GCM").as_ref())
     }
@@ -275,14 +355,35 @@ fn nonce(sequence: u64) -> Nonce {
     Nonce::assume_unique_for_key(bytes)
 }
 
+thread_local! {
+    static DERIVED: Cell<u64> = const { Cell::new(0) };
+}
+
+/// How many keys, secrets and proofs this thread has derived.
+pub fn derived() -> u64 {
+    DERIVED.get()
+}
+
+/// A key derived from `key`.
+fn derive(key: &[u8; KEY_BYTES], label: &str, parts: &[&[u8]]) -> [u8; KEY_BYTES] {
+    derive_ready(&ready(key), label, parts)
+}
+
+/// HMAC hashes a key twice before it hashes what it is used for.
+fn ready(key: &[u8; KEY_BYTES]) -> hmac::Key {
+    hmac::Key::new(hmac::HMAC_SHA256, key)
+}
+
 /// A key derived from `key`. `parts` have a fixed form for each label, so that they are
 /// unambiguous.
-fn derive(key: &[u8; KEY_BYTES], label: &str, parts: &[&[u8]]) -> [u8; KEY_BYTES] {
-    let mut hash = hmac::Context::with_key(&hmac::Key::new(hmac::HMAC_SHA256, key));
-    hash.update(label.as_bytes());
-    hash.update(&[0]);
-    parts.iter().for_each(|part| hash.update(part));
-    hash.sign().as_ref().try_into().expect("SHA-256 has this length")
+fn derive_ready(key: &hmac::Key, label: &str, parts: &[&[u8]]) -> [u8; KEY_BYTES] {
+    DERIVED.set(DERIVED.get() + 1);
+    let length = label.len() + 1 + parts.iter().map(|part| part.len()).sum::<usize>();
+    let mut message = Vec::with_capacity(length);
+    message.extend(label.as_bytes());
+    message.push(0);
+    parts.iter().for_each(|part| message.extend(*part));
+    hmac::sign(key, &message).as_ref().try_into().expect("SHA-256 has this length")
 }
 
 fn encoded(value: &impl Encode) -> Bytes {

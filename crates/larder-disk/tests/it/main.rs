@@ -5,6 +5,7 @@
 
 mod attacks;
 mod awaiting;
+mod derivations;
 mod floods;
 mod fuzz;
 mod order;

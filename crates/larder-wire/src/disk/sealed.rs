@@ -15,7 +15,7 @@ use bytes::Bytes;
 use super::words::{Head, Res, SessionId};
 use super::{DATA_BYTES_MAX, HEAD_BYTES_MAX, PROGRAM, VERSION};
 use crate::seal::{Forged, SealKey, Setup, TAG_BYTES, Tag};
-use crate::xdr::{Decode, Encode, Encoder, Opaque, XdrError, to_segments};
+use crate::xdr::{Decode, Encode, Encoder, Framing, Opaque, XdrError};
 
 /// A request, as it travels.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,10 +55,24 @@ struct Address {
     sequence: u64,
 }
 
+/// Length of an address, in bytes.
+const ADDRESS_BYTES: usize = 20;
+
 impl Address {
-    /// It and the head, in one piece.
+    /// It and a head, in one piece, and the head alone.
+    fn with(self, head: &impl Encode) -> (Vec<u8>, Bytes) {
+        let mut out = Encoder::new(Framing::Datagram, ADDRESS_BYTES + HEAD_BYTES_USUAL);
+        out.put_u32(self.procedure);
+        self.session.encode(&mut out);
+        out.put_u64(self.sequence);
+        head.encode(&mut out);
+        let bytes = out.finish().to_bytes();
+        (bytes.to_vec(), checked(bytes.slice(ADDRESS_BYTES..)))
+    }
+
+    /// The same with a head as it travels.
     fn before(self, head: &[u8]) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(20 + head.len());
+        let mut bytes = Vec::with_capacity(ADDRESS_BYTES + head.len());
         bytes.extend(self.procedure.to_be_bytes());
         bytes.extend(self.session.0.to_be_bytes());
         bytes.extend(self.sequence.to_be_bytes());
@@ -78,8 +92,8 @@ impl<H: Head> Sealed<H> {
         data: Bytes,
     ) -> Sealed<H> {
         let address = Address { procedure: H::NUMBER, session, sequence };
-        let head = encoded(head);
-        let (seal, data) = key.seal(setup, sequence, &address.before(&head), data);
+        let (sealed, head) = address.with(head);
+        let (seal, data) = key.seal(setup, sequence, sealed, data);
         Sealed {
             session,
             sequence,
@@ -121,7 +135,7 @@ impl<H: Head> Sealed<H> {
     /// [`Forged`]
     pub fn open(self, key: &SealKey, setup: Setup) -> Result<Bytes, Forged> {
         let address = self.address();
-        key.open(setup, self.sequence, &address.before(&self.head), &self.seal, self.data.0)
+        key.open(setup, self.sequence, address.before(&self.head), &self.seal, self.data.0)
     }
 
     fn address(&self) -> Address {
@@ -140,8 +154,8 @@ impl<H: Head> SealedReply<H> {
         data: Bytes,
     ) -> SealedReply<H> {
         let address = Address { procedure: H::NUMBER, session, sequence };
-        let head = encoded(head);
-        let (seal, data) = key.seal(setup, sequence, &address.before(&head), data);
+        let (sealed, head) = address.with(head);
+        let (seal, data) = key.seal(setup, sequence, sealed, data);
         SealedReply { head: Opaque(head), seal, data: Opaque(data), kind: PhantomData }
     }
 
@@ -163,7 +177,7 @@ impl<H: Head> SealedReply<H> {
         sequence: u64,
     ) -> Result<(Res<H::Done>, Bytes), ReplyError> {
         let address = Address { procedure: H::NUMBER, session, sequence }.before(&self.head);
-        let data = key.open(setup, sequence, &address, &self.seal, self.data.0);
+        let data = key.open(setup, sequence, address, &self.seal, self.data.0);
         Ok((decoded(&self.head.0)?, data?))
     }
 
@@ -187,10 +201,18 @@ pub enum ReplyError {
     Malformed(#[from] XdrError),
 }
 
+/// Room for most heads: a capability with one extent takes 92 bytes.
+const HEAD_BYTES_USUAL: usize = 160;
+
 fn encoded(value: &impl Encode) -> Bytes {
-    let bytes = to_segments(value).to_bytes();
-    assert!(bytes.len() <= HEAD_BYTES_MAX, "heads have bounded parts only");
-    bytes
+    let mut out = Encoder::new(Framing::Datagram, HEAD_BYTES_USUAL);
+    value.encode(&mut out);
+    checked(out.finish().to_bytes())
+}
+
+fn checked(head: Bytes) -> Bytes {
+    assert!(head.len() <= HEAD_BYTES_MAX, "heads have bounded parts only");
+    head
 }
 
 /// Decodes all of a head. Trailing bytes make it a different, unknown one.

@@ -16,7 +16,7 @@ use super::words::{
     Ending, HandshakeCall, HandshakeDone, Head, Hello, Owner, Refusal, Res, SessionId, Shown,
 };
 use crate::capability::{BootEpoch, Capability, DiskId, VolumeId};
-use crate::seal::{Forged, KEY_BYTES, MasterKey, RequestKeys, Secret, SessionKey, Setup};
+use crate::seal::{Forged, KEY_BYTES, Kept, MasterKey, RequestKeys, Secret, SessionKey, Setup};
 
 /// A capability and the secret that proves it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -121,7 +121,7 @@ impl Hailing {
             control: self.is_control.then_some(self.secret),
             key,
             next: AtomicU64::new(1),
-            kept: Mutex::default(),
+            kept: Mutex::new(Kept::new(KEPT_MAX)),
         })
     }
 }
@@ -138,12 +138,13 @@ pub struct Session {
     control: Option<Secret>,
     key: SessionKey,
     next: AtomicU64,
-    /// Keys that were worked out, the latest first.
-    kept: Mutex<Vec<(Secret, Arc<RequestKeys>)>>,
+    /// Keys that were derived, by the secret.
+    kept: Mutex<Kept<[u8; KEY_BYTES], Arc<RequestKeys>>>,
 }
 
-/// Capabilities whose keys a session keeps: as many as a client uses at the same time.
-const KEPT_MAX: usize = 16;
+/// Capabilities whose keys a session keeps: as many as a client uses at the same time. About
+/// 400 KiB.
+const KEPT_MAX: usize = 128;
 
 /// The session is used up: its sequence numbers are.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
@@ -202,13 +203,12 @@ impl Session {
     /// The keys of requests that present the capability to which `secret` belongs.
     fn keys(&self, secret: &Secret) -> Arc<RequestKeys> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(at) = kept.iter().position(|(known, _)| known == secret) {
-            kept[..=at].rotate_right(1);
-        } else {
-            kept.truncate(KEPT_MAX - 1);
-            kept.insert(0, (secret.clone(), Arc::new(self.key.request_keys(secret))));
+        if let Some(keys) = kept.get(secret.as_bytes()) {
+            return Arc::clone(keys);
         }
-        Arc::clone(&kept[0].1)
+        let keys = Arc::new(self.key.request_keys(secret));
+        kept.keep(*secret.as_bytes(), Arc::clone(&keys));
+        keys
     }
 }
 

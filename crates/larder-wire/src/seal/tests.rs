@@ -92,10 +92,10 @@ fn an_altered_message_does_not_open() {
     let other = secret.session_key(&[1; 32], &[3; 32]).request_keys(&secret);
     let (head, clear) = (b"what is asked".to_vec(), Bytes::from_static(b"data of several blocks"));
     for setup in [Setup::Secure, Setup::Private] {
-        let (tag, sent) = keys.to_disk.seal(setup, 5, &head, clear.clone());
+        let (tag, sent) = keys.to_disk.seal(setup, 5, head.clone(), clear.clone());
         assert_eq!(sent == clear, setup == Setup::Secure);
         let open = |key: &SealKey, setup, sequence, head: &[u8], tag: &Tag, data: &[u8]| {
-            key.open(setup, sequence, head, tag, Bytes::copy_from_slice(data))
+            key.open(setup, sequence, head.to_vec(), tag, Bytes::copy_from_slice(data))
         };
         assert_eq!(open(&keys.to_disk, setup, 5, &head, &tag, &sent), Ok(clear.clone()));
         assert_eq!(open(&keys.to_disk, setup, 6, &head, &tag, &sent), Err(Forged));
@@ -130,10 +130,10 @@ fn the_border_between_head_and_data_is_sealed() {
     let secret = Secret::new([7; 32]);
     let key = secret.session_key(&[1; 32], &[2; 32]).request_keys(&secret).to_disk;
     for setup in [Setup::Secure, Setup::Private] {
-        let (tag, _) = key.seal(setup, 1, b"abcd", Bytes::from_static(b"efgh"));
+        let (tag, _) = key.seal(setup, 1, b"abcd".to_vec(), Bytes::from_static(b"efgh"));
         for (head, data) in [(&b"abcde"[..], &b"fgh"[..]), (b"abc", b"defgh"), (b"", b"abcdefgh")] {
             let data = Bytes::copy_from_slice(data);
-            assert_eq!(key.open(setup, 1, head, &tag, data), Err(Forged));
+            assert_eq!(key.open(setup, 1, head.to_vec(), &tag, data), Err(Forged));
         }
     }
 }
