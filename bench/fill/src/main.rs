@@ -125,7 +125,7 @@ impl Worker {
             let written = written(&opened.layout);
             self.change(|sequence| commit(sequence, (file, open), written)).await;
         }
-        self.change(|sequence| Close { sequence, open }).await;
+        self.change(|sequence| Close { sequence, opens: Array(vec![open]) }).await;
     }
 
     async fn work(mut self, next: Arc<AtomicU64>, wanted: Wanted) {

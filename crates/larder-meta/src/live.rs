@@ -243,7 +243,11 @@ impl Live {
                 Reply::of(&set)
             }
             Change::Open(call) => Reply::of(&self.open(txn, request, moment, call)),
-            Change::Close(call) => Reply::of(&self.close(txn, request.session, call.open)),
+            Change::Close(call) => {
+                let closed = self.close(txn, request.session, &call.opens.0);
+                let any = closed.and_then(|any| if any { Ok(()) } else { Err(Status::BadOpen) });
+                Reply::of(&any)
+            }
             Change::Alloc(call) => Reply::of(&self.alloc(txn, request, moment, *call)),
             Change::CommitExtents(call) => Reply::of(&self.commit(txn, request, moment, call)),
             Change::Punch(call) => {
@@ -438,9 +442,18 @@ impl Live {
         Ok(self.leases.hide_others(by.session, listed))
     }
 
-    fn close(&mut self, txn: &mut Txn<'_>, session: SessionId, open: OpenId) -> Result<(), Status> {
-        let closed = self.opens.close(session, open).ok_or(Status::BadOpen)?;
-        self.closed(txn, session, closed)
+    /// Closes those of `opens` that are open; returns whether any was.
+    fn close(
+        &mut self,
+        txn: &mut Txn<'_>,
+        session: SessionId,
+        opens: &[OpenId],
+    ) -> Result<bool, Status> {
+        let opens = opens.iter().filter_map(|open| self.opens.close(session, *open));
+        let closed: Vec<opens::Open> = opens.collect();
+        let any = !closed.is_empty();
+        closed.into_iter().try_for_each(|one| self.closed(txn, session, one))?;
+        Ok(any)
     }
 
     /// A file was closed: blocks that were given ahead are taken back some time after its last
@@ -571,9 +584,7 @@ impl Live {
         heir: Option<(SessionId, Instant)>,
         now: Time,
     ) -> Result<(), Status> {
-        for open in self.opens.of_session(session) {
-            self.close(txn, session, open)?;
-        }
+        self.close(txn, session, &self.opens.of_session(session))?;
         data::release_all(txn, session)?;
         let prefix = &key::slot(session, 0)[..17];
         for (key, _) in txn.scan_all::<Slot>(prefix)? {

@@ -14,6 +14,7 @@
 mod anew;
 mod archived;
 mod beside;
+mod closing;
 mod commit;
 mod convert;
 mod copying;
@@ -126,9 +127,13 @@ impl Native {
     /// be used any more. Waits for an answer for a second. If this machine alone has bytes of
     /// files, the session is left to the next process, as long as it lasts.
     pub async fn leave(&self) {
-        if self.reachable() && !self.session.retained().has_any() {
+        if self.reachable() {
             let clock = Arc::clone(&self.rpc().config().clock);
-            let _ = clock.timeout(LEAVE_MAX, self.session.end()).await;
+            let session = &self.session;
+            let _ = match session.retained().has_any() {
+                true => clock.timeout(LEAVE_MAX, session.opens().closing().flush(session)).await,
+                false => clock.timeout(LEAVE_MAX, session.end()).await,
+            };
         }
     }
 
@@ -291,7 +296,7 @@ impl Remote for Native {
         Box::pin(async move {
             let Some(held) = token.get::<Held>() else { return Ok(()) };
             let committed = self.commit_pending(held.0.file()).await;
-            held.0.close().await;
+            held.0.close_and_wait().await;
             committed
         })
     }

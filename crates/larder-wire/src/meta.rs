@@ -28,7 +28,7 @@ use crate::xdr::{Decode, Encode, Encoder, XdrError};
 /// The RPC program number, of the range that users define (RFC 5531, 8.3).
 pub const PROGRAM: u32 = 0x206c_726d;
 /// The version of the program.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 /// The port that servers listen on, unless they are told another one.
 pub const PORT: u16 = 2050;
 
@@ -53,6 +53,8 @@ pub const COPIES_MAX: u32 = 4;
 pub const RANGES_MAX: usize = 1024;
 /// Most leases in one RETURN_LEASE.
 pub const RETURNED_MAX: usize = 1024;
+/// Most opens in a CLOSE.
+pub const CLOSES_MAX: usize = 1024;
 /// Most changes in one LOCK.
 pub const LOCK_CHANGES_MAX: usize = 4096;
 /// The end of the largest range that can be locked.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use larder_wire::meta::BLOCK_BYTES;
 use larder_wire::meta::calls;
 use larder_wire::meta::words::{FileId, LeaseKind, Medium, Mode, OpenId};
+use larder_wire::xdr::Array;
 
 use super::rig::{Rig, size};
 use crate::engine::{Engine, Writes};
@@ -78,7 +79,7 @@ fn take(rig: Rig, files: [FileId; 2], opens: &mut Vec<OpenId>, step: Step) -> Ri
         Step::Close => {
             if let Some(open) = opens.pop() {
                 let sequence = rig.next();
-                rig.ask(&root, calls::Close { sequence, open });
+                rig.ask(&root, calls::Close { sequence, opens: Array(vec![open]) });
             }
         }
         Step::Tick => rig.wait(Duration::ZERO),

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use larder_wire::meta::Status;
 use larder_wire::meta::calls::{self, OpenWhat};
-use larder_wire::meta::words::{FileId, Kind, Mode, SetAttributes};
+use larder_wire::meta::words::{FileId, Kind, Mode, OpenId, SetAttributes};
 
 use super::rig::{Rig, dentry, mode, name, refused, size, user};
 use crate::engine::{Engine, EngineError, View, Visitor, Writes};
@@ -109,6 +109,32 @@ fn an_open_file_without_a_name_is_there_until_its_last_close() {
     // With the next group the blocks are free.
     rig.mkdir(&root, ROOT, "d").unwrap();
     assert_eq!(rig.free_bytes(), 16 * 4096);
+    rig.check();
+}
+
+/// One CLOSE closes many files. What is not open in the session, or is named twice, does no harm.
+#[test]
+fn one_call_closes_many_files() {
+    let mut rig = Rig::new(16);
+    let root = Caller::root();
+    let mut made = |name: &str| {
+        let opened = rig.create(&root, ROOT, name).unwrap();
+        rig.write(opened.file.after.file, 0..4096).unwrap();
+        (opened.file.after.file, opened.open)
+    };
+    let [(a, of_a), (b, of_b), (c, of_c)] = ["a", "b", "c"].map(&mut made);
+    let again = rig.open(&root, OpenWhat::File(b), Mode::Read).unwrap().open;
+    for name in ["a", "b", "c"] {
+        rig.remove(ROOT, name).unwrap();
+    }
+    rig.close_all(&[of_a, OpenId(7), of_b, of_a, of_c]).unwrap();
+    rig.check();
+    let left = [a, b, c].map(|file| rig.attributes(file).is_ok());
+    assert_eq!(left, [false, true, false], "b is open once more");
+    assert_eq!(refused(rig.close_all(&[of_a, of_b, OpenId(7)])), Status::BadOpen);
+    assert_eq!(refused(rig.close_all(&[])), Status::BadOpen);
+    rig.close_all(&[of_c, again]).unwrap();
+    assert_eq!(refused(rig.attributes(b)), Status::Stale);
     rig.check();
 }
 

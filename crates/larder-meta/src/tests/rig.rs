@@ -422,8 +422,12 @@ impl Rig {
     }
 
     pub(crate) fn close(&mut self, open: OpenId) -> Res<()> {
+        self.close_all(&[open])
+    }
+
+    pub(crate) fn close_all(&mut self, opens: &[OpenId]) -> Res<()> {
         let sequence = self.next();
-        self.call(&Caller::root(), calls::Close { sequence, open })
+        self.call(&Caller::root(), calls::Close { sequence, opens: Array(opens.to_vec()) })
     }
 
     pub(crate) fn mkdir(&mut self, caller: &Caller, dir: FileId, text: &str) -> Res<FileId> {

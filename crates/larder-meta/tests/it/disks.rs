@@ -189,7 +189,7 @@ impl Both {
             archive_ms: None,
         };
         self.meta.call(commit).await.unwrap();
-        let close = calls::Close { sequence: self.next(), open };
+        let close = calls::Close { sequence: self.next(), opens: Array(vec![open]) };
         self.meta.call(close).await.unwrap();
         (file, layout)
     }
@@ -460,7 +460,7 @@ async fn blocks_change_hands_and_show_nothing() {
         let call =
             calls::Remove { sequence: one.next(), dentry: dentry(ROOT, &format!("g{round}")) };
         one.meta.call(call).await.unwrap();
-        let close = calls::Close { sequence: one.next(), open: opened.open };
+        let close = calls::Close { sequence: one.next(), opens: Array(vec![opened.open]) };
         one.meta.call(close).await.unwrap();
     }
     assert_eq!(larder_meta::check(&engine).unwrap(), []);

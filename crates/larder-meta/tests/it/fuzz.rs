@@ -408,7 +408,10 @@ impl Source<'_> {
                 let (range, allocate) = (self.range(), self.is().then(|| self.medium()));
                 bytes(&calls::Open { sequence, what, mode, lease, range, allocate })
             }
-            calls::Close::NUMBER => bytes(&calls::Close { sequence, open }),
+            calls::Close::NUMBER => {
+                let opens = Array(vec![open; (self.next() % 4) as usize]);
+                bytes(&calls::Close { sequence, opens })
+            }
             calls::SetAttr::NUMBER => {
                 let set = self.set();
                 let guard = self.is().then(|| self.time());

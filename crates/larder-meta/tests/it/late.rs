@@ -117,7 +117,8 @@ pub(crate) async fn make(
         archive_ms: None,
     });
     committed.await.unwrap();
-    let close = calls::Close { sequence: client.sequence(0, first + 2), open: opened.open };
+    let close =
+        calls::Close { sequence: client.sequence(0, first + 2), opens: Array(vec![opened.open]) };
     client.call(close).await.unwrap();
     file
 }

@@ -6,6 +6,7 @@ use larder_io::{Disk, MemDisk};
 use larder_wire::meta::calls;
 use larder_wire::meta::words::FileId;
 use larder_wire::meta::{BLOCK_BYTES, Status};
+use larder_wire::xdr::Array;
 use tokio::task::JoinSet;
 
 use crate::client::{Client, create, dentry, engine, serve};
@@ -28,7 +29,7 @@ async fn a_file_is_made_found_and_removed() {
     let renewed = client.call(calls::Renew { session: client.session }).await;
     // The first owner was the one that added the disk.
     assert_eq!(renewed.unwrap().server_boot, 2);
-    let close = calls::Close { sequence: client.sequence(0, 2), open: opened.open };
+    let close = calls::Close { sequence: client.sequence(0, 2), opens: Array(vec![opened.open]) };
     client.call(close).await.unwrap();
     let remove = calls::Remove { sequence: client.sequence(0, 3), dentry: dentry(ROOT, "a") };
     client.call(remove).await.unwrap();
@@ -73,7 +74,8 @@ async fn many_make_and_take_the_same_names() {
                         made += 1;
                         sequence += 1;
                         let bearer = client.sequence(0, sequence);
-                        let close = calls::Close { sequence: bearer, open: opened.open };
+                        let close =
+                            calls::Close { sequence: bearer, opens: Array(vec![opened.open]) };
                         client.call(close).await.unwrap();
                     }
                     Err(status) => assert_eq!(status, Status::Exists),

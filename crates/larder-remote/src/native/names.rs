@@ -183,8 +183,11 @@ impl Native {
         dentry: Dentry,
         what: Removal,
     ) -> Result<Change> {
+        let (opens, mut closed) = (self.session.opens(), 0);
         let removed = match what {
             Removal::File => {
+                // The server need not keep a file that is closed here already.
+                closed = opens.closing().hurry(&self.session);
                 let args = |sequence| Remove { sequence, dentry: dentry.clone() };
                 self.session.change(cred, args).await
             }
@@ -194,6 +197,10 @@ impl Native {
             }
         };
         let removed = self.note_changes(removed, |done| vec![done.dir, done.file])?;
+        if removed.file.after.links == 0 && what == Removal::File {
+            opens.without_names(&self.session, removed.file.after.file).await;
+            opens.closing().settled(&self.session, closed).await;
+        }
         Ok(convert::change(self.volume, &removed.dir))
     }
 
@@ -215,7 +222,10 @@ impl Native {
             let other = (to_dir.after.file != from_dir.after.file).then_some(to_dir);
             [from_dir, moved].into_iter().chain(other).chain(replaced).collect()
         });
-        let Renamed { from_dir, to_dir, .. } = renamed?;
+        let Renamed { from_dir, to_dir, replaced, .. } = renamed?;
+        if let Some(Changed { after, .. }) = replaced.filter(|file| file.after.links == 0) {
+            self.session.opens().without_names(&self.session, after.file).await;
+        }
         let change = |changed| convert::change(self.volume, changed);
         Ok((change(&from_dir), change(&to_dir)))
     }

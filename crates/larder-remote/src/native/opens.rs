@@ -11,18 +11,21 @@
 //! refuses their capability, and uncommitted bytes in them count as lost.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use larder_vfs::Cred;
-use larder_wire::meta::calls::{Close, Open as OpenCall, OpenWhat};
+use larder_wire::meta::calls::{Open as OpenCall, OpenWhat};
 use larder_wire::meta::words::{ByteRange, FileId, Layout, LeaseKind, Mode, OpenId};
 
+use super::closing::{Closing, Known};
 use super::session::Session;
 
 /// All files that are open.
 #[derive(Debug, Default)]
 pub(super) struct Opens {
     open: Mutex<HashMap<FileId, Vec<Weak<Open>>>>,
+    closing: Closing,
 }
 
 /// An open file.
@@ -32,6 +35,8 @@ pub(super) struct Open {
     file: FileId,
     mode: Mode,
     at_server: Mutex<AtServer>,
+    /// The file has lost its last name.
+    is_nameless: AtomicBool,
     /// Held while the server is being told.
     turn: tokio::sync::Mutex<()>,
     /// Where the first bytes of a new file go.
@@ -57,17 +62,57 @@ impl Ahead {
 #[derive(Debug)]
 pub(super) struct Held(pub(super) Arc<Open>);
 
+/// Whether the server knows of an open. An open at the server is closed by whoever gets it from
+/// [`told`](AtServer::told) or [`close`](AtServer::close): by exactly one of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AtServer {
-    /// It does not know.
+    /// It does not know, or is being told: then nobody else tells it.
     Untold,
-    /// The server knows it by this number, in this life of the session.
-    Open(u64, OpenId),
+    /// The server knows it so.
+    Open(Known),
     /// It is not open any more.
     Closed,
 }
 
+impl AtServer {
+    /// The number by which the server knows it in this life of the session.
+    fn id(self, life: u64) -> OpenId {
+        match self {
+            AtServer::Open((of, id)) if of == life => id,
+            _ => OpenId::NONE,
+        }
+    }
+
+    /// Whether the server must be told.
+    fn is_untold(self, life: u64) -> bool {
+        self != AtServer::Closed && self.id(life) == OpenId::NONE
+    }
+
+    /// The server was told, and knows it so from now on. Returns what it must close: the file was
+    /// closed here in the meantime.
+    fn told(&mut self, known: Known) -> Option<Known> {
+        if *self == AtServer::Closed {
+            return Some(known);
+        }
+        *self = AtServer::Open(known);
+        None
+    }
+
+    /// The file is closed here. Returns what the server must close.
+    fn close(&mut self) -> Option<Known> {
+        match std::mem::replace(self, AtServer::Closed) {
+            AtServer::Open(known) => Some(known),
+            AtServer::Untold | AtServer::Closed => None,
+        }
+    }
+}
+
 impl Opens {
+    /// What the server is to close.
+    pub(super) fn closing(&self) -> &Closing {
+        &self.closing
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<FileId, Vec<Weak<Open>>>> {
         lock(&self.open)
     }
@@ -86,7 +131,7 @@ impl Opens {
         (life, id): (u64, OpenId),
         ahead: Option<Layout>,
     ) -> Held {
-        self.add(session, (file, Mode::Write), AtServer::Open(life, id), ahead)
+        self.add(session, (file, Mode::Write), AtServer::Open((life, id)), ahead)
     }
 
     fn add(
@@ -101,6 +146,7 @@ impl Opens {
             file,
             mode,
             at_server: Mutex::new(at_server),
+            is_nameless: AtomicBool::new(false),
             turn: tokio::sync::Mutex::default(),
             ahead: Mutex::new(ahead.map(|layout| Ahead { layout, is_touched: false })),
         });
@@ -125,6 +171,12 @@ impl Opens {
         for file in all {
             self.keep(file).await;
         }
+    }
+
+    /// A file has lost its last name, and goes with its last close.
+    pub(super) async fn without_names(&self, session: &Arc<Session>, file: FileId) {
+        self.of(file).iter().for_each(|open| open.is_nameless.store(true, Relaxed));
+        self.closing.without_names(session, file).await;
     }
 
     /// What was written of a file is lost: the blocks that it was given ahead may have been taken
@@ -180,10 +232,7 @@ impl Open {
     /// forgotten it.
     pub(super) fn id(&self) -> OpenId {
         let life = self.session.upgrade().map(|session| session.life());
-        match *lock(&self.at_server) {
-            AtServer::Open(of, id) if life == Some(of) => id,
-            _ => OpenId::NONE,
-        }
+        life.map_or(OpenId::NONE, |life| lock(&self.at_server).id(life))
     }
 
     /// Opens the file at the server, unless it is open there, on behalf of `cred`. The caller's
@@ -192,10 +241,10 @@ impl Open {
     pub(super) async fn keep(&self, cred: &Cred) {
         let Some(session) = self.session.upgrade() else { return };
         let _turn = self.turn.lock().await;
-        if *lock(&self.at_server) == AtServer::Closed || self.id() != OpenId::NONE {
+        let (file, mode, life) = (self.file, self.mode, session.life());
+        if !lock(&self.at_server).is_untold(life) {
             return;
         }
-        let (file, mode, life) = (self.file, self.mode, session.life());
         let root = Cred { deadline: cred.deadline, ..Cred::root() };
         let opened = session.change(&root, |sequence| OpenCall {
             sequence,
@@ -206,39 +255,102 @@ impl Open {
             allocate: None,
         });
         match opened.await {
-            Ok(opened) => *lock(&self.at_server) = AtServer::Open(life, opened.open),
+            Ok(opened) => {
+                let over = lock(&self.at_server).told((life, opened.open));
+                if let Some(known) = over {
+                    session.opens().closing.add(&session, file, known);
+                }
+            }
             Err(error) => tracing::debug!(file = file.0, ?error, "not open at the server"),
         }
     }
 
-    /// The file is not open any more. The server is told, if it knows of the open.
-    pub(super) async fn close(&self) {
+    /// The file is not open any more. The server is told soon, if it knows of the open. Again, this
+    /// does nothing.
+    pub(super) fn close(&self) {
         let Some(session) = self.session.upgrade() else { return };
         session.opens().remove(self);
-        let _turn = self.turn.lock().await;
-        let open = self.id();
-        *lock(&self.at_server) = AtServer::Closed;
-        if open != OpenId::NONE {
-            // It ends with the session, if the server cannot be told.
-            let closed = session.change(&Cred::root(), |sequence| Close { sequence, open }).await;
-            tracing::trace!(file = self.file.0, ?closed, "closed");
+        let Some(known) = lock(&self.at_server).close() else { return };
+        session.opens().closing.add(&session, self.file, known);
+        if self.is_nameless.load(Relaxed) {
+            session.opens().closing.hurry(&session);
+        }
+    }
+
+    /// The same, and waits until the server has been told if the file has no name: it is gone then.
+    pub(super) async fn close_and_wait(&self) {
+        self.close();
+        if let (true, Some(session)) = (self.is_nameless.load(Relaxed), self.session.upgrade()) {
+            let closing = &session.opens().closing;
+            closing.settled(&session, closing.hurry(&session)).await;
         }
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        if let Some(session) = self.0.session.upgrade() {
-            session.opens().remove(&self.0);
-        }
-        let is_told = matches!(*lock(&self.0.at_server), AtServer::Open(..));
-        if let (true, Ok(runtime)) = (is_told, tokio::runtime::Handle::try_current()) {
-            let open = Arc::clone(&self.0);
-            runtime.spawn(async move { open.close().await });
-        }
+        self.0.close();
     }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// Every sequence of events: what the server opened is handed over to be closed once, when the
+    /// file is closed here, and not before.
+    #[test]
+    fn what_the_server_has_open_is_closed_once_in_every_sequence() {
+        const EVENTS: u32 = 5;
+        for script in 0..EVENTS.pow(8) {
+            let (mut state, mut life, mut next) = (AtServer::Untold, 1, 0);
+            let (mut at_server, mut is_telling, mut is_closed) = (BTreeSet::new(), None, false);
+            for at in 0..8 {
+                let mut over = None;
+                match script / EVENTS.pow(at) % EVENTS {
+                    // One at a time.
+                    0 if is_telling.is_none() && state.is_untold(life) => {
+                        assert!(!is_closed);
+                        is_telling = Some(life);
+                    }
+                    // The server has opened it, and the answer is here.
+                    1 => {
+                        if let Some(of) = is_telling.take() {
+                            next += 1;
+                            let known = (of, OpenId(next));
+                            if of == life {
+                                at_server.insert(known);
+                            }
+                            over = state.told(known);
+                        }
+                    }
+                    // It refuses, or the caller gives up.
+                    2 => is_telling = None,
+                    // It was restarted.
+                    3 => {
+                        life += 1;
+                        at_server.clear();
+                    }
+                    4 => {
+                        is_closed = true;
+                        over = state.close();
+                    }
+                    _ => {}
+                }
+                if let Some(known) = over {
+                    assert!(is_closed, "{script}");
+                    assert!(at_server.remove(&known) || known.0 != life, "{script}: {known:?}");
+                }
+                assert!(!is_closed || state.id(life) == OpenId::NONE);
+                assert!(at_server.len() <= 1, "{script}");
+                assert!(!is_closed || at_server.is_empty(), "{script}: {at_server:?} stays open");
+            }
+        }
+    }
 }

@@ -199,6 +199,7 @@ impl Session {
 
     /// Ends the session, so that no other client waits for what it holds.
     pub(super) async fn end(&self) {
+        self.opens.closing().drop_all();
         let session = self.now().given.session;
         let credential = self.client.auth_sys(0, 0, &[]);
         let options = CallOptions::default();

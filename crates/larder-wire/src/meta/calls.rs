@@ -10,8 +10,8 @@ use super::words::{
     Written,
 };
 use super::{
-    DISKS_MAX, ENTRIES_MAX, LOCK_CHANGES_MAX, LOST_FILES_MAX, LOST_PATH_BYTES_MAX, PROGRAM,
-    RANGES_MAX, RETURNED_MAX, Res, TARGET_BYTES_MAX, VERSION, XATTR_BYTES_MAX, XATTRS_MAX,
+    CLOSES_MAX, DISKS_MAX, ENTRIES_MAX, LOCK_CHANGES_MAX, LOST_FILES_MAX, LOST_PATH_BYTES_MAX,
+    PROGRAM, RANGES_MAX, RETURNED_MAX, Res, TARGET_BYTES_MAX, VERSION, XATTR_BYTES_MAX, XATTRS_MAX,
 };
 use crate::xdr::{self, Array, Opaque};
 
@@ -83,9 +83,9 @@ xdr_struct! {
         lease: Option<LeaseGiven>, layout: Layout,
     }
 
-    /// Arguments of CLOSE. A lease stays.
-    #[derive(Copy)]
-    Close { sequence: Sequence, open: OpenId }
+    /// Arguments of CLOSE. Opens that the server does not know are passed over, unless it knows
+    /// none. Leases stay.
+    Close { sequence: Sequence, opens: Array<OpenId, CLOSES_MAX> }
 
     /// Arguments of GETCAPS. `open` is an open file whose mode suffices, or none: then the caller's
     /// rights are checked now.

@@ -438,6 +438,24 @@ fn the_longest_reply_fits_into_a_record() {
 }
 
 #[test]
+fn a_close_names_no_more_opens_than_it_may() {
+    let close = |count| Close { sequence: sequence(), opens: Array(vec![OpenId(7); count]) };
+    let decoded = |count| Close::decode(&mut to_segments(&close(count)).to_bytes());
+    for count in [0, 1, CLOSES_MAX] {
+        assert_eq!(decoded(count), Ok(close(count)));
+    }
+    // The count is behind session, slot and sequence.
+    let mut too_many = to_segments(&close(CLOSES_MAX)).to_bytes().to_vec();
+    too_many[24..28].copy_from_slice(&(CLOSES_MAX as u32 + 1).to_be_bytes());
+    too_many.extend([0; 8]);
+    let refused = Err(XdrError::TooLong { length: CLOSES_MAX + 1, limit: CLOSES_MAX });
+    assert_eq!(Close::decode(&mut too_many.into()), refused);
+    let mut short = to_segments(&close(3)).to_bytes();
+    short.truncate(short.len() - 8);
+    assert_eq!(Close::decode(&mut short), Err(XdrError::Short));
+}
+
+#[test]
 fn procedures_have_their_names() {
     assert_eq!(PROCEDURE_NAMES.len(), Retain::NUMBER as usize + 1);
     assert_eq!(PROCEDURE_NAMES[Open::NUMBER as usize], "OPEN");

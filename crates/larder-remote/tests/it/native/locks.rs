@@ -14,7 +14,7 @@ const ALL: Range<u64> = 0..LOCK_END;
 
 /// How long a session lasts without a call, where a test waits for that. Not shorter: the mounts
 /// that live on must renew theirs within that time on a busy machine, too.
-const SHORT: Options =
+pub(super) const SHORT: Options =
     Options { lease: Duration::from_secs(12), resilver_rate: 1 << 30, archive: None };
 
 async fn lock(
@@ -29,15 +29,6 @@ async fn lock(
 
 async fn tested(native: &Native, file: &Handle, mode: LockMode) -> Option<LockMode> {
     native.test_lock(&Cred::root(), file, ALL, mode).await.unwrap()
-}
-
-/// Polls until the condition is true, or the test has taken too long.
-async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
-    let until = Instant::now() + Duration::from_secs(60);
-    while !holds().await {
-        assert!(Instant::now() < until, "{what}");
-        tokio::task::yield_now().await;
-    }
 }
 
 /// An orderly end releases locks at once, a mount that is gone when its session expires.
