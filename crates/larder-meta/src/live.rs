@@ -243,11 +243,7 @@ impl Live {
                 Reply::of(&set)
             }
             Change::Open(call) => Reply::of(&self.open(txn, request, moment, call)),
-            Change::Close(call) => {
-                let closed = self.close(txn, request.session, &call.opens.0);
-                let any = closed.and_then(|any| if any { Ok(()) } else { Err(Status::BadOpen) });
-                Reply::of(&any)
-            }
+            Change::Close(call) => Reply::of(&self.close(txn, request.session, &call.opens.0)),
             Change::Alloc(call) => Reply::of(&self.alloc(txn, request, moment, *call)),
             Change::CommitExtents(call) => Reply::of(&self.commit(txn, request, moment, call)),
             Change::Punch(call) => {
@@ -442,18 +438,14 @@ impl Live {
         Ok(self.leases.hide_others(by.session, listed))
     }
 
-    /// Closes those of `opens` that are open; returns whether any was.
-    fn close(
-        &mut self,
-        txn: &mut Txn<'_>,
-        session: SessionId,
-        opens: &[OpenId],
-    ) -> Result<bool, Status> {
-        let opens = opens.iter().filter_map(|open| self.opens.close(session, *open));
+    /// Closes those of `opens` that are open, if any is.
+    fn close(&mut self, txn: &mut Txn<'_>, of: SessionId, opens: &[OpenId]) -> Result<(), Status> {
+        let opens = opens.iter().filter_map(|open| self.opens.close(of, *open));
         let closed: Vec<opens::Open> = opens.collect();
-        let any = !closed.is_empty();
-        closed.into_iter().try_for_each(|one| self.closed(txn, session, one))?;
-        Ok(any)
+        if closed.is_empty() {
+            return Err(Status::BadOpen);
+        }
+        closed.into_iter().try_for_each(|one| self.closed(txn, of, one))
     }
 
     /// A file was closed: blocks that were given ahead are taken back some time after its last
@@ -584,7 +576,9 @@ impl Live {
         heir: Option<(SessionId, Instant)>,
         now: Time,
     ) -> Result<(), Status> {
-        self.close(txn, session, &self.opens.of_session(session))?;
+        for open in self.opens.of_session(session) {
+            self.close(txn, session, &[open])?;
+        }
         data::release_all(txn, session)?;
         let prefix = &key::slot(session, 0)[..17];
         for (key, _) in txn.scan_all::<Slot>(prefix)? {

@@ -1,53 +1,33 @@
 //! Closes go to the server together: one call takes all that come within a short time, because no
 //! caller waits for one, and each costs the server as much as any other call. A file that loses its
-//! last name is another matter: it is gone with its last close. So closes that wait go together with
-//! a REMOVE, and the close of a file without names waits for no other.
+//! last name is another matter: it is gone with its last close. So closes that wait go together
+//! with a REMOVE, and the close of a file without names waits for no other.
 //!
-//! [`Waiting`] decides, as a function of times and events; a task carries out what it says.
+//! [`Waiting`] decides, as a function of times and events; a task of `opens` carries it out.
 //!
 //! Invariants:
-//! - An open that the server knows is in one call at most, and in one unless the session has ended or
-//!   begun another life first: the server has then closed it.
+//! - An open that the server knows is in one call at most, and in one unless the session has ended
+//!   or begun another life first: the server has then closed it.
 //! - One call at a time, in the order of the closes. What comes while it is under way waits for the
 //!   next one.
 //! - At most as many wait as there were opens at the server.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use larder_vfs::Cred;
 use larder_wire::meta::CLOSES_MAX;
-use larder_wire::meta::calls::Close;
 use larder_wire::meta::words::{FileId, OpenId};
-use larder_wire::xdr::Array;
-use tokio::sync::{Notify, watch};
-
-use super::session::Session;
 
 /// Longest wait of a close for others. A removed file's blocks are free so much later.
 const GATHER: Duration = Duration::from_millis(20);
 /// As many closes do not wait for others.
 const ENOUGH: usize = 64;
 
-/// Longest wait until the server has closed what lost its last name.
-const SETTLED_MAX: Duration = Duration::from_secs(1);
-
 /// An open, as the server knows it in a life of the session.
 pub(super) type Known = (u64, OpenId);
 
 /// The closes that the server was not told of yet.
 #[derive(Debug, Default)]
-pub(super) struct Closing {
-    waiting: Mutex<Waiting>,
-    /// There are enough, or somebody waits.
-    enough: Arc<Notify>,
-    /// How many closes are done, of all.
-    done: watch::Sender<u64>,
-}
-
-/// The same, as a state machine.
-#[derive(Debug, Default)]
-struct Waiting {
+pub(super) struct Waiting {
     opens: Vec<(FileId, Known)>,
     /// How many there were, with these.
     added: u64,
@@ -63,7 +43,7 @@ struct Waiting {
 
 /// What the task is to do.
 #[derive(Debug, PartialEq, Eq)]
-enum Step {
+pub(super) enum Step {
     Wait(Duration),
     Send(Vec<OpenId>),
     /// Nothing waits: the task ends.
@@ -72,7 +52,7 @@ enum Step {
 
 impl Waiting {
     /// An open was closed. Returns whether there are enough.
-    fn add(&mut self, now: Instant, file: FileId, open: Known) -> bool {
+    pub(super) fn add(&mut self, now: Instant, file: FileId, open: Known) -> bool {
         if self.is_over {
             return false;
         }
@@ -82,13 +62,29 @@ impl Waiting {
         self.opens.len() >= ENOUGH
     }
 
+    /// Sends what waits at once. Returns whether anything does.
+    pub(super) fn hurry(&mut self) -> bool {
+        self.is_hurried = !self.opens.is_empty();
+        self.is_hurried
+    }
+
+    /// Whether a close of this file waits.
+    pub(super) fn has(&self, file: FileId) -> bool {
+        self.opens.iter().any(|(of, _)| *of == file)
+    }
+
+    /// How many closes there were.
+    pub(super) fn added(&self) -> u64 {
+        self.added
+    }
+
     /// Whether a task must begin to send them: the caller begins it.
-    fn attend(&mut self) -> bool {
-        !std::mem::replace(&mut self.is_attended, true)
+    pub(super) fn attend(&mut self) -> bool {
+        !self.opens.is_empty() && !std::mem::replace(&mut self.is_attended, true)
     }
 
     /// What the task is to do next, in this life of the session.
-    fn step(&mut self, now: Instant, life: u64) -> Step {
+    pub(super) fn step(&mut self, now: Instant, life: u64) -> Step {
         // The server has forgotten those of an earlier life.
         self.opens.retain(|(_, (of, _))| *of == life);
         let since = self.since.filter(|_| !self.opens.is_empty());
@@ -104,7 +100,7 @@ impl Waiting {
     }
 
     /// How many closes are not in it any more.
-    fn taken(&self) -> u64 {
+    pub(super) fn taken(&self) -> u64 {
         self.added - self.opens.len() as u64
     }
 
@@ -119,121 +115,12 @@ impl Waiting {
     }
 
     /// No more is sent: returns what waits.
-    fn end(&mut self, life: u64) -> Vec<OpenId> {
+    pub(super) fn end(&mut self, life: u64) -> Vec<OpenId> {
         self.is_over = true;
         self.since = None;
         let opens = std::mem::take(&mut self.opens).into_iter();
         opens.filter(|(_, (of, _))| *of == life).map(|(_, (_, open))| open).collect()
     }
-}
-
-impl Closing {
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The server is to close an open of a file. If no runtime is here, it is told with the next
-    /// one.
-    pub(super) fn add(&self, session: &Arc<Session>, file: FileId, open: Known) {
-        let now = session.rpc().config().clock.instant();
-        let mut waiting = self.lock();
-        let is_enough = waiting.add(now, file, open);
-        self.attend(session, &mut waiting);
-        drop(waiting);
-        if is_enough {
-            self.enough.notify_one();
-        }
-    }
-
-    /// Sees to it that a task sends what waits.
-    fn attend(&self, session: &Arc<Session>, waiting: &mut Waiting) {
-        if let Ok(runtime) = tokio::runtime::Handle::try_current()
-            && !waiting.opens.is_empty()
-            && waiting.attend()
-        {
-            runtime.spawn(send(Arc::downgrade(session), Arc::clone(&self.enough)));
-        }
-    }
-
-    /// What waits is sent at once. Returns how many closes there were so far, for
-    /// [`settled`](Self::settled).
-    pub(super) fn hurry(&self, session: &Arc<Session>) -> u64 {
-        let mut waiting = self.lock();
-        waiting.is_hurried = !waiting.opens.is_empty();
-        let (added, is_hurried) = (waiting.added, waiting.is_hurried);
-        self.attend(session, &mut waiting);
-        drop(waiting);
-        if is_hurried {
-            self.enough.notify_one();
-        }
-        added
-    }
-
-    /// Waits, for a limited time, until the server has answered the first `count` closes.
-    pub(super) async fn settled(&self, session: &Session, count: u64) {
-        if *self.done.borrow() >= count {
-            return;
-        }
-        let mut done = self.done.subscribe();
-        let clock = Arc::clone(&session.rpc().config().clock);
-        let _ = clock.timeout(SETTLED_MAX, done.wait_for(|done| *done >= count)).await;
-    }
-
-    /// A file has lost its last name: what waits of it is closed, too.
-    pub(super) async fn without_names(&self, session: &Arc<Session>, file: FileId) {
-        if self.lock().opens.iter().any(|(of, _)| *of == file) {
-            self.settled(session, self.hurry(session)).await;
-        }
-    }
-
-    fn note_done(&self, count: u64) {
-        self.done.send_if_modified(|done| std::mem::replace(done, count.max(*done)) < count);
-    }
-
-    /// The session is not used any more, but may last: tells the server what still waits.
-    pub(super) async fn flush(&self, session: &Session) {
-        let opens = self.lock().end(session.life());
-        for opens in opens.chunks(CLOSES_MAX) {
-            tell(session, opens.to_vec()).await;
-        }
-    }
-
-    /// The session ends, and all opens with it.
-    pub(super) fn drop_all(&self) {
-        let _ = self.lock().end(0);
-    }
-}
-
-/// Tells the server what was closed, until there is nothing left.
-async fn send(session: Weak<Session>, enough: Arc<Notify>) {
-    loop {
-        let Some(alive) = session.upgrade() else { return };
-        let clock = Arc::clone(&alive.rpc().config().clock);
-        let closing = alive.opens().closing();
-        let (step, taken) = {
-            let mut waiting = closing.lock();
-            (waiting.step(clock.instant(), alive.life()), waiting.taken())
-        };
-        match step {
-            Step::End => return closing.note_done(taken),
-            Step::Send(opens) => {
-                tell(&alive, opens).await;
-                closing.note_done(taken);
-            }
-            Step::Wait(time) => {
-                drop(alive);
-                let _ = clock.timeout(time, enough.notified()).await;
-            }
-        }
-    }
-}
-
-/// The opens end with the session, if the server cannot be told.
-async fn tell(session: &Session, opens: Vec<OpenId>) {
-    let count = opens.len();
-    let close = |sequence| Close { sequence, opens: Array(opens.clone()) };
-    let closed = session.change(&Cred::root(), close).await;
-    tracing::trace!(count, ?closed, "closed");
 }
 
 #[cfg(test)]
@@ -290,7 +177,7 @@ mod tests {
         assert!(matches!(waiting.step(now + GATHER, 1), Step::Send(rest) if rest.len() == 5));
     }
 
-    /// Every sequence of events: what was closed is sent once, unless the life that knew it is over.
+    /// Every sequence of events: what was closed is sent once, unless the life that knew it ended.
     #[test]
     fn every_close_is_sent_once_in_its_life() {
         const EVENTS: u32 = 6;

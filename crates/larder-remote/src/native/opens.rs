@@ -13,12 +13,16 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use larder_vfs::Cred;
-use larder_wire::meta::calls::{Open as OpenCall, OpenWhat};
+use larder_wire::meta::CLOSES_MAX;
+use larder_wire::meta::calls::{Close, Open as OpenCall, OpenWhat};
 use larder_wire::meta::words::{ByteRange, FileId, Layout, LeaseKind, Mode, OpenId};
+use larder_wire::xdr::Array;
+use tokio::sync::{Notify, watch};
 
-use super::closing::{Closing, Known};
+use super::closing::{Known, Step, Waiting};
 use super::session::Session;
 
 /// All files that are open.
@@ -291,6 +295,126 @@ impl Drop for Held {
     fn drop(&mut self) {
         self.0.close();
     }
+}
+
+/// Longest wait until the server has closed what lost its last name.
+const SETTLED_MAX: Duration = Duration::from_secs(1);
+
+/// The closes that the server was not told of yet.
+#[derive(Debug, Default)]
+pub(super) struct Closing {
+    waiting: Mutex<Waiting>,
+    /// There are enough, or somebody waits.
+    enough: Arc<Notify>,
+    /// How many closes are done, of all.
+    done: watch::Sender<u64>,
+}
+
+impl Closing {
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The server is to close an open of a file. If no runtime is here, it is told with the next
+    /// one.
+    pub(super) fn add(&self, session: &Arc<Session>, file: FileId, open: Known) {
+        let now = session.rpc().config().clock.instant();
+        let mut waiting = self.lock();
+        let is_enough = waiting.add(now, file, open);
+        self.attend(session, &mut waiting);
+        drop(waiting);
+        if is_enough {
+            self.enough.notify_one();
+        }
+    }
+
+    /// Sees to it that a task sends what waits.
+    fn attend(&self, session: &Arc<Session>, waiting: &mut Waiting) {
+        if let Ok(runtime) = tokio::runtime::Handle::try_current()
+            && waiting.attend()
+        {
+            runtime.spawn(send(Arc::downgrade(session), Arc::clone(&self.enough)));
+        }
+    }
+
+    /// What waits is sent at once. Returns how many closes there were so far, for
+    /// [`settled`](Self::settled).
+    pub(super) fn hurry(&self, session: &Arc<Session>) -> u64 {
+        let mut waiting = self.lock();
+        let (added, is_hurried) = (waiting.added(), waiting.hurry());
+        self.attend(session, &mut waiting);
+        drop(waiting);
+        if is_hurried {
+            self.enough.notify_one();
+        }
+        added
+    }
+
+    /// Waits, for a limited time, until the server has answered the first `count` closes.
+    pub(super) async fn settled(&self, session: &Session, count: u64) {
+        if *self.done.borrow() >= count {
+            return;
+        }
+        let mut done = self.done.subscribe();
+        let clock = Arc::clone(&session.rpc().config().clock);
+        let _ = clock.timeout(SETTLED_MAX, done.wait_for(|done| *done >= count)).await;
+    }
+
+    /// A file has lost its last name: what waits of it is closed, too.
+    pub(super) async fn without_names(&self, session: &Arc<Session>, file: FileId) {
+        if self.lock().has(file) {
+            self.settled(session, self.hurry(session)).await;
+        }
+    }
+
+    fn note_done(&self, count: u64) {
+        self.done.send_if_modified(|done| std::mem::replace(done, count.max(*done)) < count);
+    }
+
+    /// The session is not used any more, but may last: tells the server what still waits.
+    pub(super) async fn flush(&self, session: &Session) {
+        let opens = self.lock().end(session.life());
+        for opens in opens.chunks(CLOSES_MAX) {
+            tell(session, opens.to_vec()).await;
+        }
+    }
+
+    /// The session ends, and all opens with it.
+    pub(super) fn drop_all(&self) {
+        let _ = self.lock().end(0);
+    }
+}
+
+/// Tells the server what was closed, until there is nothing left.
+async fn send(session: Weak<Session>, enough: Arc<Notify>) {
+    loop {
+        let Some(alive) = session.upgrade() else { return };
+        let clock = Arc::clone(&alive.rpc().config().clock);
+        let closing = alive.opens().closing();
+        let (step, taken) = {
+            let mut waiting = closing.lock();
+            (waiting.step(clock.instant(), alive.life()), waiting.taken())
+        };
+        match step {
+            Step::End => return closing.note_done(taken),
+            Step::Send(opens) => {
+                tell(&alive, opens).await;
+                closing.note_done(taken);
+            }
+            Step::Wait(time) => {
+                drop(alive);
+                let _ = clock.timeout(time, enough.notified()).await;
+            }
+        }
+    }
+}
+
+/// The opens end with the session, if the server cannot be told.
+async fn tell(session: &Session, opens: Vec<OpenId>) {
+    let count = opens.len();
+    let close = |sequence| Close { sequence, opens: Array(opens.clone()) };
+    let closed = session.change(&Cred::root(), close).await;
+    tracing::trace!(count, ?closed, "closed");
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
