@@ -8,8 +8,8 @@
 //!
 //! So every so many lookups ([`LOOKUPS_MIN`]) one is made by the listing. How much is read in vain
 //! is bounded by what was asked for: the next page is read after one lookup more for each
-//! [`NAMES_PER_LOOKUP`] names of the last one, and after twice as many each time that a page did not
-//! have the name that it was read for.
+//! [`NAMES_PER_LOOKUP`] names of the last one, and after twice as many each time that a page did
+//! not have the name that it was read for.
 
 /// So many lookups are made before the first page is read.
 const LOOKUPS_MIN: u32 = 8;

@@ -6,6 +6,7 @@ use larder_wire::meta::words::{
     ByteRange, DiskId, FileId, LeaseKind, Medium, Mode, OpenId, Sequence, SessionId,
 };
 use larder_wire::meta::{BLOCK_BYTES, Res, Status, calls};
+use larder_wire::xdr::Array;
 use tokio::sync::oneshot;
 
 use super::memory::{MEMORY, memory};
@@ -255,7 +256,7 @@ fn an_open_that_allocates_has_what_is_on_its_way() {
         let opened = decode::<Res<calls::Opened>>(&reply.try_recv().unwrap()).unwrap();
         assert_eq!(opened.layout.extents.0.len(), usize::from(is_given_up));
         // It is open once.
-        let close = calls::Close { sequence: rig.next(), open: opened.open };
+        let close = calls::Close { sequence: rig.next(), opens: Array(vec![opened.open]) };
         assert_eq!(rig.ask(&Caller::root(), close), Some(Ok(())));
         let file_is_gone = calls::Remove { sequence: rig.next(), dentry: dentry(ROOT, "empty") };
         let mut removed = rig.group_call(file_is_gone);
