@@ -19,7 +19,7 @@
 //! - the cached description of a file is that of its present version, except for changes of ours
 //!   whose replies have not arrived.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
@@ -32,7 +32,7 @@ use super::convert;
 
 /// Most leases that we hold. Beyond them, the server is not asked for more.
 const HELD_MAX: usize = 1 << 16;
-/// Most layouts that are kept for reading.
+/// Most layouts that are kept for reading: those that came last.
 const LAYOUTS_MAX: usize = 1 << 12;
 /// Most callers of one file whose rights are kept.
 const CALLERS_MAX: usize = 4;
@@ -68,6 +68,8 @@ struct State {
     all_recalled: Moment,
     all_changed: Moment,
     layouts: usize,
+    /// The files that got a layout, in that order. Some have lost it since.
+    got_layout: VecDeque<FileId>,
 }
 
 type Moment = u64;
@@ -366,16 +368,18 @@ impl Asking<'_> {
         if !is_changed {
             let before = held.known.take().filter(|one| one.attributes == seen.attributes);
             let had_layout = before.as_ref().is_some_and(|known| known.layout.is_some());
-            let has_room = state.layouts < LAYOUTS_MAX || had_layout;
-            let layout = (has_room && seen.layout.covered.length > 0).then(|| seen.layout.clone());
+            let layout = (seen.layout.covered.length > 0).then(|| seen.layout.clone());
             let mut rights = before.map_or_else(Vec::new, |known| known.rights);
             let caller = Caller::of(cred);
             rights.retain(|(of, _)| *of != caller);
             rights.truncate(CALLERS_MAX - 1);
             rights.push((caller, seen.granted));
-            state.layouts -= usize::from(had_layout);
-            state.layouts += usize::from(layout.is_some());
+            let has_layout = layout.is_some();
             held.known = Some(Known { attributes: seen.attributes, rights, layout });
+            state.layouts -= usize::from(had_layout);
+            if has_layout {
+                state.keep_layout(file);
+            }
         }
         lease
     }
@@ -407,16 +411,37 @@ impl Asking<'_> {
         let is_over = is_since(state.recalled.get(&file)) || is_since(state.changed.get(&file));
         let all_over = state.all_recalled.max(state.all_changed) > self.since;
         let Some(Held { known: Some(known), .. }) = state.held.get_mut(&file) else { return };
-        let has_room = state.layouts < LAYOUTS_MAX || known.layout.is_some();
-        if is_over || all_over || !has_room || known.attributes != *attributes {
+        if is_over || all_over || known.attributes != *attributes {
             return;
         }
-        state.layouts += usize::from(known.layout.is_none());
-        known.layout = Some(layout.clone());
+        if known.layout.replace(layout.clone()).is_none() {
+            state.keep_layout(file);
+        }
     }
 }
 
 impl State {
+    /// A file has got a layout, and had none. One that is kept for the longest time gives way.
+    fn keep_layout(&mut self, file: FileId) {
+        self.layouts += 1;
+        self.got_layout.push_back(file);
+        while self.layouts > LAYOUTS_MAX
+            && let Some(oldest) = self.got_layout.pop_front()
+        {
+            let held = self.held.get_mut(&oldest);
+            let layout = held.and_then(|held| held.known.as_mut()?.layout.take());
+            self.layouts -= usize::from(layout.is_some());
+        }
+        if self.got_layout.len() > 2 * LAYOUTS_MAX {
+            let has = |file: &FileId| {
+                let known = self.held.get(file).and_then(|held| held.known.as_ref());
+                known.is_some_and(|known| known.layout.is_some())
+            };
+            let mut seen = HashSet::new();
+            self.got_layout.retain(|file| has(file) && seen.insert(*file));
+        }
+    }
+
     fn drop_held(&mut self, file: FileId) {
         if let Some(held) = self.held.remove(&file) {
             held.lease.end();

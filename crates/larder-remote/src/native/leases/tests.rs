@@ -117,3 +117,37 @@ fn an_older_answer_does_not_weaken_a_lease() {
     assert!(leases.excludes(DIR));
     assert_eq!(leases.recalled(DIR, LeaseNumber(1)), Recalled::Held(LeaseKind::Write));
 }
+
+/// A mount that has read many files keeps the locations of those that it read last, and none of
+/// them takes the place of all others.
+#[test]
+fn the_layouts_that_came_last_are_kept() {
+    let leases = Leases::default();
+    let more = 100;
+    let file = |number: usize| FileId(1000 + number as u64);
+    let of = |number: usize| {
+        let mut seen = seen(LeaseKind::Read, 1 + number as u64);
+        (seen.attributes.file, seen.attributes.size) = (file(number), 4096);
+        seen.layout.covered = ByteRange { offset: 0, length: 4096 };
+        seen
+    };
+    for number in 0..LAYOUTS_MAX + more {
+        leases.begin().take(&Cred::root(), &of(number));
+        assert!(leases.layout(file(number), 0, 4096).is_some(), "{number}");
+    }
+    let kept = (0..LAYOUTS_MAX + more).filter(|it| leases.layout(file(*it), 0, 4096).is_some());
+    assert_eq!(kept.collect::<Vec<_>>(), (more..LAYOUTS_MAX + more).collect::<Vec<_>>());
+    // One that loses its layout and gets it again.
+    let last = LAYOUTS_MAX + more - 1;
+    for _ in 0..3 * LAYOUTS_MAX {
+        leases.forget_layout(file(last));
+        let seen = of(last);
+        leases.begin().take_layout(&seen.attributes, &seen.layout);
+        assert!(leases.layout(file(last), 0, 4096).is_some());
+    }
+    let state = leases.lock();
+    assert!(state.got_layout.len() <= 2 * LAYOUTS_MAX, "{}", state.got_layout.len());
+    let has = |held: &Held| held.known.as_ref().is_some_and(|known| known.layout.is_some());
+    assert_eq!(state.layouts, state.held.values().filter(|held| has(held)).count());
+    assert!(state.layouts <= LAYOUTS_MAX);
+}
