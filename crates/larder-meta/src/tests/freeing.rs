@@ -191,14 +191,29 @@ fn a_call_waits_for_all_that_is_on_its_way() {
     rig.check();
 }
 
+/// A full volume of two files, of which the first is removed, and a call that wants its block.
+fn full_with_a_call() -> (Rig, FileId, oneshot::Receiver<Reply>) {
+    let mut rig = with_files(2, 2);
+    let file = empty(&mut rig);
+    remove_only(&mut rig, 0);
+    let reply = allocating(&mut rig, file, 1);
+    (rig, file, reply)
+}
+
+/// No call waits for room there any more: the block of the second file gathers, and becomes free.
+fn check_that_blocks_gather_again(mut rig: Rig) {
+    rig.disks.take_clears();
+    remove_only(&mut rig, 1);
+    pass(&mut rig, GATHER + FREE);
+    assert_eq!(rig.free_bytes(), 2 * B);
+    rig.check();
+}
+
 /// A disk that does not clear: the call is refused when it has waited long enough, and at once if
 /// the disk is known to be away. No later call waits for what it did not get.
 #[test]
 fn a_call_does_not_wait_for_a_disk_that_does_not_clear() {
-    let mut rig = with_files(2, 2);
-    let file = empty(&mut rig);
-    remove_only(&mut rig, 0);
-    let mut reply = allocating(&mut rig, file, 1);
+    let (mut rig, file, mut reply) = full_with_a_call();
     rig.pass(ROOM - Duration::from_millis(1));
     assert_eq!(answered(&mut reply), None);
     rig.pass(Duration::from_millis(1));
@@ -208,21 +223,14 @@ fn a_call_does_not_wait_for_a_disk_that_does_not_clear() {
     assert_eq!(answered(&mut reply), Some(Err(Status::NoSpace)));
     rig.disks.come_back(DISK);
     rig.acknowledge_at_once();
-    rig.disks.take_clears();
-    remove_only(&mut rig, 1);
-    pass(&mut rig, GATHER + FREE);
-    assert_eq!(rig.free_bytes(), 2 * B);
-    rig.check();
+    check_that_blocks_gather_again(rig);
 }
 
 /// A session that ends while its call waits for room: the call is answered, and blocks gather
 /// again.
 #[test]
 fn a_call_of_a_session_that_ends_does_not_wait_for_room() {
-    let mut rig = with_files(2, 2);
-    let file = empty(&mut rig);
-    remove_only(&mut rig, 0);
-    let mut reply = allocating(&mut rig, file, 1);
+    let (mut rig, _, mut reply) = full_with_a_call();
     let session = rig.session;
     let mut ended = rig.group_call(calls::EndSession { session });
     rig.acknowledge_at_once();
@@ -230,11 +238,7 @@ fn a_call_of_a_session_that_ends_does_not_wait_for_room() {
     assert_eq!(answered(&mut reply), Some(Err(Status::BadSession)));
     rig.session = rig.begin_session([2; 16], 1).unwrap().session;
     rig.sequence = 0;
-    rig.disks.take_clears();
-    remove_only(&mut rig, 1);
-    pass(&mut rig, GATHER + FREE);
-    assert_eq!(rig.free_bytes(), 2 * B);
-    rig.check();
+    check_that_blocks_gather_again(rig);
 }
 
 /// An open that is to bring blocks has them, too, if they are on their way; if not, it is answered
