@@ -178,7 +178,9 @@ fn client_config(
     Ok(config)
 }
 
-fn provider() -> Arc<rustls::crypto::CryptoProvider> {
+/// The cryptography of every TLS here. It is named wherever a configuration is made: rustls guesses
+/// none where another crate of the same build has chosen another.
+pub(crate) fn provider() -> Arc<rustls::crypto::CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 

@@ -172,6 +172,7 @@ mod tests {
     use tokio_rustls::{TlsAcceptor, TlsConnector, server};
 
     use super::*;
+    use crate::tls::provider;
 
     /// More than the buffers of both sockets hold.
     const BYTES: usize = 24 << 20;
@@ -181,8 +182,14 @@ mod tests {
         let (certificate, key) = (made.cert.der().clone(), made.signing_key.serialize_der());
         let mut roots = RootCertStore::empty();
         roots.add(certificate.clone()).unwrap();
-        let ours = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
-        let theirs = ServerConfig::builder()
+        let ours = ClientConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let theirs = ServerConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()
+            .unwrap()
             .with_no_client_auth()
             .with_single_cert(vec![certificate], PrivateKeyDer::try_from(key).unwrap())
             .unwrap();
