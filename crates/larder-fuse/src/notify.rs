@@ -19,6 +19,11 @@
 //! ends of file in replies to requests that it made under an older one (`fuse_change_attributes`,
 //! `fuse_read_update_size`).
 //!
+//! The one exception is an answer that says where a file ends: the kernel is to heed it, so that
+//! its reader sees no zeros. While such an answer is on its way, its inode is *held*
+//! ([`Kernel::hold`]): the inode's invalidation, and all that is queued behind it, is sent after
+//! the answer was.
+//!
 //! A thread that waits for such a lock cannot be killed, and the lock is held until a request is
 //! answered. So if this process is killed meanwhile, it cannot end before another one answers; and
 //! that needs what ours has open (the lock of the cache). Therefore each queue has a *teller*: a
@@ -29,17 +34,18 @@
 //! kernel then trusts what it has until its time to live is over. Waiting instead could stop the
 //! very threads that the kernel waits for.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use larder_vfs::{Ino, Kernel, Told};
+use larder_vfs::{Hold, Ino, Kernel, Told};
 use tokio::sync::oneshot;
 use zerocopy::IntoBytes;
 
@@ -55,7 +61,7 @@ pub(crate) struct Invalidations {
     passthrough: AtomicBool,
     epochs: AtomicBool,
     /// Inodes and epochs.
-    pub(crate) inodes: Lane,
+    pub(crate) inodes: Arc<Lane>,
     /// Names.
     pub(crate) entries: Lane,
 }
@@ -65,6 +71,8 @@ pub(crate) struct Invalidations {
 pub(crate) struct Lane {
     queue: Mutex<Queue>,
     changed: Condvar,
+    /// How many answers hold inodes.
+    holding: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -74,6 +82,8 @@ struct Queue {
     inodes: HashMap<Ino, Waiting>,
     /// Entries in `order`.
     entries: HashSet<Arc<(Ino, OsString)>>,
+    /// Inodes with answers on their way, and how many.
+    held: HashMap<Ino, usize>,
     /// The inode for which the notification is being sent, and the tasks that wait for it.
     telling: Option<(Ino, Waiters)>,
     closed: bool,
@@ -88,6 +98,20 @@ struct Waiting {
 
 /// Go on when they are dropped.
 type Waiters = Vec<oneshot::Sender<()>>;
+
+/// An inode is held.
+struct Holding {
+    lane: Arc<Lane>,
+    ino: Ino,
+}
+
+impl Drop for Holding {
+    fn drop(&mut self) {
+        self.lane.holding.fetch_sub(1, Ordering::Relaxed);
+        self.lane.lock().release(self.ino);
+        self.lane.changed.notify_all();
+    }
+}
 
 enum Item {
     Inode(Ino),
@@ -121,6 +145,12 @@ impl Kernel for Invalidations {
         let told = self.inodes.lock().waiter(ino)?;
         // Dropped when it has been sent, or when nothing more will be sent.
         Some(Box::pin(async move { drop(told.await) }))
+    }
+
+    fn hold(&self, ino: Ino) -> Hold {
+        self.inodes.holding.fetch_add(1, Ordering::Relaxed);
+        *self.inodes.lock().held.entry(ino).or_default() += 1;
+        Box::new(Holding { lane: Arc::clone(&self.inodes), ino })
     }
 
     fn invalidate_entry(&self, parent: Ino, name: &OsStr) {
@@ -188,6 +218,11 @@ impl Lane {
         self.close();
     }
 
+    /// Whether an answer is on its way that is to be sent first.
+    pub(crate) fn is_holding(&self) -> bool {
+        self.holding.load(Ordering::Relaxed) > 0
+    }
+
     /// Gives the teller what is queued, one message after the other.
     fn have_told(&self, ask: &SyncSender<Message>, told: &Receiver<io::Result<()>>) {
         while let Some(message) = self.next() {
@@ -234,7 +269,7 @@ impl Lane {
 
     /// Waits for the next notification. The last one has taken effect by now.
     fn next(&self) -> Option<Message> {
-        let idle = |queue: &mut Queue| !queue.closed && queue.order.is_empty();
+        let idle = |queue: &mut Queue| !queue.closed && !queue.is_ready();
         self.lock().telling = None;
         loop {
             let mut queue =
@@ -301,6 +336,25 @@ impl Queue {
             self.order.push_back(Item::Epoch);
         }
         true
+    }
+
+    /// Whether the next item may be sent.
+    fn is_ready(&self) -> bool {
+        match self.order.front() {
+            None => false,
+            Some(Item::Inode(ino)) => !self.held.contains_key(ino),
+            Some(_) => true,
+        }
+    }
+
+    /// One of the answers that hold `ino` was sent, or never will be.
+    fn release(&mut self, ino: Ino) {
+        if let Entry::Occupied(mut held) = self.held.entry(ino) {
+            *held.get_mut() -= 1;
+            if *held.get() == 0 {
+                held.remove();
+            }
+        }
     }
 
     fn pop(&mut self) -> Option<Popped> {
@@ -421,6 +475,32 @@ mod tests {
         invalidations.close();
         assert!(is_told(&mut again) && is_told(&mut other), "it never will be");
         assert!(invalidations.told(Ino(2)).is_none());
+    }
+
+    #[test]
+    fn what_is_held_is_told_when_its_last_answer_was_sent() {
+        let invalidations = Arc::new(Invalidations::default());
+        let holds = [invalidations.hold(Ino(2)), invalidations.hold(Ino(2))];
+        invalidations.invalidate(Ino(1), true);
+        invalidations.invalidate(Ino(2), true);
+        assert!(invalidations.inodes.is_holding());
+        let (sent, sending) = mpsc::channel();
+        let sender = Arc::clone(&invalidations);
+        let thread = thread::spawn(move || {
+            while let Some(message) = sender.inodes.next() {
+                sent.send(message).unwrap();
+            }
+        });
+        let told = |ino| Message::Inode { ino: Ino(ino), attributes_only: true };
+        assert_eq!(sending.recv(), Ok(told(1)), "another one is not held");
+        let [first, second] = holds;
+        drop(first);
+        assert!(!invalidations.inodes.lock().is_ready() && sending.try_recv().is_err());
+        drop(second);
+        assert_eq!(sending.recv(), Ok(told(2)));
+        assert!(!invalidations.inodes.is_holding());
+        invalidations.close();
+        thread.join().unwrap();
     }
 
     #[test]

@@ -8,6 +8,7 @@
 //! an answer ([`Fresh::ttl`]); an NFS client opens nothing and names files by handles that must
 //! survive our restart ([`FileSystem::handle`], [`FileSystem::resolve`]).
 
+use std::any::Any;
 use std::ffi::{OsStr, OsString};
 use std::future::Future;
 use std::ops::Range;
@@ -309,6 +310,9 @@ pub trait FileSystem: Send + Sync + 'static {
 /// Resolves once the kernel has dropped what it was asked to drop, or will never drop it.
 pub type Told = Pin<Box<dyn Future<Output = ()> + Send>>;
 
+/// What [`Kernel::hold`] returns: it holds until it is dropped.
+pub type Hold = Box<dyn Any + Send + Sync>;
+
 /// What a file system may ask of the kernel that it serves. A call only queues and never waits for
 /// the kernel, so it may be made with a lock held.
 pub trait Kernel: Send + Sync + 'static {
@@ -325,6 +329,13 @@ pub trait Kernel: Send + Sync + 'static {
     /// which [`Kernel::invalidate_entry`] waits.
     fn told(&self, _ino: Ino) -> Option<Told> {
         None
+    }
+
+    /// Puts off what [`Kernel::invalidate`] asks for `ino` from now on, until the returned value is
+    /// dropped: the kernel is to get an answer first. For moments: what is asked for other files
+    /// waits as well.
+    fn hold(&self, _ino: Ino) -> Hold {
+        Box::new(())
     }
 
     /// Drops the cached entry `name` of `parent`.

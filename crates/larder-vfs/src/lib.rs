@@ -51,8 +51,8 @@ pub use deferring::{Deferred, Deferring, Held};
 pub use direct::Direct;
 pub use error::{Error, Result};
 pub use fs::{
-    Answer, DataPath, DirEntry, Entry, FileSystem, Fresh, Kernel, LocalFile, Lookup, OpenFlags,
-    OpenId, OpenOffset, Opened, RenameFlags, Told, Written,
+    Answer, DataPath, DirEntry, Entry, FileSystem, Fresh, Hold, Kernel, LocalFile, Lookup,
+    OpenFlags, OpenId, OpenOffset, Opened, RenameFlags, Told, Written,
 };
 pub use id::{Handle, Ino};
 pub use lease::{Lease, LeaseHandled, Watcher};

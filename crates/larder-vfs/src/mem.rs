@@ -285,6 +285,11 @@ impl MemRemote {
         self.server().set_time(time);
     }
 
+    /// The server says from now on in which version a file's data last changed.
+    pub fn tell_data_changes(&self) {
+        self.server().tell_data_changes();
+    }
+
     /// How often `method` of [`Remote`] was called on this connection, failed calls included.
     pub fn calls(&self, method: &str) -> u64 {
         self.connection().calls.get(method).copied().unwrap_or(0)

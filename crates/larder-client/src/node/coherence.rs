@@ -224,11 +224,14 @@ impl Core {
         }
     }
 
-    /// The same for attributes alone: the bytes are those that the kernel holds.
+    /// The same for attributes alone: the bytes are those that the kernel holds. If it may believe
+    /// the file to be longer than it is, it drops them too: the notification must not overtake a
+    /// read of the file's end (see [`crate::read`]'s `file_end`).
     pub(super) fn outdate_attributes(&self, ino: Ino, state: &mut State) {
+        let end = state.attr().size;
         state.opens_mut().tell();
         if let Some(kernel) = self.kernel.get() {
-            kernel.invalidate(ino, true);
+            kernel.invalidate(ino, !state.opens().may_believe_beyond(end));
         }
     }
 

@@ -66,18 +66,21 @@ impl Core {
         let open = open.and_then(|id| self.open_file(id).ok());
         let wanted = offset..offset.saturating_add(u64::from(len));
         let hearing = self.hearing(&node, open.as_deref());
-        // A short answer ends where the file does.
-        let end_if_short = move |bytes: &Bytes| {
-            (bytes.len() < len as usize).then_some(offset + bytes.len() as u64)
+        let heard = move |core: &Core, node: &Node, bytes: Bytes| {
+            // A short answer ends where the file does.
+            let end = offset + bytes.len() as u64;
+            match bytes.len() < len as usize {
+                true => core.heard(node, hearing, bytes, end),
+                false => Some(bytes),
+            }
         };
         if open.is_some()
             && let Some(answer) = self.read_held(&node, open.as_deref(), wanted.clone())
         {
-            let end = answer.as_ref().ok().and_then(end_if_short);
-            if end.is_some_and(|end| !self.hears(&node, hearing, end)) {
+            let Some(answer) = answer.map(|bytes| heard(self, &node, bytes)).transpose() else {
                 let core = self.clone();
                 return Answer::later(async move { core.have_asked_again(&node).await });
-            }
+            };
             return Answer::Now(answer);
         }
         self.fill.link_used(self.now());
@@ -87,10 +90,10 @@ impl Core {
                 core.check_read_without_open(&node, &cred).await?;
             }
             let bytes = core.read_remote(&node, &cred, open.as_deref(), wanted).await?;
-            if end_if_short(&bytes).is_some_and(|end| !core.hears(&node, hearing, end)) {
-                return core.have_asked_again(&node).await;
+            match heard(&core, &node, bytes) {
+                Some(bytes) => Ok(bytes),
+                None => core.have_asked_again(&node).await,
             }
-            Ok(bytes)
         })
     }
 

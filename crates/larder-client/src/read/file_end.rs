@@ -10,10 +10,17 @@
 //! ends with EINTR, and programs repeat it. That ends: by then the notification has taken effect,
 //! or waits for a page of this request, and the kernel hands a page's lock over after a few
 //! attempts (`folio_wait_bit_common` in `mm/filemap.c`).
+//!
+//! What is found out last, that the kernel heeds the answer, must still hold when the kernel gets
+//! it: so the file is held until then ([`larder_vfs::Kernel::hold`]). And a request is not seen to
+//! be older than a notification that has taken effect, except that one to drop pages waits for all
+//! requests that have locked some. So while the kernel may believe in a later end, it is told to
+//! drop pages where it would else be told of attributes alone (`Core::outdate_attributes`).
 
 use std::time::Duration;
 
-use larder_vfs::{Error, Result};
+use bytes::Bytes;
+use larder_vfs::{Error, Hold, Result};
 
 use crate::core::Core;
 use crate::node::Node;
@@ -34,6 +41,18 @@ pub(super) enum Hearing {
     UpTo(u64),
 }
 
+/// Bytes on their way to the kernel, which is told nothing of the file until it has them.
+struct Held {
+    bytes: Bytes,
+    _hold: Hold,
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
 impl Core {
     /// To be called before anything is found out for the answer.
     pub(super) fn hearing(&self, node: &Node, open: Option<&OpenFile>) -> Hearing {
@@ -49,19 +68,25 @@ impl Core {
         }
     }
 
-    /// Whether the kernel learns from a short answer that the file ends at `end`, or knows it.
-    pub(super) fn hears(&self, node: &Node, hearing: Hearing, end: u64) -> bool {
+    /// A short answer, in a form from which the kernel learns that the file ends at `end`, unless
+    /// it knows that. `None` if it would not.
+    pub(super) fn heard(
+        &self,
+        node: &Node,
+        hearing: Hearing,
+        bytes: Bytes,
+        end: u64,
+    ) -> Option<Bytes> {
         let state = node.state();
         let opens = state.opens();
-        let heeds = match hearing {
-            Hearing::Always => true,
-            Hearing::Never => false,
-            Hearing::UpTo(count) => {
-                debug_assert!(opens.tellings() >= count, "a node in use stays in memory");
-                opens.tellings() == count
-            }
-        };
-        heeds || !opens.may_believe_beyond(end)
+        if hearing == Hearing::Always || !opens.may_believe_beyond(end) {
+            return Some(bytes);
+        }
+        let Hearing::UpTo(count) = hearing else { return None };
+        debug_assert!(opens.tellings() >= count, "a node in use stays in memory");
+        let kernel = self.kernel.get().filter(|_| opens.tellings() == count)?;
+        let hold = kernel.hold(node.ino);
+        Some(Bytes::from_owner(Held { bytes, _hold: hold }))
     }
 
     /// Has the kernel repeat its request, once it heeds the answer's end again.

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use larder_client::{Client, Options, Start};
 use larder_io::RealClock;
 use larder_vfs::{
-    DataPath, Error, FileSystem, Ino, Kernel, MemRemote, OpenFlags, OpenId, Remote, SetAttr,
+    DataPath, Error, FileSystem, Hold, Ino, Kernel, MemRemote, OpenFlags, OpenId, Remote, SetAttr,
     Stability, Told,
 };
 use rustix::io::pwrite;
@@ -20,6 +20,8 @@ use crate::rig::{PATIENCE, READ, Rig, WRITE, root};
 #[derive(Default)]
 struct Pages {
     dropped: Mutex<Vec<Ino>>,
+    /// Has another owner for each answer that is to be sent first.
+    holds: Arc<()>,
 }
 
 impl Kernel for Pages {
@@ -31,6 +33,10 @@ impl Kernel for Pages {
         if !attributes_only {
             self.dropped.lock().unwrap().push(ino);
         }
+    }
+
+    fn hold(&self, _: Ino) -> Hold {
+        Box::new(Arc::clone(&self.holds))
     }
 
     fn invalidate_entry(&self, _: Ino, _: &OsStr) {}
@@ -252,6 +258,47 @@ async fn a_short_answer_that_the_kernel_would_not_listen_to_is_not_given() {
     assert_eq!(read(60_000).await, Ok(1));
     rig.client.release(ino, opened.id).wait().await.unwrap();
     there.close().await.unwrap();
+}
+
+/// The kernel believes a file to be longer than it is: nothing that it is told overtakes an answer
+/// from which it is to learn the end. A notification waits for one that is on its way, and drops
+/// pages, so that it waits for those whose request was not read yet.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_with_the_end_of_a_file_is_not_overtaken() {
+    let rig = Rig::new(Options::default()).await;
+    rig.server.tell_data_changes();
+    let kernel = Arc::new(Pages::default());
+    rig.client.attach(kernel.clone());
+    let other = rig.foreigner().await;
+    for (name, is_cut) in [("cut", true), ("whole", false)] {
+        other.put(name, &[b'x'; 50_000]).await;
+        let ino = rig.find(name).await.unwrap();
+        let opened = rig.client.open(&root(), ino, READ).wait().await.unwrap();
+        let read = async |len: u32| {
+            rig.client.read(&root(), ino, Some(opened.id), 0, len).wait().await.unwrap()
+        };
+        let bytes = read(60_000).await;
+        assert_eq!((bytes.len(), Arc::strong_count(&kernel.holds)), (50_000, 1), "as believed");
+        let is_dropped = || std::mem::take(&mut *kernel.dropped.lock().unwrap()).contains(&ino);
+        if is_cut {
+            let there = other.open(&root(), name, WRITE).await.unwrap();
+            there.truncate(2).await.unwrap();
+            there.close().await.unwrap();
+            rig.advance(60);
+            assert_eq!(rig.stat(name).await.attr.size, 2);
+            assert!(is_dropped());
+        }
+        let bytes = read(60_000).await;
+        assert_eq!(bytes.len(), if is_cut { 2 } else { 50_000 });
+        assert_eq!(Arc::strong_count(&kernel.holds) == 2, is_cut, "until it is sent");
+        drop(bytes);
+        assert_eq!(Arc::strong_count(&kernel.holds), 1);
+        other.set(name, SetAttr { mode: Some(0o600), ..SetAttr::default() }).await;
+        rig.advance(60);
+        assert_eq!(rig.stat(name).await.attr.mode, 0o600);
+        assert_eq!(is_dropped(), is_cut, "{name}: the bytes are the same");
+        rig.client.release(ino, opened.id).wait().await.unwrap();
+    }
 }
 
 /// What this mount did to a file that ends at 4 since then.

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use bytes::Bytes;
 use io_uring::squeue::Entry128;
 use io_uring::{IoUring, opcode, types};
 use rustix::thread::CpuSet;
@@ -35,6 +36,9 @@ pub(super) struct Queue {
     rung: Box<AtomicU64>,
     /// For each entry, the number with which it is given back, and that of the request.
     taken: Vec<(u64, u64)>,
+    /// Data of answers that are to be submitted before anything is waited for: the kernel is told
+    /// something after they are dropped.
+    held: Vec<Bytes>,
     /// Entries that the kernel has. The others wait for an answer, or were given back for good.
     lent: usize,
     cpu: u16,
@@ -73,6 +77,7 @@ impl Queue {
             mail: Arc::new(Mailbox::new()?),
             rung: Box::default(),
             taken: vec![(0, 0); depth],
+            held: Vec::new(),
             lent: 0,
             cpu,
             dispatcher,
@@ -103,8 +108,9 @@ impl Queue {
         let _entered = runtime.enter();
         // All may wait for answers at a time, while the mount is alive.
         while self.lent > 0 || !self.mail.is_closed() {
-            match self.ring.submit_and_wait(1) {
-                Ok(_) => {}
+            let wanted = usize::from(self.held.is_empty());
+            match self.ring.submit_and_wait(wanted) {
+                Ok(_) => self.held.clear(),
                 Err(error) if error.raw_os_error() == Some(libc::EINTR) => continue,
                 Err(error) => return Err(error),
             }
@@ -121,7 +127,7 @@ impl Queue {
 
     fn deliver_mail(&mut self) -> io::Result<()> {
         for (entry, output) in self.mail.take() {
-            self.give_back(entry, &output)?;
+            self.give_back(entry, output)?;
         }
         self.listen_to_bell()
     }
@@ -157,12 +163,15 @@ impl Queue {
                 Output::error(libc::EINVAL)
             }
         };
-        self.give_back(entry, &output)
+        self.give_back(entry, output)
     }
 
     /// Answers, and lends the entry to the kernel again. Both happen at the next submission.
-    fn give_back(&mut self, entry: usize, output: &Output) -> io::Result<()> {
-        self.slots.reply(entry, self.taken[entry].0, output);
+    fn give_back(&mut self, entry: usize, output: Output) -> io::Result<()> {
+        self.slots.reply(entry, self.taken[entry].0, &output);
+        if self.dispatcher.kernel.inodes.is_holding() {
+            self.held.push(output.data);
+        }
         self.command(entry, URING_COMMIT_AND_FETCH)
     }
 

@@ -28,9 +28,20 @@ pub(super) struct Node {
     pub(super) ctime: Time,
     pub(super) birth: Time,
     pub(super) change: u64,
-    /// Whether the server has a change attribute.
-    pub(super) tells_change: bool,
+    /// The version in which its data last changed.
+    pub(super) data_change: u64,
+    pub(super) tells: Tells,
     pub(super) body: Body,
+}
+
+/// By what the server tells versions apart.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Tells {
+    Times,
+    /// By a change attribute, too.
+    Change,
+    /// And it says in which version the data last changed.
+    DataChange,
 }
 
 #[derive(Clone)]
@@ -117,16 +128,24 @@ impl Node {
             atime: self.atime,
             mtime: self.mtime,
             ctime: self.ctime,
-            change: self.tells_change.then_some(self.change),
-            data_change: None,
+            change: self.told_change(),
+            data_change: self.told_data_change(),
             birth: Some(self.birth),
         }
     }
 
     pub(super) fn before(&self) -> Before {
         let (mtime, ctime) = (self.mtime, self.ctime);
-        let change = self.tells_change.then_some(self.change);
-        Before { size: self.size(), mtime, ctime, change, data_change: None }
+        let (change, data_change) = (self.told_change(), self.told_data_change());
+        Before { size: self.size(), mtime, ctime, change, data_change }
+    }
+
+    fn told_change(&self) -> Option<u64> {
+        (self.tells != Tells::Times).then_some(self.change)
+    }
+
+    fn told_data_change(&self) -> Option<u64> {
+        (self.tells == Tells::DataChange).then_some(self.data_change)
     }
 
     /// The `rwx` bits that the caller has.
@@ -156,6 +175,7 @@ impl Node {
         self.change += 1;
         if data {
             self.mtime = now;
+            self.data_change = self.change;
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::{
 
 use super::leases::Leases;
 use super::locks::Locks;
-use super::node::{Body, Directory, EXECUTE, Node, READ, SET_GID, SET_UID, STICKY, WRITE};
+use super::node::{Body, Directory, EXECUTE, Node, READ, SET_GID, SET_UID, STICKY, Tells, WRITE};
 use super::pages::Pages;
 use super::xattrs::Xattrs;
 
@@ -42,6 +42,8 @@ pub(super) struct Server {
     ticks: u64,
     /// The time of all changes, if the test sets the clock.
     time: Option<Time>,
+    /// By what it tells versions apart.
+    tells: Tells,
     verifier: u64,
     /// Handles are valid only if they carry this number; see [`Server::give_new_handles`].
     generation: u32,
@@ -62,6 +64,7 @@ impl Server {
             listings_lead_to: None,
             ticks: 0,
             time: None,
+            tells: Tells::Change,
             verifier: 1,
             generation: 0,
         };
@@ -98,12 +101,20 @@ impl Server {
     }
 
     pub(super) fn set_time(&mut self, time: Time) {
+        self.tells = Tells::Times;
         if self.time.replace(time).is_some() {
             return;
         }
         for node in self.nodes.values_mut() {
-            node.tells_change = false;
+            node.tells = Tells::Times;
             (node.atime, node.mtime, node.ctime, node.birth) = (time, time, time, time);
+        }
+    }
+
+    pub(super) fn tell_data_changes(&mut self) {
+        self.tells = Tells::DataChange;
+        for node in self.nodes.values_mut() {
+            node.tells = self.tells;
         }
     }
 
@@ -140,7 +151,8 @@ impl Server {
             ctime: now,
             birth: now,
             change: 1,
-            tells_change: self.time.is_none(),
+            data_change: 1,
+            tells: self.tells,
             body,
         }
     }
