@@ -140,7 +140,7 @@ async fn what_two_clients_wrote_is_there_once_wherever_the_process_dies() {
                 }
             }
         };
-        let machine = rig.disk.crash(Image::Synced);
+        let machine = rig.last(Image::Synced);
         let next = rig.boot(machine, rig.server.another_client()).await;
         brought(&next).await;
         both_are_there(&next, MINE, &format!("the machine dies at {count}")).await;

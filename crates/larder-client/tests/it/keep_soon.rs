@@ -64,7 +64,7 @@ async fn a_crash_before_that_leaves_all_or_nothing() {
         for bytes in [pattern(2, 5_000), pattern(3, 3 << 20)] {
             let rig = Rig::new(generated()).await;
             rig.put("file", &bytes).await;
-            let next = rig.boot(rig.disk.crash(kind), rig.server.another_client()).await;
+            let next = rig.boot(rig.last(kind), rig.server.another_client()).await;
             next.sent().await;
             let there = at_server(&next, "file").await;
             assert!(there.is_empty() || there == bytes, "{kind:?}: {} bytes", there.len());
@@ -177,7 +177,7 @@ async fn a_file_that_replaces_another_one_brings_its_bytes() {
             rig.put("beside", &bytes).await;
             rig.rename("beside", "file").await.unwrap();
             rig.checkpoint();
-            let next = rig.boot(rig.disk.crash(kind), rig.server.another_client()).await;
+            let next = rig.boot(rig.last(kind), rig.server.another_client()).await;
             next.client.sync(&|_| true).await.unwrap();
             let there = at_server(&next, "file").await;
             assert!(there == b"former" || there == bytes, "{kind:?}: {} bytes", there.len());

@@ -192,7 +192,7 @@ async fn what_was_kept_does_not_come_back_over_what_was_acknowledged_later() {
             assert_eq!(write.wait().await.unwrap().stability, at_once);
             [b"newer", &older[5..]].concat()
         };
-        let next = rig.boot(rig.disk.crash(Image::Synced), rig.server.another_client()).await;
+        let next = rig.boot(rig.last(Image::Synced), rig.server.another_client()).await;
         next.client.sync(&|_| true).await.unwrap();
         assert!(at_server(&next, file).await == newer, "{file} {cuts}");
         assert!(next.set_aside().is_empty(), "{file} {cuts}");

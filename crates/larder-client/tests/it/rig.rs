@@ -183,8 +183,7 @@ impl Rig {
     /// The machine crashes: the cache's disk keeps what was synced. The machine boots, and the
     /// mount is made anew.
     pub(crate) async fn crash(self) -> Rig {
-        let image = self.disk.crash(Image::Synced);
-        self.server.shutdown();
+        let image = self.last(Image::Synced);
         self.boot(image, self.server.another_client()).await
     }
 
@@ -210,9 +209,17 @@ impl Rig {
     /// The process dies; another one resumes the mount, or makes a new one, on what is left. The
     /// server forgets nothing.
     pub(crate) async fn kill(self, start: Start) -> Rig {
-        let image = self.image();
-        self.server.shutdown();
+        let image = self.last(Image::Written);
         self.on_image(image, self.server.another_client(), start).await
+    }
+
+    /// What is on the cache's disk when the process dies: tasks of it that go on here bring nothing
+    /// to the server after that.
+    pub(crate) fn last(&self, image: Image) -> SimDisk {
+        self.server.cut_off();
+        let image = self.disk.crash(image);
+        self.server.shutdown();
+        image
     }
 
     /// The process dies, and a new mount is made with other options.
