@@ -75,6 +75,18 @@ macro_rules! changes {
                 } )+ }
             }
 
+            /// Whether it takes no longer than to read a few records, and most likely writes none.
+            pub(crate) fn is_brief(&self) -> bool {
+                use Change::{Alloc, AwaitLock, Close, GetCaps, Lock, Look, Lookup, Open};
+                use Change::{ReturnLease, TestLock};
+                match self {
+                    Alloc(_) | AwaitLock(_) | Close(_) | GetCaps(_) | Lock(_) | Look(_)
+                        | Lookup(_) | ReturnLease(_) | TestLock(_) => true,
+                    Open(call) => !matches!(call.what, calls::OpenWhat::Create(_)),
+                    _ => false,
+                }
+            }
+
             /// Its procedure's number.
             pub(crate) fn procedure(&self) -> u32 {
                 match self { $( Change::$variant(_) => calls::$variant::NUMBER ),+ }

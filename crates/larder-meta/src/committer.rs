@@ -1,5 +1,5 @@
-//! The committer: one thread, which gives changes their order, carries calls out in groups and
-//! commits each group.
+//! The committer gives changes their order, carries calls out in groups and commits each group. One
+//! thread or task at a time has it ([`crate::turn`]); only its thread commits.
 //!
 //! It is a loop over a closed set of events: take those that wait, apply each to the store's view
 //! and to [`Live`], commit what they wrote in one batch, then answer. While a commit waits for the
@@ -22,6 +22,7 @@
 //! - Blocks that the disks have cleared become free sooner or later, whatever fails meanwhile.
 
 mod archiving;
+mod begun;
 mod ended;
 mod freeing;
 mod leaving;
@@ -121,6 +122,8 @@ pub(crate) enum Event {
     Reached(SessionId),
     /// A client has the disks looked at, and waits until what is noticed is on record.
     Look(Waiter),
+    /// A group was begun that is to be committed.
+    Begun,
     /// A wait is over.
     Wake(Wake),
     /// Some time has passed.
@@ -183,6 +186,8 @@ pub(crate) struct Committer {
     /// Those of them that wait no more.
     ready: VecDeque<CallNumber>,
     next_call: CallNumber,
+    /// What was carried out beside the thread, which commits it.
+    begun: Option<Group>,
     freeing: Freeing,
     /// What was left by writers that do not commit, and cannot change any more.
     left: BTreeSet<Mark>,
@@ -306,10 +311,10 @@ impl Committer {
             (sets, in_place, retained),
             (destage, leaving, archive),
         );
-        let first_due = watch::Sender::new(live.first_due(clock.instant()));
         Committer {
             engine,
             disks,
+            first_due: watch::Sender::new(live.first_due(clock.instant())),
             grace_until: Some(clock.instant() + sessions.lease()),
             clock,
             sessions,
@@ -323,7 +328,6 @@ impl Committer {
             last_late: Arc::default(),
             syncs: false,
             left_disks: watch::Sender::default(),
-            first_due,
             first_to_archive: watch::Sender::default(),
             held,
             leaving: Leaving::default(),
@@ -331,6 +335,7 @@ impl Committer {
             aside: BTreeMap::new(),
             ready: VecDeque::new(),
             next_call: CallNumber(1),
+            begun: None,
             freeing,
             left: BTreeSet::new(),
             ownership,
@@ -359,9 +364,9 @@ impl Committer {
         self.first_to_archive.subscribe()
     }
 
-    /// Carries out a group: `first`, and the events in `more`, while there are any.
+    /// Carries out a group: what was begun, `first`, and the events in `more`, while there are any.
     pub(crate) fn group(&mut self, first: Event, more: &mut dyn FnMut() -> Option<Event>) {
-        let mut group = Group::default();
+        let mut group = self.begun.take().unwrap_or_default();
         match self.engine.steady_view() {
             Ok(view) => {
                 self.apply(&*view, &mut group, first);
@@ -387,6 +392,11 @@ impl Committer {
             }
             self.commit(group);
         }
+        self.tell_due();
+    }
+
+    /// Tells those who wait for it when something is due.
+    fn tell_due(&mut self) {
         let now = self.clock.instant();
         let first = self.live.first_due(now).filter(|_| self.failed.is_none());
         self.first_due.send_if_modified(|known| std::mem::replace(known, first) != first);
@@ -435,6 +445,8 @@ impl Committer {
                 self.act();
             }
             Event::Look(waiter) => self.look_for(view, group, waiter),
+            // The group is.
+            Event::Begun => {}
             Event::Wake(wake) => self.wake(view, group, wake),
             Event::Tick => self.tick(view, group),
             Event::End(done) => group.end = Some(done),

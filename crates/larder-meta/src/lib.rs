@@ -73,6 +73,7 @@ mod sessions;
 mod slots;
 mod store;
 mod stores;
+mod turn;
 pub mod volume;
 mod whereabouts;
 mod xattrs;

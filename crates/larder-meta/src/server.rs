@@ -36,6 +36,7 @@ use crate::resilvering;
 use crate::rights::Caller;
 use crate::sessions::Sessions;
 use crate::store::Txn;
+use crate::turn::Turn;
 use crate::volume::{DisksChange, DisksChanged, Joining, NewDisk, Owned, Removal, VolumeError};
 
 /// Most events that wait for the committer. Beyond them, callers wait.
@@ -84,6 +85,7 @@ pub struct Metadata {
     epoch: u64,
     ownership: Arc<Ownership>,
     queue: mpsc::Sender<Event>,
+    turn: Arc<Turn>,
     over: watch::Receiver<Option<String>>,
     left: watch::Receiver<BTreeSet<DiskId>>,
 }
@@ -154,11 +156,10 @@ impl Metadata {
             queue,
             over: committer.over(),
             left: committer.left_disks(),
+            turn: Arc::new(Turn::new(committer)),
         };
-        std::thread::Builder::new()
-            .name("larder-meta".into())
-            .spawn(move || run(committer, events))
-            .map_err(|error| EngineError::Failed(error.to_string()))?;
+        let started = metadata.turn.start(events);
+        started.map_err(|error| EngineError::Failed(error.to_string()))?;
         // Started even if there are no copies yet: memory disks may be enrolled beside each other.
         let (disks, clock) = (Arc::clone(&metadata.disks), Arc::clone(&metadata.clock));
         let (stores, limits) = (disks.stores(), disks.limits());
@@ -298,7 +299,10 @@ impl Metadata {
             high.copy_from_slice(&random_u64().to_ne_bytes());
         }
         let called = Box::new(Called { caller, change, fresh, waiter });
-        let sent = self.queue.send(Event::Call(called)).await;
+        let sent = match self.turn.at_once(called, &self.queue) {
+            Ok(()) => Ok(()),
+            Err(called) => self.queue.send(Event::Call(called)).await,
+        };
         match (sent, reply.await) {
             (Ok(()), Ok(reply)) => self.while_ours(reply),
             _ => Reply::refused(Status::Io),
@@ -379,13 +383,6 @@ impl Metadata {
 
 /// The user and client of a call, and the backchannel to the client.
 type From<'a> = (&'a Caller, Option<&'a Backchannel>);
-
-/// The committer's thread.
-fn run(mut committer: Committer, mut events: mpsc::Receiver<Event>) {
-    while let Some(first) = events.blocking_recv() {
-        committer.group(first, &mut || events.try_recv().ok());
-    }
-}
 
 /// What lets work at the disks end in events for the committer.
 fn reporters(queue: &mpsc::Sender<Event>) -> (Await, AwaitWritten, AwaitMoved) {

@@ -30,5 +30,6 @@ pub(crate) mod rig;
 mod sessions;
 mod several;
 mod stores;
+mod turn;
 mod yielding;
 mod yielding_to_memory;

@@ -20,7 +20,8 @@ pub(super) struct Map {
     count: u64,
     /// Pages that are other than on the medium.
     unsaved: BTreeSet<u64>,
-    /// Whether one of these may say of a block that it was written, and the page on the medium not.
+    /// Whether one of these may say of a block that it was written, and the page on the medium
+    /// not.
     vouches: bool,
 }
 

@@ -73,12 +73,16 @@ impl Committer {
         self.live.alone()
     }
 
+    /// Whether there is something to commit.
+    pub(super) fn is_work(&self, group: &Group) -> bool {
+        let promises = group.is_durable && !self.live.late().are_durable();
+        !group.writes.is_empty() || group.renews || promises
+    }
+
     /// Commits a group, and answers or has the disks revoke.
     pub(super) fn commit(&mut self, group: Group) {
         let mut late = 0;
-        let promises = group.is_durable && !self.live.late().are_durable();
-        let is_work = !group.writes.is_empty() || group.renews || promises;
-        if is_work && self.failed.is_none() {
+        if self.is_work(&group) && self.failed.is_none() {
             let begun = self.clock.instant();
             match self.write(&group) {
                 Ok(number) => {
@@ -266,6 +270,7 @@ impl Committer {
             | Event::Reached(_)
             | Event::Limits(_)
             | Event::Stores(_)
+            | Event::Begun
             | Event::Wake(_)
             | Event::Tick => {}
         }

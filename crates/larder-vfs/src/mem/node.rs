@@ -27,11 +27,22 @@ pub(super) struct Node {
     pub(super) mtime: Time,
     pub(super) ctime: Time,
     pub(super) birth: Time,
-    pub(super) change: u64,
-    /// The version in which its data last changed.
-    pub(super) data_change: u64,
+    pub(super) versions: Versions,
     pub(super) tells: Tells,
     pub(super) body: Body,
+}
+
+/// The version of a node, and that in which its data last changed.
+#[derive(Clone, Copy)]
+pub(super) struct Versions {
+    now: u64,
+    of_data: u64,
+}
+
+impl Versions {
+    pub(super) fn first() -> Versions {
+        Versions { now: 1, of_data: 1 }
+    }
 }
 
 /// By what the server tells versions apart.
@@ -141,11 +152,11 @@ impl Node {
     }
 
     fn told_change(&self) -> Option<u64> {
-        (self.tells != Tells::Times).then_some(self.change)
+        (self.tells != Tells::Times).then_some(self.versions.now)
     }
 
     fn told_data_change(&self) -> Option<u64> {
-        (self.tells == Tells::DataChange).then_some(self.data_change)
+        (self.tells == Tells::DataChange).then_some(self.versions.of_data)
     }
 
     /// The `rwx` bits that the caller has.
@@ -172,10 +183,10 @@ impl Node {
 
     pub(super) fn touched(&mut self, now: Time, data: bool) {
         self.ctime = now;
-        self.change += 1;
+        self.versions.now += 1;
         if data {
             self.mtime = now;
-            self.data_change = self.change;
+            self.versions.of_data = self.versions.now;
         }
     }
 }

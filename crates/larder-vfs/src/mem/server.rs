@@ -16,7 +16,9 @@ use crate::{
 
 use super::leases::Leases;
 use super::locks::Locks;
-use super::node::{Body, Directory, EXECUTE, Node, READ, SET_GID, SET_UID, STICKY, Tells, WRITE};
+use super::node::{
+    Body, Directory, EXECUTE, Node, READ, SET_GID, SET_UID, STICKY, Tells, Versions, WRITE,
+};
 use super::pages::Pages;
 use super::xattrs::Xattrs;
 
@@ -150,8 +152,7 @@ impl Server {
             mtime: now,
             ctime: now,
             birth: now,
-            change: 1,
-            data_change: 1,
+            versions: Versions::first(),
             tells: self.tells,
             body,
         }

@@ -1,0 +1,67 @@
+//! Whose turn it is at the committer.
+//!
+//! A thread of its own takes the events in the order in which they came, and commits what they
+//! write. A call that most likely writes nothing
+//! ([`Change::is_brief`](crate::change::Change::is_brief)) is carried out by the task that read it
+//! instead, if nobody else has the turn or waits for it: to hand it to the thread and
+//! its reply back would cost more than the call. If it writes all the same, the thread commits
+//! that, since a commit waits for a disk.
+//!
+//! Invariant: what was carried out here and is not committed is the beginning of the thread's next
+//! group ([`Committer::group`]), and the thread knows that there is one.
+
+use std::sync::{Arc, Mutex};
+use std::{io, thread};
+
+use tokio::sync::mpsc;
+
+use crate::committer::{Called, Committer, Event};
+
+/// The committer, for one at a time.
+pub(crate) struct Turn {
+    committer: Mutex<Committer>,
+    /// Whether a view of the store never waits for another machine, so that a task may take one.
+    is_local: bool,
+}
+
+impl Turn {
+    pub(crate) fn new(committer: Committer) -> Turn {
+        Turn { is_local: committer.has_local_store(), committer: Mutex::new(committer) }
+    }
+
+    /// Starts the committer's thread. It ends when nobody can send events any more.
+    pub(crate) fn start(self: &Arc<Turn>, events: mpsc::Receiver<Event>) -> io::Result<()> {
+        let turn = Arc::clone(self);
+        let thread = thread::Builder::new().name("larder-meta".into());
+        thread.spawn(move || turn.run(events)).map(drop)
+    }
+
+    fn run(&self, mut events: mpsc::Receiver<Event>) {
+        while let Some(first) = events.blocking_recv() {
+            // After a panic nothing is carried out any more.
+            let Ok(mut committer) = self.committer.lock() else { return };
+            committer.group(first, &mut || events.try_recv().ok());
+        }
+    }
+
+    /// Carries a call out, if it is brief and has its turn now; otherwise returns it, for the
+    /// thread. Its answer may be made here, or by the thread. Does not wait.
+    pub(crate) fn at_once(
+        &self,
+        called: Box<Called>,
+        queue: &mpsc::Sender<Event>,
+    ) -> Result<(), Box<Called>> {
+        let is_idle = queue.capacity() == queue.max_capacity();
+        if !self.is_local || !is_idle || !called.change.is_brief() {
+            return Err(called);
+        }
+        let Ok(mut committer) = self.committer.try_lock() else { return Err(called) };
+        if committer.carry_out_at_once(*called) && queue.try_send(Event::Begun).is_err() {
+            // A thread that has other events comes by. If it is gone, nobody is answered.
+            if queue.is_closed() {
+                committer.drop_begun();
+            }
+        }
+        Ok(())
+    }
+}
