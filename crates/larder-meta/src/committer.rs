@@ -366,6 +366,21 @@ impl Committer {
 
     /// Carries out a group: what was begun, `first`, and the events in `more`, while there are any.
     pub(crate) fn group(&mut self, first: Event, more: &mut dyn FnMut() -> Option<Event>) {
+        let group = self.gather(first, more);
+        self.commit(group);
+        // What ended with the group may be what other calls were waiting for.
+        if !self.ready.is_empty() || !self.left.is_empty() {
+            let mut group = Group::default();
+            if let Ok(view) = self.engine.steady_view() {
+                self.go_on(&*view, &mut group);
+            }
+            self.commit(group);
+        }
+        self.tell_due();
+    }
+
+    /// Carries out, without a commit, `first` and the events in `more` after what was begun.
+    fn gather(&mut self, first: Event, more: &mut dyn FnMut() -> Option<Event>) -> Group {
         let mut group = self.begun.take().unwrap_or_default();
         match self.engine.steady_view() {
             Ok(view) => {
@@ -383,16 +398,7 @@ impl Committer {
                 self.refuse(&mut group, first);
             }
         }
-        self.commit(group);
-        // What ended with the group may be what other calls were waiting for.
-        if !self.ready.is_empty() || !self.left.is_empty() {
-            let mut group = Group::default();
-            if let Ok(view) = self.engine.steady_view() {
-                self.go_on(&*view, &mut group);
-            }
-            self.commit(group);
-        }
-        self.tell_due();
+        group
     }
 
     /// Tells those who wait for it when something is due.

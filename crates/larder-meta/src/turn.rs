@@ -64,11 +64,11 @@ impl Turn {
             return Err(called);
         }
         let Ok(mut committer) = self.committer.try_lock() else { return Err(called) };
-        if committer.carry_out_at_once(*called) && queue.try_send(Event::Begun).is_err() {
-            // A thread that has other events comes by. If it is gone, nobody is answered.
-            if queue.is_closed() {
-                committer.drop_begun();
-            }
+        let is_begun = committer.carry_out_at_once(*called);
+        // A thread that has no room for the event has others, and comes by. If it is gone, nobody
+        // is answered.
+        if is_begun && queue.try_send(Event::Begun).is_err() && queue.is_closed() {
+            committer.drop_begun();
         }
         Ok(())
     }

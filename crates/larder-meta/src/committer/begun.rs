@@ -12,14 +12,7 @@ impl Committer {
     /// begun, since it is to be committed or more is to be done.
     pub(crate) fn carry_out_at_once(&mut self, called: Called) -> bool {
         let was_begun = self.begun.is_some();
-        let mut group = self.begun.take().unwrap_or_default();
-        match self.engine.steady_view() {
-            Ok(view) => self.apply(&*view, &mut group, Event::Call(Box::new(called))),
-            Err(error) => {
-                self.fail(&error);
-                self.refuse(&mut group, Event::Call(Box::new(called)));
-            }
-        }
+        let group = self.gather(Event::Call(Box::new(called)), &mut || None);
         if self.is_work(&group) || !self.ready.is_empty() || !self.left.is_empty() {
             self.begun = Some(group);
             return !was_begun;
