@@ -118,8 +118,11 @@ impl Core {
         class: &Arc<Class>,
         within: Option<Duration>,
     ) -> Result<()> {
-        if class.is_synchronous() && node.state().opens().bypassing() {
-            return Err(Error::Busy);
+        if class.is_synchronous() {
+            self.await_end_of_bypass(node).await;
+            if node.state().opens().bypassing() {
+                return Err(Error::Busy);
+            }
         }
         let change = |(_, open): &(_, Arc<OpenFile>)| open.set_class(class.clone());
         let before: Vec<Arc<Class>> = opens.iter().map(change).collect();

@@ -122,7 +122,7 @@ impl Core {
     /// Waits for the releases of open files by which the kernel wrote the local file, and that are
     /// closed: the kernel sends them after close(2) has returned, so the next open may overtake
     /// them.
-    async fn await_end_of_bypass(&self, node: &Node) {
+    pub(crate) async fn await_end_of_bypass(&self, node: &Node) {
         let mut writers = self.open_files.of(node.ino);
         writers.retain(|(_, open)| open.mode == Mode::Bypass);
         if !writers.iter().all(|(_, open)| open.is_flushed()) {

@@ -336,6 +336,25 @@ async fn close(client: &Client, ino: Ino, open: OpenId) {
     client.release(ino, open).wait().await.unwrap();
 }
 
+/// The kernel tells of the release of a file after close(2) has returned: who gives the file a class
+/// then, by which it may not write it, waits for that. While a process has it open, it is refused.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_that_was_just_closed_gets_a_class_whose_writes_are_at_the_server() {
+    let (_server, _dir, client, _cache) = in_real_time().await;
+    let (ino, open, _local) = create_written(&client, "file", 1000).await;
+    let root = root();
+    let set = || client.set_class(&root, ino, Some("critical"));
+    assert_eq!(set().await, Err(Error::Busy));
+    client.flush(&root, ino, open, None).wait().await.unwrap();
+    let release = async {
+        tokio::task::yield_now().await;
+        client.release(ino, open).wait().await.unwrap();
+    };
+    let (given, ()) = tokio::join!(set(), release);
+    given.unwrap();
+    assert_eq!(client.class(ino).unwrap().class.name, "critical");
+}
+
 /// What the kernel writes itself is found by comparing the whole file: so it does not write long
 /// files, unless they are written from the first byte.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

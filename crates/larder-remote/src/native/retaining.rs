@@ -22,11 +22,18 @@ impl Native {
         if !is_alone || retained.is_unknown() {
             return Ok(false);
         }
+        // A descriptor that was duplicated is closed again.
+        if retained.has_bytes(file, bytes) {
+            return Ok(true);
+        }
         self.commit_pending(file).await?;
         let is_new = retained.note(file);
         let what = Retention::Retained(bytes);
         match self.session.change(cred, |sequence| Retain { sequence, file, what }).await {
-            Ok(()) => return Ok(true),
+            Ok(()) => {
+                retained.noted(file, bytes);
+                return Ok(true);
+            }
             Err(Failed::Call(Error::NotSupported)) => {
                 retained.note_unknown();
             }
