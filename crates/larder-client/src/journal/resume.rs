@@ -233,7 +233,9 @@ impl Core {
             self.note_unfinished(open.ino, &mut state);
         }
         let now = node.state().shown();
-        let epoch = now.epoch.filter(|_| now.version.same(&open.version));
+        // The earlier process may have made other versions by what it sent.
+        let is_known = |epoch: &u64| now.version.same(&open.version) || open.epoch == Some(*epoch);
+        let epoch = now.epoch.filter(is_known);
         let class = self.class_on_record(open.class.as_deref());
         if open.flags.write {
             self.promise(&node, &class);

@@ -55,6 +55,8 @@ pub(crate) struct OpenRecord {
     pub(crate) local: u64,
     /// The version that was opened.
     pub(crate) version: Validator,
+    /// The file's epoch then. `None` if an earlier version of larder opened it.
+    pub(crate) epoch: Option<u64>,
     /// The class that it was opened with, if that is not the mount's.
     pub(crate) class: Option<String>,
 }
@@ -137,8 +139,11 @@ impl Record for Run {
     }
 }
 
+/// Format of an [`OpenRecord`] before it had an epoch.
+const FORMAT_WITHOUT_EPOCH: u8 = 3;
+
 impl Record for OpenRecord {
-    const FORMAT: u8 = 3;
+    const FORMAT: u8 = 4;
 
     fn put(&self, out: &mut Writer) {
         out.u64(self.ino.0);
@@ -148,6 +153,7 @@ impl Record for OpenRecord {
         out.u8(self.mode as u8);
         out.u64(self.local);
         put_validator(out, &self.version);
+        out.option(self.epoch, Writer::u64);
         // Left out of most records, as it was of all before there were classes.
         if let Some(class) = &self.class {
             out.bytes(class.as_bytes());
@@ -155,6 +161,9 @@ impl Record for OpenRecord {
     }
 
     fn take(format: u8, input: &mut Reader<'_>) -> Option<OpenRecord> {
+        if format > OpenRecord::FORMAT {
+            return None;
+        }
         let (ino, cred) = (Ino(input.u64()?), cred(input)?);
         Some(OpenRecord {
             ino,
@@ -162,7 +171,11 @@ impl Record for OpenRecord {
             flags: flags_of(input.u8()?),
             mode: Mode::of(input.u8()?)?,
             local: input.u64()?,
-            version: validator(format, input)?,
+            version: validator(format.min(FORMAT_WITHOUT_EPOCH), input)?,
+            epoch: match format {
+                OpenRecord::FORMAT => input.option(Reader::u64)?,
+                _ => None,
+            },
             class: match input.is_at_end() {
                 true => None,
                 false => Some(String::from_utf8(input.bytes()?.to_vec()).ok()?),
@@ -324,7 +337,8 @@ mod tests {
             let flags = flags_of(0b1010_0101 + code);
             let (ino, local) = (Ino(8), 77);
             let class = (code > 0).then(|| "critical".to_owned());
-            let open = OpenRecord { ino, cred: cred(), flags, mode, local, version, class };
+            let (cred, epoch) = (cred(), (code > 1).then_some(5));
+            let open = OpenRecord { ino, cred, flags, mode, local, version, epoch, class };
             assert_eq!(OpenRecord::decode(&open.encode()), Some(open));
         }
         for write_error in [None, Some(Error::NoSpace), Some(Error::Io)] {
@@ -332,6 +346,22 @@ mod tests {
             let left = Unfinished { silly, removed: true, write_error, writer: Some(cred()) };
             assert_eq!(Unfinished::decode(&left.encode()), Some(left));
         }
+    }
+
+    #[test]
+    fn records_of_opens_without_an_epoch_are_read() {
+        let time = Time { sec: 7, nsec: 5 };
+        let version =
+            Validator { change: Some(3), data_change: Some(3), size: 9, mtime: time, ctime: time };
+        let (ino, flags, mode, local) = (Ino(8), flags_of(3), Mode::Cached, 77);
+        let (epoch, class) = (None, None);
+        let open = OpenRecord { ino, cred: cred(), flags, mode, local, version, epoch, class };
+        let mut earlier = open.encode();
+        assert_eq!(earlier.pop(), Some(0));
+        earlier[0] = FORMAT_WITHOUT_EPOCH;
+        assert_eq!(OpenRecord::decode(&earlier), Some(open));
+        earlier[0] = OpenRecord::FORMAT + 1;
+        assert_eq!(OpenRecord::decode(&earlier), None);
     }
 
     #[test]
@@ -379,7 +409,9 @@ mod tests {
             Validator { change: Some(3), data_change: Some(3), size: 9, mtime: time, ctime: time };
         let (ino, flags, mode) = (Ino(8), flags_of(3), Mode::Cached);
         let class = Some("critical".to_owned());
-        let open = OpenRecord { ino, cred: cred(), flags, mode, local: 77, version, class };
+        let (cred_of_open, epoch, local) = (cred(), Some(4), 77);
+        let open =
+            OpenRecord { ino, cred: cred_of_open, flags, mode, local, version, epoch, class };
         let silly = Some((Ino(1), ".nfs1".into()));
         let left = Unfinished { silly, removed: true, write_error: None, writer: Some(cred()) };
         let mut held = LockMap::default();
@@ -412,9 +444,9 @@ mod tests {
         let version =
             Validator { change: None, data_change: None, size: 9, mtime: time, ctime: time };
         let (flags, mode) = (flags_of(1), Mode::Direct);
-        let (cred_of_open, class) = (cred(), None);
+        let (ino, cred_of_open, local, epoch, class) = (Ino(8), cred(), 0, None, None);
         let open =
-            OpenRecord { ino: Ino(8), cred: cred_of_open, flags, mode, local: 0, version, class };
+            OpenRecord { ino, cred: cred_of_open, flags, mode, local, version, epoch, class };
         let writer = Cred { pid: 9, ..Cred::new(5, 6, &[]) };
         let left = Unfinished { writer: Some(writer.clone()), ..Unfinished::default() };
         let run = Run { session: 3, next_open: 4 };

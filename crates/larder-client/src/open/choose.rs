@@ -124,12 +124,21 @@ impl Core {
         let (cred, ino) = (cred.first_time(), node.ino);
         let local = if mode.passes_through() { file.local_number() } else { 0 };
         let (noted_cred, shown) = (cred.clone(), node.state().shown());
-        let version = shown.version;
+        let (version, epoch) = (shown.version, shown.epoch);
         let is_usual = class.name == self.options.classes.mount().name;
         let noted_class = (!is_usual).then(|| class.name.clone());
         self.note_open(
             id,
-            &OpenRecord { ino, cred: noted_cred, flags, mode, local, version, class: noted_class },
+            &OpenRecord {
+                ino,
+                cred: noted_cred,
+                flags,
+                mode,
+                local,
+                version,
+                epoch,
+                class: noted_class,
+            },
         );
         let open = OpenFile::new(node.clone(), file, cred, flags, mode, class);
         open.stream().shown = Some(shown);

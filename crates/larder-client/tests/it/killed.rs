@@ -76,6 +76,36 @@ async fn clean_data_is_used_after_a_resume_and_foreign_changes_are_seen() {
     assert!(rig.cat("file").await == both);
 }
 
+/// What was opened before this mount sent its own changes is read on after the process died; what
+/// another client changed is not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn own_changes_before_the_kill_do_not_end_a_reader() {
+    for is_ours in [true, false] {
+        let rig = Rig::new(Options::default()).await;
+        rig.put("file", &pattern(1, 300_000)).await;
+        let reader = rig.open(&root(), "file", READ).await.unwrap();
+        assert_eq!(reader.read(0, 4096).await.unwrap().len(), 4096);
+        let names = reader.names();
+        let change = async |rig: &Rig| {
+            let writer = rig.open(&root(), "file", WRITE).await.unwrap();
+            writer.write(200_000, b"changed").await.unwrap();
+            writer.close().await.unwrap();
+        };
+        match is_ours {
+            true => change(&rig).await,
+            false => change(&rig.foreigner().await).await,
+        }
+        rig.advance(100);
+        rig.stat("file").await;
+        let rig = rig.kill(Start::Resume).await;
+        let read = rig.again(names).read(200_000, 7).await;
+        match is_ours {
+            true => assert_eq!(read.unwrap(), b"changed"),
+            false => assert_eq!(read, Err(Error::Changed)),
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hidden_file_is_removed_at_its_release_after_a_resume() {
     let rig = Rig::new(Options::default()).await;

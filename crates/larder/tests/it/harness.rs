@@ -264,6 +264,9 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}: its log:\n{}", self.mountpoint().display(), self.log());
+        }
         if self.mounted {
             let umount = self.larder().arg("umount").arg(self.mountpoint()).output();
             drop(umount);
