@@ -336,8 +336,9 @@ async fn close(client: &Client, ino: Ino, open: OpenId) {
     client.release(ino, open).wait().await.unwrap();
 }
 
-/// The kernel tells of the release of a file after close(2) has returned: who gives the file a class
-/// then, by which it may not write it, waits for that. While a process has it open, it is refused.
+/// The kernel tells of the release of a file after close(2) has returned: who gives the file a
+/// class then, by which it may not write it, waits for that. While a process has it open, it is
+/// refused.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_file_that_was_just_closed_gets_a_class_whose_writes_are_at_the_server() {
     let (_server, _dir, client, _cache) = in_real_time().await;
