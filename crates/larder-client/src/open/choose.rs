@@ -58,21 +58,22 @@ enum Accepted {
 }
 
 impl Core {
-    /// The open file that an earlier attempt of this request made, and that was not answered.
-    fn opened_before(&self, node: &Node, cred: &Cred) -> Option<Opened> {
+    /// The open file that an earlier attempt of this request made, and that was not answered, and
+    /// its node. All that the request asks for was done then: done once more, it would empty a file
+    /// that others may have written since.
+    pub(super) fn opened_before(&self, cred: &Cred) -> Option<(Arc<Node>, Opened)> {
         if !cred.retried || cred.request == 0 {
             return None;
         }
-        let opens = self.open_files.of(node.ino);
-        let found = opens.into_iter().find(|(_, open)| open.cred.request == cred.request);
-        let (id, mode) = found.map(|(id, open)| (id, open.mode))?;
+        let (id, open) = self.open_files.by_request(cred.request)?;
+        let node = open.node.clone();
         let backing = node.state().opens().backing().cloned();
-        let path = match (mode, backing) {
+        let path = match (open.mode, backing) {
             (Mode::Passthrough | Mode::Bypass, Some(backing)) => DataPath::Passthrough(backing),
             (Mode::Cached, _) => DataPath::Cached { keep: false },
             (Mode::Passthrough | Mode::Bypass | Mode::Direct, _) => DataPath::Direct,
         };
-        Some(Opened { id, path })
+        Some((node, Opened { id, path }))
     }
 
     /// Whether [`Core::choose`] will not wait for the local disk.
@@ -99,9 +100,6 @@ impl Core {
         flags: OpenFlags,
         class: Arc<Class>,
     ) -> Opened {
-        if let Some(opened) = self.opened_before(node, &cred) {
-            return opened;
-        }
         let file = self.file(node);
         self.prepare(node, &file);
         if flags.write {

@@ -69,6 +69,14 @@ impl OpenFiles {
         self.lock().by_id.get(&id).cloned()
     }
 
+    /// The open file that this request made. Looks at all.
+    pub(super) fn by_request(&self, request: u64) -> Option<(OpenId, Arc<OpenFile>)> {
+        let inner = self.lock();
+        let mut all = inner.by_id.iter();
+        let found = all.find(|(_, open)| open.cred.request == request);
+        found.map(|(id, open)| (*id, open.clone()))
+    }
+
     /// The strongest level that an fsync waits for, among the classes of the open files that may
     /// write the file; `None`: there are none.
     pub(crate) fn strongest_fsync(&self, ino: Ino) -> Option<Option<Level>> {

@@ -217,3 +217,35 @@ async fn hiding_an_open_file_goes_on_where_it_ended() {
         }
     }
 }
+
+/// A file was made, or emptied, and opened by a request that had no answer when the process died.
+/// What others have written to it since is not emptied by the second try, which gets the same open.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_emptied_once_is_not_emptied_again() {
+    let flags = OpenFlags { truncate: true, ..WRITE };
+    let first = Cred { request: 7, ..root() };
+    for name in ["file", "new"] {
+        let rig = rig().await;
+        let opens = async |rig: &Rig, cred: &Cred| match rig.find(name).await {
+            Some(ino) if name == "file" => {
+                (ino, rig.client.open(cred, ino, flags).wait().await.unwrap().id)
+            }
+            _ => {
+                let created = rig.client.create(cred, Ino::ROOT, OsStr::new(name), SET, flags);
+                let (entry, opened) = created.wait().await.unwrap();
+                (entry.ino, opened.id)
+            }
+        };
+        let (ino, id) = opens(&rig, &first).await;
+        rig.put(name, b"of others").await;
+        let rig = resumed(&rig, &rig.image()).await;
+        rig.server.reset_calls();
+        let again = Cred { retried: true, ..first.clone() };
+        assert_eq!(opens(&rig, &again).await, (ino, id), "{name}");
+        assert_eq!((rig.server.calls("make"), rig.server.calls("setattr")), (0, 0), "{name}");
+        rig.again((ino, id)).close().await.unwrap();
+        assert_eq!(rig.cat(name).await, b"of others", "{name}");
+        assert_eq!(rig.foreigner().await.cat(name).await, b"of others", "{name}");
+        assert_eq!(rig.client.status().open_files, 0, "{name}");
+    }
+}
