@@ -251,13 +251,13 @@ impl Mount {
         self.mounted = false;
     }
 
-    /// What the daemon logged.
+    /// What the daemon logged, as far as there is a log.
     pub(crate) fn log(&self) -> String {
-        fs::read_dir(self.dirs.path().join("run"))
-            .unwrap()
-            .map(|entry| entry.unwrap().path())
+        let entries = fs::read_dir(self.dirs.path().join("run")).into_iter().flatten().flatten();
+        entries
+            .map(|entry| entry.path())
             .filter(|path| path.extension().is_some_and(|extension| extension == "log"))
-            .map(|path| fs::read_to_string(path).unwrap())
+            .map(|path| fs::read_to_string(path).unwrap_or_default())
             .collect()
     }
 }
