@@ -47,6 +47,7 @@ mod runtime_dir;
 mod series;
 mod server;
 mod servers;
+mod signals;
 mod sole;
 mod source;
 mod stack;

@@ -17,7 +17,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::clock::Since;
@@ -28,6 +27,7 @@ use crate::link::Hold;
 use crate::log;
 use crate::plan::Plan;
 use crate::runtime_dir::Record;
+use crate::signals::{Request, Requests};
 use crate::traces::{Traces, record};
 use socket::Socket;
 
@@ -126,26 +126,16 @@ async fn serve_on(
 }
 
 fn listen_for_signals(events: &UnboundedSender<Event>) -> Result<()> {
-    let kinds = [
-        (SignalKind::terminate(), "SIGTERM"),
-        (SignalKind::interrupt(), "SIGINT"),
-        (SignalKind::hangup(), "SIGHUP"),
-    ];
-    for (kind, name) in kinds {
-        let mut signals = signal(kind).context("cannot listen for signals")?;
-        let events = events.clone();
-        tokio::spawn(async move {
-            while signals.recv().await.is_some() {
-                if kind == SignalKind::hangup() && log::is_file() {
-                    log::reopen();
-                    continue;
-                }
-                tracing::info!("{name}: unmounting");
-                if events.send(Event::Signal).is_err() {
-                    return;
-                }
+    let mut requests = Requests::begin()?;
+    let events = events.clone();
+    tokio::spawn(async move {
+        loop {
+            match requests.next().await {
+                Request::Reopen => log::reopen(),
+                Request::End if events.send(Event::Signal).is_err() => return,
+                Request::End => {}
             }
-        });
-    }
+        }
+    });
     Ok(())
 }

@@ -20,13 +20,13 @@ use anyhow::{Context, Result, anyhow, bail};
 use larder_fuse::Session;
 use tokio::io::AsyncReadExt;
 use tokio::net::UnixStream;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::clock::{Since, clock};
 use crate::daemon::{self, Announce};
 use crate::link::{ENDED, LEFT, READY, Role, SERVING, TRYING};
 use crate::plan::Plan;
 use crate::runtime_dir::Record;
+use crate::signals::{Request, Requests};
 use crate::traces::{Traces, record};
 use crate::{front_door, log, login};
 use crashes::{Crashes, Next};
@@ -101,7 +101,7 @@ pub(crate) fn run(
             work_dir: std::env::current_dir().context("cannot find the working directory")?,
             program: std::env::current_exe().context("cannot find our own program")?,
             session: stored,
-            signals: Signals::listen()?,
+            requests: Requests::begin()?,
             restarts: 0,
         };
         supervisor.keep().await
@@ -120,7 +120,7 @@ struct Supervisor<'a> {
     program: PathBuf,
     /// The mount, once it is made.
     session: Option<Session>,
-    signals: Signals,
+    requests: Requests,
     /// Workers that died.
     restarts: u64,
 }
@@ -171,7 +171,7 @@ impl Supervisor<'_> {
                     };
                     tokio::select! {
                         () = clock().sleep(pause) => {}
-                        request = self.signals.next() => {
+                        request = self.requests.next() => {
                             if request == Request::End {
                                 self.end_session();
                                 bail!("ended by a signal while no worker was there");
@@ -192,7 +192,7 @@ impl Supervisor<'_> {
         loop {
             let said = tokio::select! {
                 said = link.read_u8() => said.ok(),
-                request = self.signals.next() => {
+                request = self.requests.next() => {
                     match request {
                         // It unmounts, and then ends.
                         Request::End => terminate(&child),
@@ -362,43 +362,4 @@ fn send(child: &Child, signal: rustix::process::Signal) {
     let pid = rustix::process::Pid::from_child(child);
     // It is our child and was not reaped, so the number is still its own.
     let _ = rustix::process::kill_process(pid, signal);
-}
-
-/// The request of a signal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Request {
-    /// The end of the mount.
-    End,
-    /// Open the log again.
-    Reopen,
-}
-
-/// The signals that are listened to.
-struct Signals([Signal; 3]);
-
-impl Signals {
-    fn listen() -> Result<Signals> {
-        let listen = |kind| signal(kind).context("cannot listen for signals");
-        Ok(Signals([
-            listen(SignalKind::terminate())?,
-            listen(SignalKind::interrupt())?,
-            listen(SignalKind::hangup())?,
-        ]))
-    }
-
-    async fn next(&mut self) -> Request {
-        let [terminate, interrupt, hangup] = &mut self.0;
-        let name = tokio::select! {
-            _ = terminate.recv() => "SIGTERM",
-            _ = interrupt.recv() => "SIGINT",
-            _ = hangup.recv() => {
-                if log::is_file() {
-                    return Request::Reopen;
-                }
-                "SIGHUP"
-            }
-        };
-        tracing::info!("{name}: unmounting");
-        Request::End
-    }
 }

@@ -23,7 +23,6 @@ use larder_rpc::{Identity as Certificate, ServerTls};
 use larder_wire::capability::{DiskId, VolumeId};
 use larder_wire::disk::key_file::DiskKeyFile;
 use larder_wire::meta::words::Time;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::enrolment::forget_unused_keys;
 use crate::error::Usage;
@@ -341,32 +340,6 @@ pub(crate) fn reached_at(address: SocketAddr) -> SocketAddr {
     match address.ip() {
         ip if !ip.is_unspecified() => address,
         _ => SocketAddr::new(Ipv4Addr::LOCALHOST.into(), address.port()),
-    }
-}
-
-/// The signals that end a server.
-pub(crate) struct Ends {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl Ends {
-    /// From now on a signal ends the process in order.
-    ///
-    /// # Errors
-    /// If signal handlers cannot be set.
-    pub(crate) fn begin() -> Result<Ends> {
-        let signal = |kind| signal(kind).context("cannot listen for signals");
-        let terminate = signal(SignalKind::terminate())?;
-        Ok(Ends { terminate, interrupt: signal(SignalKind::interrupt())? })
-    }
-
-    /// Resolves when one comes.
-    pub(crate) async fn come(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
     }
 }
 

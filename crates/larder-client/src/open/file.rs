@@ -40,15 +40,10 @@ impl Core {
         let (core, cred) = (self.clone(), self.caller(cred));
         Answer::later(async move {
             let before = core.opened_before(&cred);
-            let mut token = None;
-            if before.is_none() {
-                token = core.check_open_in_time(&node, &cred, &flags).await?;
-            }
-            if before.is_none() && flags.truncate {
-                core.refuse_executed(&node, &flags).await?;
-                let set = SetAttr { size: Some(0), ..SetAttr::default() };
-                core.setattr(&cred, ino, None, set).await?;
-            }
+            let token = match before {
+                Some(_) => None,
+                None => core.check_and_empty(&node, &cred, &flags).await?,
+            };
             // The reply to an open has no attributes: its caller uses the size that the kernel
             // holds.
             core.tell_what_is_left(&node);
@@ -66,6 +61,24 @@ impl Core {
             }
             Ok(opened)
         })
+    }
+
+    /// What comes before an open, and is not done again for one that the kernel sends again: checks
+    /// freshness and rights, and empties the file if the open does. Returns the open at the server,
+    /// if the reply has one.
+    async fn check_and_empty(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        cred: &Cred,
+        flags: &OpenFlags,
+    ) -> Result<Option<Token>> {
+        let token = self.check_open_in_time(node, cred, flags).await?;
+        if flags.truncate {
+            self.refuse_executed(node, flags).await?;
+            let set = SetAttr { size: Some(0), ..SetAttr::default() };
+            self.setattr(cred, node.ino, None, set).await?;
+        }
+        Ok(token)
     }
 
     /// Refuses an open for reading that truncates a file which is being executed. Otherwise the

@@ -235,10 +235,12 @@ fn set_uid_is_cleared_by_the_kernel() {
     // it.
     for way in [Way::Cached, Way::Passthrough] {
         let mount = Mount::new();
+        // The file is made in this mode, too: while one of another mode is not released, an open in
+        // this mode becomes a direct one.
+        mount.fs.set_way(way);
         let path = mount.file("a", b"x");
         rustix::fs::chown(&path, Some(rustix::fs::Uid::from_raw(1001)), None).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o4777)).unwrap();
-        mount.fs.set_way(way);
         let dir = File::open(&mount.dir).unwrap();
         as_user(1002, 9, &[], || {
             open_at(&dir, "a", OFlags::WRONLY).unwrap().write_all(b"y").unwrap();

@@ -15,9 +15,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand, ValueEnum};
 use larder_bench::suite;
-use tokio::signal::unix::{SignalKind, signal};
 
 use super::print;
+use crate::signals::Ends;
 
 /// Arguments of `larder bench`.
 #[derive(Debug, clap::Args)]
@@ -123,17 +123,14 @@ fn interruption() -> Result<Arc<AtomicBool>> {
         .enable_all()
         .build()
         .context("cannot start the runtime")?;
-    let (mut interrupt, mut terminate) = {
+    let mut ends = {
         let _inside = runtime.enter();
-        (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?)
+        Ends::begin()?
     };
     std::thread::spawn(move || {
         runtime.block_on(async {
             loop {
-                tokio::select! {
-                    _ = interrupt.recv() => {}
-                    _ = terminate.recv() => {}
-                }
+                ends.come().await;
                 flag.store(true, Ordering::Relaxed);
                 eprintln!("larder: ending after the present test; what is finished is kept");
             }

@@ -14,7 +14,6 @@ use larder_rpc::server;
 use larder_vfs::{Direct, FileSystem};
 use serde_json::Value;
 use tokio::runtime::Handle;
-use tokio::signal::unix::{SignalKind, signal};
 
 use crate::backend::Backend;
 use crate::classes::IfWrong;
@@ -26,6 +25,7 @@ use crate::log;
 use crate::options::parse_span;
 use crate::report;
 use crate::runtime_dir::RuntimeDir;
+use crate::signals::Ends;
 use crate::stack::{Engine, Patience};
 use crate::state_dir;
 
@@ -115,8 +115,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
 async fn serve(args: &Args) -> Result<()> {
     // Before anything is made: from now on a signal ends the process in order.
-    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for signals")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for signals")?;
+    let mut ends = Ends::begin()?;
     let (exported, server) = args.open().await?;
     let exported = Arc::new(exported);
     let answering = exported.answering(&server);
@@ -125,8 +124,7 @@ async fn serve(args: &Args) -> Result<()> {
     let mut served = std::pin::pin!(server.run());
     tokio::select! {
         () = &mut served => {}
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+        () = ends.come() => {}
     }
     // While this process still has the address: afterwards another export may start and answer
     // under this name.

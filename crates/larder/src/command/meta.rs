@@ -14,7 +14,8 @@ use crate::error::Usage;
 use crate::log;
 use crate::options::{parse_rate, parse_span};
 use crate::servers;
-use crate::volume::{END_MAX, Ends, Listening, Storage, StoredIn, begin_meta};
+use crate::signals::Ends;
+use crate::volume::{END_MAX, Listening, Storage, StoredIn, begin_meta};
 
 /// How often a standby checks whether the volume is free.
 const LOOK: Duration = Duration::from_millis(500);

@@ -25,8 +25,9 @@ use crate::error::Usage;
 use crate::log;
 use crate::options::{Bytes, parse_size, parse_span};
 use crate::runtime_dir::make_private;
+use crate::signals::Ends;
 use crate::volume::{
-    END_MAX, Ends, Listening, META_DIR, StoredIn, begin_meta, bind, demand_memory, key_path,
+    END_MAX, Listening, META_DIR, StoredIn, begin_meta, bind, demand_memory, key_path,
     measure_memory, now, open_embedded, reached_at, read_key, remove_if_there,
 };
 

@@ -10,9 +10,9 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use larder_fuse::{Bare, MountOptions, mount};
 use larder_io::{Arm, RealClock};
-use tokio::signal::unix::{SignalKind, signal};
 
 use crate::options::parse_span;
+use crate::signals::Ends;
 
 /// Arguments of `larder bench passthrough`.
 #[derive(Debug, clap::Args)]
@@ -48,17 +48,14 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         ..MountOptions::new(format!("passthrough:{}", args.dir.display()))
     };
     // Before anything is mounted: from now on a signal ends the process in order.
-    let (mut interrupt, mut terminate) = {
+    let mut ends = {
         let _inside = runtime.enter();
-        (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?)
+        Ends::begin()?
     };
     let mounted = Arc::new(mount(Arc::new(bare), &args.mountpoint, &options, runtime.handle())?);
     let ending = Arc::clone(&mounted);
     runtime.spawn(async move {
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-        }
+        ends.come().await;
         let unmounted = tokio::task::spawn_blocking(move || ending.unmount()).await;
         if let Ok(Err(error)) = unmounted {
             eprintln!("larder: {error}");

@@ -12,13 +12,13 @@ use larder_io::{Clock, Disk, MemDisk, RealClock, RealDisk};
 use larder_nfsd::Network;
 use larder_rpc::server::{self, Server, SourcePorts};
 use larder_wire::seal::Setup;
-use tokio::signal::unix::{SignalKind, signal};
 
 use crate::error::Usage;
 use crate::log;
 use crate::options::{parse_rate, parse_size};
 use crate::report::disk::setup_name;
 use crate::servers;
+use crate::signals::Ends;
 use crate::volume::{demand_memory, measure_memory};
 
 /// How long requests in flight may take to end after a signal.
@@ -81,8 +81,7 @@ pub(super) fn run(args: &Serve) -> Result<()> {
 
 async fn serve(args: &Serve) -> Result<()> {
     // Before anything is made: from now on a signal ends the process in order.
-    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for signals")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for signals")?;
+    let mut ends = Ends::begin()?;
     let device = Arc::new(args.open()?);
     if args.store == Path::new(MEMORY) {
         tokio::spawn(measure_memory(Arc::downgrade(&device), Arc::new(RealClock)));
@@ -102,8 +101,7 @@ async fn serve(args: &Serve) -> Result<()> {
     let mut served = std::pin::pin!(server.run());
     tokio::select! {
         () = &mut served => {}
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+        () = ends.come() => {}
     }
     shutdown.begin();
     let clock: &dyn Clock = &RealClock;

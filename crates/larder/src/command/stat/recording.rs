@@ -12,11 +12,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
-use tokio::signal::unix::{SignalKind, signal};
 
 use crate::command::print;
 use crate::control::{CallError, Progress, Request, SILENCE_MAX, Sink, call};
 use crate::series::{COLUMNS, Table};
+use crate::signals;
 
 /// Records until `duration` is over, a signal arrives, or the mount ends.
 ///
@@ -33,7 +33,7 @@ pub(super) fn record(
     let slice_us = u64::try_from(slice.as_micros())?;
     let slices = |duration: Duration| duration.as_micros().div_ceil(slice.as_micros());
     let slices_max = duration.map(slices).map(u64::try_from).transpose()?;
-    let stopped = stopped_by_signal()?;
+    let stopped = signals::end_flag()?;
     let mut rows = Rows { out, file: None, table: Table::new(slice_us), stopped };
     let request = Request::Series { slice_us, slices_max };
     match call(socket, &request, SILENCE_MAX, &mut rows) {
@@ -82,25 +82,4 @@ impl Rows<'_> {
         self.file = Some(file);
         Ok(())
     }
-}
-
-/// Becomes true when a signal asks us to end.
-fn stopped_by_signal() -> Result<Arc<AtomicBool>> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let entered = runtime.enter();
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for signals")?;
-    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for signals")?;
-    drop(entered);
-    let stopped = Arc::new(AtomicBool::new(false));
-    let stop = Arc::clone(&stopped);
-    let wait = async move {
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-        }
-        stop.store(true, Relaxed);
-    };
-    let wait = move || runtime.block_on(wait);
-    std::thread::Builder::new().name("signals".to_owned()).spawn(wait)?;
-    Ok(stopped)
 }
