@@ -60,17 +60,25 @@ pub(crate) fn run(root: &Path, ratchets: Ratchets) -> Result<()> {
     Ok(())
 }
 
-/// Prints the lines of code and of tests of each crate below `root`, as `tidy` counts them.
+/// Prints the lines of code and of tests of each crate below `root`, as `tidy` counts them, and the
+/// assertions and expectations on a thousand lines of its code.
 ///
 /// # Errors
 /// If the repository cannot be read.
 pub(crate) fn print_lines(root: &Path) -> Result<()> {
-    println!("{:27} {:>7} {:>7} {:>10}", "crate", "code", "tests", "tests/code");
+    let [code, tests] = ["code", "tests"];
+    println!("{:27} {code:>7} {tests:>7} tests/code checks/1,000", "crate");
     for (folder, lines) in tested::lines(&Tree::read(root)?) {
-        let tested::Lines { code, tests } = lines;
+        let tested::Lines { code, tests, .. } = lines;
         // Rounded down: what is shown as 1.00 is no less.
         let percent = lines.percent().min(999);
-        println!("{folder:27} {code:7} {tests:7} {:>7}.{:02}", percent / 100, percent % 100);
+        let (per_line, checked) = (percent / 100, lines.tenths_checked());
+        println!(
+            "{folder:27} {code:7} {tests:7} {per_line:>7}.{:02} {:>10}.{}",
+            percent % 100,
+            checked / 10,
+            checked % 10
+        );
     }
     Ok(())
 }

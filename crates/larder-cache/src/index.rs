@@ -180,6 +180,7 @@ impl Index {
     /// contains it. It is not logged: an assigned number is always committed.
     fn request_block(&self, numbers: &mut Numbers) {
         numbers.requested = numbers.next.saturating_add(NUMBER_BLOCK);
+        debug_assert!(numbers.requested >= numbers.granted, "no grant is taken back");
         let value = encode_number(numbers.requested);
         lock(&self.overlay).put(numbers_key(), Some(value));
     }
@@ -195,6 +196,10 @@ impl Index {
             numbers = lock(&self.numbers);
         }
         let number = numbers.next;
+        debug_assert!(
+            number < numbers.granted || self.is_poisoned(),
+            "no number is handed out that the next run may hand out again"
+        );
         numbers.next += 1;
         if numbers.requested.saturating_sub(number) < NUMBER_BLOCK / 2 {
             self.request_block(&mut numbers);

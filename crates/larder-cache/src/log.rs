@@ -220,6 +220,10 @@ impl Log {
             unsynced = (segment.synced_bytes < bytes).then_some(segment.file);
         }
         self.older.push(Older { generation: self.generation, bytes, unsynced });
+        debug_assert!(
+            self.older.is_sorted_by(|one, next| one.generation < next.generation),
+            "segments are replayed in this order"
+        );
         self.follows &= bytes != NO_END;
         self.generation += 1;
         self.is_over = false;
@@ -271,6 +275,7 @@ impl Log {
         let len =
             u32::try_from(body.len()).expect("changes that belong together are far below 4 GiB");
         let at = segment.tail.len_bytes();
+        debug_assert!(segment.synced_bytes <= at, "what is durable stays");
         head[..4].copy_from_slice(&len.to_le_bytes());
         head[4..].copy_from_slice(&checksum(self.generation, at, body).to_le_bytes());
         if let Err(error) = segment.tail.append(&self.buffer) {
@@ -324,6 +329,7 @@ impl Log {
         if let Some(segment) = &mut self.present
             && self.generation == synced.generation
         {
+            debug_assert!(synced.bytes <= segment.tail.len_bytes(), "it was appended before");
             segment.synced_bytes = segment.synced_bytes.max(synced.bytes);
         }
     }

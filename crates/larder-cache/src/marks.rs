@@ -26,6 +26,7 @@ impl Marks {
 
     /// All that was put before the mark is durable.
     pub(crate) fn reach(&self, mark: Mark) {
+        debug_assert!(mark <= self.now(), "nothing is durable before it was put");
         self.durable.fetch_max(mark.0, Ordering::AcqRel);
     }
 

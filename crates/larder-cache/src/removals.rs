@@ -28,6 +28,7 @@ impl Removals {
         let mut waiting = lock(&self.0);
         let has_room = waiting.len() < WAITING_MAX;
         if has_room {
+            debug_assert!(!waiting.contains(&(no, serial)), "a local file is given up once");
             waiting.push((no, serial));
         }
         (has_room, waiting.len() > WAITING_MAX / FULL_SHARE)

@@ -65,6 +65,7 @@ impl Reserve {
         // Only trying shows that: root may get blocks that the disk does not report as free.
         while step >= BYTES_MIN.min(state.bytes) && state.held_bytes < state.bytes {
             let bytes = (state.held_bytes + step).min(state.bytes);
+            debug_assert!(bytes > state.held_bytes, "each step takes more");
             match file.allocate(bytes) {
                 Ok(()) => state.held_bytes = bytes,
                 Err(error) => {

@@ -40,7 +40,8 @@ impl Slots {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.0.count.fetch_sub(1, Ordering::Relaxed);
+        let before = self.0.count.fetch_sub(1, Ordering::Relaxed);
+        debug_assert!(before > 0, "each slot was taken");
     }
 }
 

@@ -102,9 +102,18 @@ impl Link {
         hail: &impl Hail,
         options: CallOptions,
     ) -> Result<Arc<Session>, DiskError> {
-        if let Some(session) = self.current() {
-            return Ok(session);
+        match self.current() {
+            Some(session) => Ok(session),
+            // Boxed: each call has room for it, and hardly any makes it.
+            None => Box::pin(self.begin_session(hail, options)).await,
         }
+    }
+
+    async fn begin_session(
+        &self,
+        hail: &impl Hail,
+        options: CallOptions,
+    ) -> Result<Arc<Session>, DiskError> {
         let _hailing = self.hailing.lock().await;
         if let Some(session) = self.current() {
             return Ok(session);

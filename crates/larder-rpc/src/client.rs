@@ -99,7 +99,7 @@ impl RpcClient {
     /// [`ConnectError`], if the first connection cannot be made within ten seconds, or the
     /// configured limit, for each endpoint. The others are made in the background.
     pub async fn connect(config: Config) -> Result<RpcClient, ConnectError> {
-        let (first, endpoint) = Socket::first(&config).await?;
+        let (first, endpoint) = Box::pin(Socket::first(&config)).await?;
         let shared = Arc::new(Shared {
             procedures: stats::Procedures::new(config.program.procedures),
             state: watch::Sender::new(ServerState::Reachable),

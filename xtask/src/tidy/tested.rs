@@ -37,17 +37,27 @@ const ITEMS: [&str; 15] = [
     "use",
 ];
 
+/// What checks an invariant.
+const CHECKS: [&str; 4] = ["assert!(", "assert_eq!(", "assert_ne!(", ".expect("];
+
 /// Lines of a crate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Lines {
     pub(super) code: usize,
     pub(super) tests: usize,
+    /// Assertions and expectations of invariants in the code.
+    pub(super) checks: usize,
 }
 
 impl Lines {
     /// Lines of tests for a hundred lines of code, rounded down; a crate without code has enough.
     pub(super) fn percent(self) -> usize {
         (self.tests * 100).checked_div(self.code).unwrap_or(usize::MAX)
+    }
+
+    /// Tenths of a check on a thousand lines of code.
+    pub(super) fn tenths_checked(self) -> usize {
+        (self.checks * 10_000).checked_div(self.code).unwrap_or(0)
     }
 }
 
@@ -64,10 +74,13 @@ pub(super) fn lines(tree: &Tree) -> BTreeMap<&str, Lines> {
         let text = lex::uncommented(&file.text);
         let parts = test_parts(&lex::code(&file.text));
         let lines = crates.entry(folder).or_default();
-        for (at, _) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-            match is_tested || parts.iter().any(|part| part.contains(&at)) {
-                true => lines.tests += 1,
-                false => lines.code += 1,
+        for (at, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+            if is_tested || parts.iter().any(|part| part.contains(&at)) {
+                lines.tests += 1;
+            } else {
+                lines.code += 1;
+                lines.checks +=
+                    CHECKS.iter().map(|check| line.matches(check).count()).sum::<usize>();
             }
         }
     }
@@ -282,7 +295,18 @@ mod tests {
         for (code, tests, percent) in
             [(100, 100, 100), (200, 199, 99), (3, 2, 66), (1, 0, 0), (0, 0, usize::MAX)]
         {
-            assert_eq!(Lines { code, tests }.percent(), percent, "{code} {tests}");
+            let lines = Lines { code, tests, checks: 0 };
+            assert_eq!(lines.percent(), percent, "{code} {tests}");
         }
+    }
+
+    #[test]
+    fn checks_of_the_code_are_counted_and_those_of_tests_are_not() {
+        let code = "fn a() {\n    debug_assert!(b);\n    c.expect(\"d\");\n    // assert!(e)\n}\n";
+        let text =
+            format!("{code}#[cfg(test)]\nmod tests {{\n    fn f() {{ assert_eq!(1, 1) }}\n}}\n");
+        let tree = Tree::new([("crates/a/src/a.rs".to_owned(), text)]);
+        let lines = lines(&tree)["crates/a"];
+        assert_eq!((lines.code, lines.checks, lines.tenths_checked()), (4, 2, 5000));
     }
 }

@@ -71,6 +71,10 @@ impl Changes {
         if !matches!(event, Event::Redirtied | Event::Synced) {
             self.count += 1;
         }
+        debug_assert!(
+            !(self.is_current && self.is_acknowledged),
+            "bytes that the server took since have a version of their own"
+        );
     }
 
     pub(crate) fn is_current(&self) -> bool {

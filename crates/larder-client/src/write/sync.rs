@@ -137,7 +137,7 @@ impl Client {
     /// # Errors
     /// As [`Client::sync`].
     pub async fn write_back_all(&self) -> Result<()> {
-        let result = self.sync(&|_| true).await;
+        let result = Box::pin(self.sync(&|_| true)).await;
         let mut in_air = self.core.in_air.subscribe();
         let landed = in_air.wait_for(|flights| *flights == 0);
         if self.core.clock.timeout(LANDING_WAIT, landed).await.is_err() {

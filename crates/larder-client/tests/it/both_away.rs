@@ -257,7 +257,7 @@ async fn what_two_machines_wrote_away_is_there_twice_if_one_comes_between_calls_
         for (hold, start) in Hold::ALL.iter().flat_map(|hold| starts.map(|start| (*hold, start))) {
             let [mut one, other] = both_wrote(work).await;
             match start {
-                None => goes_on_after(&one, &other, hold).await,
+                None => Box::pin(goes_on_after(&one, &other, hold)).await,
                 Some(start) => {
                     comes_to(&one, hold).await;
                     one = one.kill(start).await;

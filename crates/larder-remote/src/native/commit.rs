@@ -48,7 +48,11 @@ impl Native {
 
     /// Commits what was written of a file, so that what the server reports includes it.
     pub(super) async fn commit_pending(&self, file: FileId) -> Result<()> {
-        self.commit_file(file).await.map(drop)
+        if self.uncommitted.get(file).is_none() {
+            return Ok(());
+        }
+        // Boxed: most calls have nothing to commit.
+        Box::pin(self.commit_file(file)).await.map(drop)
     }
 
     /// Commits what was written of a file; returns how it changed, if there was anything. If it was
@@ -84,7 +88,8 @@ impl Native {
             let has_others = copies.has_others(*disk);
             let is_lost = if has_others {
                 // Another disk has it: this one has missed it.
-                self.disks.patiently(flushed).await.and_then(|is_lost| is_lost).unwrap_or(true)
+                let flushed = Box::pin(self.disks.patiently(flushed));
+                flushed.await.and_then(|is_lost| is_lost).unwrap_or(true)
             } else {
                 flushed.await?
             };

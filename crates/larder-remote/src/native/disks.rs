@@ -155,10 +155,20 @@ impl Disks {
         location: Location,
         length: u64,
     ) -> Result<Bytes, NotDone> {
-        let mut copies = grants.covering(location, length, false);
-        if let [only] = &copies[..] {
-            return self.read_from(only, location, length).await.map_err(|unread| unread.why);
+        let copies = grants.covering(location, length, false);
+        match &copies[..] {
+            [only] => self.read_from(only, location, length).await.map_err(|unread| unread.why),
+            _ => Box::pin(self.read_any(copies, location, length)).await,
         }
+    }
+
+    /// The same, if no disk or several have them.
+    async fn read_any(
+        &self,
+        mut copies: Vec<Arc<Granted>>,
+        location: Location,
+        length: u64,
+    ) -> Result<Bytes, NotDone> {
         let count = copies.len().max(1);
         // All readers of these bytes begin with the same disk, which has them in memory.
         copies.rotate_left((location.position / SHARE_BYTES % count as u64) as usize % count);
@@ -168,7 +178,7 @@ impl Disks {
         loop {
             let (mut is_refused, mut failed) = (false, None);
             for granted in &copies {
-                match self.patiently(self.read_from(granted, location, length)).await {
+                match self.patiently(Box::pin(self.read_from(granted, location, length))).await {
                     Ok(Ok(data)) => return Ok(data),
                     Ok(Err(Unread { is_of_all: true, why })) => return Err(why),
                     Ok(Err(Unread { why: NotDone::Refused, .. })) => is_refused = true,
@@ -289,7 +299,7 @@ impl Disks {
         if let Some(copied) = self.copy_there(from, to, length).await {
             return Ok(copied);
         }
-        let data = self.read(from.0, from.1, length).await?;
+        let data = Box::pin(self.read(from.0, from.1, length)).await?;
         self.write(to.0, to.1, data, false).await
     }
 
@@ -312,13 +322,13 @@ impl Disks {
             let number = granted.capability.disk;
             let source = sources.iter().find(|one| one.capability.disk == number)?;
             let (options, to) = (CallOptions::default(), (&**granted, to.position));
-            let copying = async {
+            let copying = Box::pin(async {
                 let disk = self.disk(number).await.ok()?;
                 let from = (&**source, from.position);
                 let done = disk.client.write_from(to, from, length, false, options).await;
                 done.inspect_err(|cause| tracing::debug!(disk = number.0, %cause, "not copied"))
                     .ok()
-            };
+            });
             let boot = match targets.len() {
                 1 => copying.await?,
                 _ => self.patiently(copying).await.ok()??,
@@ -430,6 +440,21 @@ impl Disks {
 
     /// The disk with this number, connected to.
     async fn disk(&self, number: DiskId) -> Result<Arc<Disk>> {
+        match self.address(number).and_then(|address| self.connected_at(number, address)) {
+            Some(disk) => Ok(disk),
+            // Boxed: each read and write has room for it, and the first one makes it.
+            None => Box::pin(self.connect(number)).await,
+        }
+    }
+
+    /// A disk that is connected to, if it is still at this address.
+    fn connected_at(&self, number: DiskId, address: SocketAddr) -> Option<Arc<Disk>> {
+        let disk = self.connected().get(&number).cloned();
+        disk.filter(|disk| disk.address == address)
+    }
+
+    /// Connects to a disk, unless another task has.
+    async fn connect(&self, number: DiskId) -> Result<Arc<Disk>> {
         let address = match self.address(number) {
             Some(address) => address,
             None => {
@@ -444,15 +469,8 @@ impl Disks {
                 })?
             }
         };
-        let there = |known: &Disks| {
-            let disk = known.connected().get(&number).cloned();
-            disk.filter(|disk| disk.address == address)
-        };
-        if let Some(disk) = there(self) {
-            return Ok(disk);
-        }
         let _turn = self.connecting.lock().await;
-        if let Some(disk) = there(self) {
+        if let Some(disk) = self.connected_at(number, address) {
             return Ok(disk);
         }
         let rpc = RpcClient::connect(self.config(address)).await.map_err(|cause| {

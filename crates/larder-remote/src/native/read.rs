@@ -170,33 +170,36 @@ impl Native {
         Ok((attributes, layout))
     }
 
-    /// All pieces at once.
+    /// All pieces at once. One alone, as of a short file, is read by this task.
     pub(super) async fn read_pieces(
         &self,
         pieces: Vec<Piece>,
         grants: Arc<Grants>,
     ) -> Result<Vec<Bytes>, NotDone> {
+        if let [Piece { at: Some(location), length, .. }] = pieces[..] {
+            let data = self.disks.read(&grants, location, length).await?;
+            return Ok(vec![whole(data, length)?]);
+        }
         let mut reading = JoinSet::new();
         let mut parts = vec![Bytes::new(); pieces.len()];
         for (number, piece) in pieces.into_iter().enumerate() {
-            let length = usize::try_from(piece.length).map_err(|_| Error::InvalidArgument)?;
             match piece.at {
-                None => parts[number] = Bytes::from(vec![0; length]),
+                None => {
+                    let length = usize::try_from(piece.length);
+                    let length = length.map_err(|_| Error::InvalidArgument)?;
+                    parts[number] = Bytes::from(vec![0; length]);
+                }
                 Some(location) => {
                     let (disks, grants) = (Arc::clone(&self.disks), Arc::clone(&grants));
                     reading.spawn(async move {
-                        (number, length, disks.read(&grants, location, piece.length).await)
+                        let data = disks.read(&grants, location, piece.length).await?;
+                        Ok::<_, NotDone>((number, whole(data, piece.length)?))
                     });
                 }
             }
         }
         while let Some(done) = reading.join_next().await {
-            let (number, length, data) = done.map_err(|_| Error::Shutdown)?;
-            let data = data?;
-            if data.len() != length {
-                tracing::warn!(wanted = length, got = data.len(), "senseless READ of a disk");
-                return Err(Error::Io.into());
-            }
+            let (number, data) = done.map_err(|_| Error::Shutdown)??;
             parts[number] = data;
         }
         Ok(parts)
@@ -244,6 +247,15 @@ pub(super) fn refuse_lost(layout: &Layout, range: &Range<u64>) -> Result<()> {
         extent.state == ExtentState::Lost && extent.offset < range.end && range.start < end
     };
     if layout.extents.0.iter().any(is_lost) { Err(Error::Lost) } else { Ok(()) }
+}
+
+/// What a disk has read, which is to have this length.
+fn whole(data: Bytes, wanted: u64) -> Result<Bytes> {
+    if data.len() as u64 == wanted {
+        return Ok(data);
+    }
+    tracing::warn!(wanted, got = data.len(), "senseless READ of a disk");
+    Err(Error::Io)
 }
 
 /// One buffer of several. One alone is not copied.

@@ -339,8 +339,13 @@ impl Session {
         }
     }
 
-    /// Begins a session in place of `old`, unless another task has.
-    async fn begin_again(&self, old: &Arc<Begun>) -> Result<()> {
+    /// Begins a session in place of `old`, unless another task has. Boxed, as every call has room
+    /// for it and hardly any makes it.
+    fn begin_again<'a>(&'a self, old: &'a Arc<Begun>) -> larder_vfs::Future<'a, ()> {
+        Box::pin(self.replace(old))
+    }
+
+    async fn replace(&self, old: &Arc<Begun>) -> Result<()> {
         let _turn = self.beginning.lock().await;
         if !Arc::ptr_eq(&self.now(), old) {
             return Ok(());

@@ -97,7 +97,7 @@ impl Native {
                 let (stability, change) = (Stability::Unstable, Change::default());
                 return Ok(RemoteWritten { stability, verifier, change });
             }
-            let change = self.commit_file(file).await?.unwrap_or_default();
+            let change = Box::pin(self.commit_file(file)).await?.unwrap_or_default();
             if self.verifier() == verifier {
                 return Ok(RemoteWritten { stability: answered, verifier, change });
             }
@@ -133,7 +133,8 @@ impl Native {
         how: How,
     ) -> Result<u64> {
         if self.disks.writes_anew() {
-            return self.write_part_anew(cred, (file, open), offset, data, how).await;
+            let anew = self.write_part_anew(cred, (file, open), offset, data, how);
+            return Box::pin(anew).await;
         }
         // A commit tells the server that nothing else is in flight.
         let turn = self.uncommitted.turn(file);
@@ -206,7 +207,8 @@ impl Native {
         }
     }
 
-    /// All pieces in parallel. Returns what was written where, and which disks have it.
+    /// All pieces in parallel; one alone, as of a short file, is written by this task. Returns what
+    /// was written where, and which disks have it.
     pub(super) async fn write_pieces(
         &self,
         pieces: Vec<Piece>,
@@ -216,6 +218,7 @@ impl Native {
         is_stable: bool,
     ) -> Result<(Vec<Written>, Noted), NotDone> {
         let (mut writing, mut all) = (JoinSet::new(), Vec::with_capacity(pieces.len()));
+        let is_alone = pieces.len() == 1;
         for Piece { offset: from, length, at } in pieces {
             // Everything that was asked for was to be allocated.
             let location = at.ok_or(Error::Io)?;
@@ -226,30 +229,42 @@ impl Native {
             let (disks, grants) = (Arc::clone(&self.disks), Arc::clone(&grants));
             // What a memory disk has belongs to one boot, however it was written.
             let is_stable = is_stable && !disks.is_memory(disk);
-            writing.spawn(async move {
+            let write = async move {
                 (disk, is_stable, disks.write(&grants, location, bytes, is_stable).await)
-            });
+            };
+            if is_alone {
+                let mut noted = Noted::default();
+                note(&mut noted, write.await)?;
+                return Ok((all, noted));
+            }
+            writing.spawn(write);
         }
         Ok((all, all_written(writing).await?))
     }
 }
+
+/// A part that was to be written: its set, whether it is durable when that is answered, and which
+/// disks have it.
+type Part = (DiskId, bool, Result<Vec<Unflushed>, NotDone>);
 
 /// Waits for what is written of one call; of each part: its set, whether it is durable when that is
 /// answered, and which disks have it.
 ///
 /// # Errors
 /// [`NotDone`]; [`NotDone::Refused`] if a disk has lost a part: all of it is written again.
-pub(super) async fn all_written(
-    mut writing: JoinSet<(DiskId, bool, Result<Vec<Unflushed>, NotDone>)>,
-) -> Result<Noted, NotDone> {
+pub(super) async fn all_written(mut writing: JoinSet<Part>) -> Result<Noted, NotDone> {
     let mut noted = Noted::default();
     while let Some(done) = writing.join_next().await {
-        let (set, is_stable, done) = done.map_err(|_| Error::Shutdown)?;
-        if noted.add(set, done?, is_stable) {
-            return Err(NotDone::Refused);
-        }
+        note(&mut noted, done.map_err(|_| Error::Shutdown)?)?;
     }
     Ok(noted)
+}
+
+fn note(noted: &mut Noted, (set, is_stable, done): Part) -> Result<(), NotDone> {
+    match noted.add(set, done?, is_stable) {
+        true => Err(NotDone::Refused),
+        false => Ok(()),
+    }
 }
 
 /// Extends each extent to the end of its last block: what is written beyond the end of an extent

@@ -186,7 +186,7 @@ impl Link {
         events: EventSink,
         accounts: Accounts,
     ) -> Result<Arc<Link>, MountError> {
-        let establishing = connect(options, (generation, previous), events, accounts);
+        let establishing = Box::pin(connect(options, (generation, previous), events, accounts));
         match options.clock.timeout(CONNECT_MAX, establishing).await {
             Ok(done) => done.map(Arc::new),
             Err(_) => Err(MountError::too_slow(options)),

@@ -242,11 +242,20 @@ fn walk_over_many_files_stays_within_memory_and_gives_it_back() {
     let peak_kib = memory_kib(&mount, "VmHWM");
     assert!(peak_kib < 256 << 10, "{peak_kib} KiB");
 
-    eventually("every reference comes back", || {
-        forgetting.names();
+    let left = || {
         let kernel = mount.json(&["stat"])["kernel"].clone();
-        kernel["given"] == kernel["returned"] && kernel["nodes_in_memory"].as_u64() <= Some(1)
-    });
+        let count = |name: &str| kernel[name].as_u64().unwrap();
+        count("given") - count("returned") + count("nodes_in_memory").saturating_sub(1)
+    };
+    // As long as some come back: a busy machine takes minutes for all of them.
+    let mut before = left();
+    while before > 0 {
+        eventually(&format!("some of {before} references come back"), || {
+            forgetting.names();
+            left() < before
+        });
+        before = left();
+    }
     drop(forgetting);
     eventually("the memory is given back", || {
         memory_kib(&mount, "RssAnon") <= begin_kib + MORE_AFTER_USE_KIB

@@ -82,7 +82,7 @@ impl Connection {
         loop {
             let begun = self.shared.now();
             let endpoint = self.shared.endpoints.current();
-            let connecting = Socket::connect(config, endpoint, source_port);
+            let connecting = Box::pin(Socket::connect(config, endpoint, source_port));
             match config.clock.timeout(limit, connecting).await {
                 Ok(Ok(socket)) => {
                     self.endpoint.store(endpoint, Relaxed);
