@@ -29,7 +29,10 @@ pub fn give_back() {
 pub fn keep_little(command: &mut Command) {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let heaps = cpus.div_ceil(CPUS_PER_HEAP);
-    let ours = format!("glibc.malloc.tcache_count=0:glibc.malloc.arena_max={heaps}");
+    // Without lists of small pieces, too: each larger request, such as a caller's, would first put
+    // all that was freed since the last one back among the free memory.
+    let ours =
+        format!("glibc.malloc.tcache_count=0:glibc.malloc.mxfast=0:glibc.malloc.arena_max={heaps}");
     command.env(TUNABLES, joined(ours, std::env::var_os(TUNABLES)));
 }
 
