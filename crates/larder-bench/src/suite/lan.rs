@@ -89,8 +89,9 @@ fn reading(scale: Scale) -> Vec<Test> {
             }),
         )
         .prepared(move |_| {
-            // The pages of the mount, those of the local file, what the reader keeps to compare it, and
-            // as much again: the kernel does not take free pages in the order in which it got them.
+            // The pages of the mount, those of the local file, what the reader keeps to compare it,
+            // and as much again: the kernel does not take free pages in the order in
+            // which it got them.
             memory::touch(usize::try_from(6 * stream_bytes).unwrap_or(0));
             Ok("memory touched, so that the host has supplied it")
         })
