@@ -25,12 +25,9 @@ pub(crate) const DATA_DIRS: u32 = 256;
 const SWEEP_DIRS: u32 = 16;
 /// Victims picked in one walk over the records.
 const VICTIMS_MAX: usize = 4096;
-/// With fewer changes than this between two checkpoints a cache is idle. Then freed memory is
-/// returned to the machine: it is scattered in small pieces between used ones, so the C library
-/// keeps it otherwise.
+/// With fewer changes than this between two checkpoints a cache is idle, and its index returns
+/// memory.
 const IDLE_ENTRIES_MAX: usize = 100;
-/// Checkpoints of an idle cache at which that is done.
-const GIVE_BACK_ROUNDS: u32 = 8;
 /// Files used within the same hour are culled by size.
 const RECENCY_STEP_SEC: u64 = 3600;
 /// The disk must show this share of what was culled.
@@ -50,12 +47,9 @@ struct Victim {
 impl Store {
     /// The loop of the maintenance thread.
     pub(crate) fn maintain(self: &Arc<Self>, interval: Duration) {
-        // Checkpoints since the cache was busy; `None`: it never was.
-        let mut idle_for: Option<u32> = None;
+        let mut was_busy = false;
         while self.bell.wait(interval) {
             let is_busy = self.index.waiting().0 > IDLE_ENTRIES_MAX;
-            idle_for =
-                if is_busy { Some(0) } else { idle_for.map(|count| count.saturating_add(1)) };
             let which = if self.has_many_unsaved() { Saves::All } else { Saves::AllAtRest };
             match self.checkpoint(which) {
                 Ok(()) => (),
@@ -63,15 +57,11 @@ impl Store {
                 // The index has logged that already; what is in memory can still be read.
                 Err(CacheError::Poisoned | CacheError::Disk(_)) => (),
             }
-            if idle_for == Some(1) {
+            if was_busy && !is_busy {
                 self.index.shed();
             }
-            // More may be freed a while later: when the kernel forgets names.
-            let (left, states) = self.still_loaded.shed();
-            drop(states);
-            if left > 0 || idle_for.is_some_and(|count| (1..=GIVE_BACK_ROUNDS).contains(&count)) {
-                larder_io::memory::give_back();
-            }
+            was_busy = is_busy;
+            drop(self.still_loaded.shed());
         }
     }
 

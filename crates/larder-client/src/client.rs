@@ -147,7 +147,7 @@ impl Client {
             opens_other: core.counters.opens_other.load(Ordering::Relaxed),
             opens_for_reading: core.counters.opens_for_reading.load(Ordering::Relaxed),
             opens_of_whole_files: core.counters.opens_of_whole_files.load(Ordering::Relaxed),
-            nodes_in_memory: core.table.in_memory().len() as u64,
+            nodes_in_memory: core.table.count() as u64,
             unsent: self.unsent(&|_| true),
             fill: core.fill_status(),
         }

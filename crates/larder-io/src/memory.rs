@@ -1,50 +1,4 @@
-//! Memory of this process, and of the processes that it starts.
-
-use std::ffi::OsString;
-use std::process::Command;
-
-/// Variable with settings of the C library (glibc; `ld.so --list-tunables` names them).
-const TUNABLES: &str = "GLIBC_TUNABLES";
-
-/// CPUs that share a heap in a process that must keep little memory.
-const CPUS_PER_HEAP: usize = 4;
-
-/// Returns freed memory to the system. Otherwise the C library keeps it for reuse: a hundred
-/// megabytes after a walk over a million files. Takes a few milliseconds; to be called after much
-/// memory was freed.
-#[allow(unsafe_code)]
-pub fn give_back() {
-    #[cfg(target_env = "gnu")]
-    // SAFETY: malloc_trim(3) may be called at any time from any thread; it takes a number and
-    // touches free memory alone.
-    unsafe {
-        libc::malloc_trim(0);
-    }
-}
-
-/// Makes a process that is about to be started retain little of the memory that it frees, so that
-/// [`give_back`] finds it in whole pages. Otherwise the C library keeps a few hundred freed pieces
-/// for each thread, and a heap for each: after much was freed they are scattered over all the
-/// memory that was used, and each retains a page. Settings in the environment have priority.
-pub fn keep_little(command: &mut Command) {
-    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-    let heaps = cpus.div_ceil(CPUS_PER_HEAP);
-    // Without lists of small pieces, too: each larger request, such as a caller's, would first put
-    // all that was freed since the last one back among the free memory.
-    let ours =
-        format!("glibc.malloc.tcache_count=0:glibc.malloc.mxfast=0:glibc.malloc.arena_max={heaps}");
-    command.env(TUNABLES, joined(ours, std::env::var_os(TUNABLES)));
-}
-
-/// Joins two lists of settings; later settings override earlier ones.
-fn joined(ours: String, theirs: Option<OsString>) -> OsString {
-    let mut all = OsString::from(ours);
-    if let Some(theirs) = theirs.filter(|theirs| !theirs.is_empty()) {
-        all.push(":");
-        all.push(theirs);
-    }
-    all
-}
+//! The memory of this process.
 
 /// Has the kernel map all of this program and of its libraries, so that no first call of a function
 /// waits for the disk: after that, their pages leave memory only if it is short. Reads what is not
@@ -82,13 +36,6 @@ fn mapped_code(line: &str) -> Option<(usize, usize)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn settings_of_the_environment_hold() {
-        let joined = |theirs: &str| joined("a=1".to_owned(), Some(theirs.into()));
-        assert_eq!(joined(""), "a=1");
-        assert_eq!(joined("a=2"), "a=1:a=2");
-    }
 
     #[test]
     fn code_and_constants_of_files_are_found() {

@@ -259,7 +259,6 @@ impl Supervisor<'_> {
         let role = clap::ValueEnum::to_possible_value(&role).expect("all roles have names");
         let given: Vec<OsString> = std::env::args_os().skip(1).collect();
         let mut command = Command::new(&self.program);
-        larder_io::memory::keep_little(&mut command);
         if let Some(password) = &self.plan.back.asked {
             login::hand(password, &mut command);
         }

@@ -228,9 +228,6 @@ impl Table {
             nodes.many = false;
             nodes.by_ino.retain(|_, node| !self.lets_go(node, &mut nodes.departed));
             nodes.by_ino.shrink_to_fit();
-            drop(guard);
-            // At most one thread does so at a time; the others find their part done by it.
-            larder_io::memory::give_back();
             return;
         }
         if !nodes.many && nodes.by_ino.len() <= FORGOTTEN_MAX {
@@ -246,15 +243,19 @@ impl Table {
             if nodes.by_ino.capacity() > MANY && nodes.by_ino.len() < nodes.by_ino.capacity() / 4 {
                 let wanted = nodes.by_ino.len() * 2;
                 nodes.by_ino.shrink_to(wanted);
-                drop(guard);
-                larder_io::memory::give_back();
             }
         }
     }
 
-    /// All nodes in memory.
-    pub(crate) fn in_memory(&self) -> Vec<Arc<Node>> {
-        self.lock().by_ino.values().cloned().collect()
+    /// How many nodes are in memory.
+    pub(crate) fn count(&self) -> usize {
+        self.lock().by_ino.len()
+    }
+
+    /// The nodes in memory for which `wanted` holds, which is asked with the table locked. No other
+    /// node is in use for it: one that is when the kernel forgets it stays in memory.
+    pub(crate) fn select(&self, wanted: impl Fn(&Node) -> bool) -> Vec<Arc<Node>> {
+        self.lock().by_ino.values().filter(|node| wanted(node)).cloned().collect()
     }
 
     /// Now: nodes that are in memory came before it.
@@ -326,7 +327,7 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
     use larder_cache::Limits;
     use larder_io::{Monotonic, SimClock};
@@ -374,7 +375,7 @@ mod tests {
         let sizes = inos.iter().map(|ino| table.get(*ino).unwrap().state().known().attr.size);
         let begun_with = FILES * file_of(Time::default()).size;
         assert_eq!(sizes.sum::<u64>(), begun_with + THREADS * CHANGES);
-        assert!(table.in_memory().len() <= FILES as usize);
+        assert!(table.count() <= FILES as usize);
     }
 
     /// The kernel forgets some nodes while there are few, and the others after there were many:
@@ -395,12 +396,36 @@ mod tests {
                 table.forget(inos[inos.len() - 1]);
             }
         }
-        assert_eq!(table.in_memory().len(), inos.len());
+        assert_eq!(table.count(), inos.len());
         let in_use = table.get(inos[FORGOTTEN_MAX]).unwrap();
         table.forget(in_use.ino);
         drop(in_use);
         inos[FORGOTTEN_MAX + 1..].iter().for_each(|ino| table.forget(*ino));
-        assert_eq!(table.in_memory().len(), 0);
+        assert_eq!(table.count(), 0);
+    }
+
+    /// Someone asks for unsent files all the time, as `larder status` does: no node stays for it.
+    #[test]
+    fn nodes_leave_memory_while_someone_selects_from_them() {
+        let cache = Cache::in_memory(Arc::new(SimClock::new()), Limits::default()).unwrap();
+        let table = Table::new(cache, Arc::new(SimClock::new()), 32 << 10);
+        let ttl = TtlRange { min: Default::default(), max: Default::default() };
+        let begun = Monotonic::from_nanos(0);
+        let described = || Known::described(file_of(Time::default()), 1, begun, ttl.at_first());
+        let inos: Vec<Ino> = (0..2 * MANY as u64)
+            .map(|file| table.get_or_insert(&Handle::new(&file.to_be_bytes()), described).0.ino)
+            .collect();
+        let is_done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_done.load(Ordering::Relaxed) {
+                    assert_eq!(table.select(|node| node.state().may_have_unsent()).len(), 0);
+                }
+            });
+            inos.iter().for_each(|ino| table.forget(*ino));
+            is_done.store(true, Ordering::Relaxed);
+        });
+        assert_eq!(table.count(), 0);
     }
 
     /// A file that is gone has no handle; its number leads to its record, for callers that ask by

@@ -165,8 +165,8 @@ impl Core {
     }
 
     fn with_unsent(&self, wanted: &dyn Fn(Ino) -> bool) -> Vec<Arc<Node>> {
-        let mut nodes = self.table.in_memory();
-        nodes.retain(|node| node.state().may_have_unsent() && wanted(node.ino));
+        let mut nodes = self.table.select(|node| node.state().may_have_unsent());
+        nodes.retain(|node| wanted(node.ino));
         nodes
     }
 }
