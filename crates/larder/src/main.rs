@@ -43,6 +43,7 @@ mod plan;
 mod rebuild;
 mod remembered;
 mod report;
+mod runtime;
 mod runtime_dir;
 mod series;
 mod server;

@@ -16,7 +16,7 @@ mod trying;
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::clock::Since;
@@ -64,10 +64,7 @@ pub(crate) fn serve(
 ) -> Result<End> {
     // The first call must not wait for our own program to be read.
     larder_io::memory::populate_program();
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .context("cannot start the runtime")?;
+    let runtime = crate::runtime::start()?;
     let served = runtime.block_on(serve_on(plan, hold, record, server, announce));
     // Does not wait for tasks that wait for a dead server.
     runtime.shutdown_background();

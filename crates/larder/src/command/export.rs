@@ -106,10 +106,7 @@ enum Exported {
 /// If what is to be exported, or the address, cannot be used.
 pub(crate) fn run(args: &Args) -> Result<()> {
     log::begin(None)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .context("cannot start the runtime")?;
+    let runtime = crate::runtime::start()?;
     runtime.block_on(serve(args))
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use larder_io::{Clock, RealClock};
 use larder_meta::Options;
 use larder_meta::engine::{Engine, EngineError};
@@ -67,10 +67,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         bail!(Usage("--take-over: use 1s or more".to_owned()));
     }
     log::begin(None)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .context("cannot start the runtime")?;
+    let runtime = crate::runtime::start()?;
     runtime.block_on(async {
         // Before anything is changed: from now on a signal ends the process in order.
         let mut ends = Ends::begin()?;

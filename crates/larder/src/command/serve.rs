@@ -94,14 +94,7 @@ struct Opened {
 /// If the directory or an address cannot be used.
 pub(crate) fn run(args: &Args) -> Result<()> {
     log::begin(None)?;
-    // Requests use the store on the threads that read them: one that waits for the medium must not
-    // delay the others.
-    let threads = std::thread::available_parallelism().map_or(1, usize::from) * 2;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(threads.max(4))
-        .enable_all()
-        .build()
-        .context("cannot start the runtime")?;
+    let runtime = crate::runtime::start_storing()?;
     runtime.block_on(serve(args))
 }
 

@@ -47,8 +47,7 @@ const ROUNDS: usize = 3;
 
 #[test]
 fn no_badros_work_costs_more_rpcs_cached_than_plain() {
-    // It counts as well.
-    let _alone = MayForget::now();
+    let _alone = MayForget::alone();
     let dir = scratch("larder-bench-test-");
     let mut least = [[u64::MAX; 2]; 26];
     let within = (0..ROUNDS).any(|_| {
@@ -230,7 +229,7 @@ fn the_disks_of_a_volume_are_measured() {
 /// a row for each goal, and Andrew by phase.
 #[test]
 fn what_an_operation_on_a_volume_costs_is_reported_by_its_parts() {
-    let _forgetting = MayForget::now();
+    let _alone = MayForget::alone();
     let dir = scratch("larder-bench-test-");
     let work = ["run", "snapdragon", "--single", "--size", "smoke", "--rounds", "1"];
     let only = ["--out", "out", "--only", "secure", "--only", "off"];
@@ -352,7 +351,8 @@ fn contestants_of_mbfs_do_what_they_claim() {
 /// removes them, their loop device and the directory.
 #[test]
 fn what_a_killed_run_leaves_the_next_one_removes() {
-    let _forgetting = MayForget::now();
+    // Runs of other tests would remove what the killed one left.
+    let _alone = MayForget::alone();
     let dir = scratch("larder-bench-test-");
     // Behind a proxy, which ends with the run, as no namespace of the network does.
     let work = ["run", "mbfs", "--single", "--size", "smoke", "--rounds", "1", "--out", "out"];

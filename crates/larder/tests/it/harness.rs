@@ -6,7 +6,6 @@ use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -14,6 +13,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tempfile::TempDir;
 
+pub(crate) use crate::kernel_memory::{MayForget, kernel_remembers};
 pub(crate) use crate::server::{BOTH, Kind, Server};
 use crate::unmounts::when_unused;
 
@@ -23,36 +23,6 @@ pub(crate) const SOON: Duration = Duration::from_secs(60);
 /// Marks of free space for a cache on a disk that the machine shares: the results do not depend on
 /// how full that is, as long as the tests themselves find room.
 pub(crate) const MARKS: &str = "brun=3,bcull=2,bstop=1";
-
-/// All tests share the kernel's memory: those that count the kernel's requests keep others from
-/// emptying it.
-static KERNEL_MEMORY: RwLock<()> = RwLock::new(());
-
-/// No test empties the kernel's memory while this is held. Not to be held where [`Mount::remount`]
-/// is called.
-pub(crate) fn kernel_remembers() -> RwLockReadGuard<'static, ()> {
-    KERNEL_MEMORY.read().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Permission to empty the kernel's memory, and to run programs that do.
-pub(crate) struct MayForget(#[expect(dead_code, reason = "held")] RwLockWriteGuard<'static, ()>);
-
-impl MayForget {
-    /// Waits until no test counts.
-    pub(crate) fn now() -> MayForget {
-        MayForget(KERNEL_MEMORY.write().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Empties it of unused names and inodes.
-    pub(crate) fn names(&self) {
-        fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
-    }
-
-    /// Empties it of file data, too.
-    pub(crate) fn everything(&self) {
-        fs::write("/proc/sys/vm/drop_caches", "3").unwrap();
-    }
-}
 
 /// A directory that other users can reach (`/tmp` may be private), on a real disk.
 pub(crate) fn scratch(prefix: &str) -> TempDir {

@@ -28,6 +28,7 @@ mod fdstore;
 mod groups;
 mod harness;
 mod hoard;
+mod kernel_memory;
 mod kills;
 mod leaving;
 mod limits;

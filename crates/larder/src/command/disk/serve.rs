@@ -68,14 +68,7 @@ fn setup(typed: &str) -> Result<Setup, String> {
 /// Serves until a signal arrives, then lets requests in flight end, and makes their writes durable.
 pub(super) fn run(args: &Serve) -> Result<()> {
     log::begin(None)?;
-    // Requests use the store on the threads that read them: one that waits for the medium must not
-    // delay the others.
-    let threads = std::thread::available_parallelism().map_or(1, usize::from) * 2;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(threads.max(4))
-        .enable_all()
-        .build()
-        .context("cannot start the runtime")?;
+    let runtime = crate::runtime::start_storing()?;
     runtime.block_on(serve(args))
 }
 
