@@ -178,8 +178,10 @@ impl Window {
 
 impl Drop for Window {
     fn drop(&mut self) {
-        unmap(self.base);
+        // First the slot: the kernel may give the address to another window as soon as it is free,
+        // and the handler takes the first slot that has it.
         self.slot.base.store(0, Ordering::Release);
+        unmap(self.base);
     }
 }
 
@@ -284,6 +286,8 @@ mod tests {
     use super::*;
     use crate::{Disk, Image, MemDisk, OpenMode, RealDisk, SimDisk};
 
+    const FAILURES: usize = 2000;
+
     fn pieces() -> impl Iterator<Item = Vec<u8>> {
         // Some pieces cross the end of a page, some the end of a window, and one is longer than a
         // window.
@@ -360,5 +364,34 @@ mod tests {
         let mut found = [0; 10];
         whole.into_file().read_exact_at(&mut found, 0).unwrap();
         assert_eq!(&found, b"there, too");
+    }
+
+    /// Other windows end meanwhile, so the kernel gives their addresses to new ones.
+    #[test]
+    fn a_page_that_is_not_given_is_an_error_while_other_windows_come_and_go() {
+        let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+        let disk = RealDisk::open(folder.path()).unwrap();
+        let is_done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for number in 0..3 {
+                let (disk, is_done) = (&disk, &is_done);
+                scope.spawn(move || {
+                    let file = disk.open(&format!("other{number}"), OpenMode::Create).unwrap();
+                    while !is_done.load(Ordering::Relaxed) {
+                        Tail::new(file.clone()).append(b"there").unwrap();
+                    }
+                });
+            }
+            let mut reported = 0;
+            let file = disk.open("log", OpenMode::Create).unwrap();
+            for _ in 0..FAILURES {
+                let mut tail = Tail::new(file.clone());
+                tail.append(b"there").unwrap();
+                file.set_len(0).unwrap();
+                reported += usize::from(tail.append(b"gone").is_err());
+            }
+            is_done.store(true, Ordering::Relaxed);
+            assert_eq!(reported, FAILURES);
+        });
     }
 }
