@@ -18,7 +18,7 @@
     allow(clippy::disallowed_methods, reason = "tests wait for real sockets and threads")
 )]
 
-mod allocator;
+pub mod allocator;
 mod available;
 mod background;
 mod backoff;

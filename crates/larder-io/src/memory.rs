@@ -1,13 +1,4 @@
-//! The memory of this process.
-
-/// From now on a thread of the allocator returns what this process freed, a second later: for
-/// processes that serve, and may rest after much work. A process with a thread cannot make a
-/// namespace of users (unshare(2)), so no other one calls this.
-pub fn return_what_is_freed() {
-    if let Err(error) = tikv_jemalloc_ctl::background_thread::write(true) {
-        tracing::warn!(%error, "memory that is freed is returned only while there is work");
-    }
-}
+//! What of this program is in memory.
 
 /// Has the kernel map all of this program and of its libraries, so that no first call of a function
 /// waits for the disk: after that, their pages leave memory only if it is short. Reads what is not
@@ -59,23 +50,6 @@ mod tests {
         ] {
             assert_eq!(of(other), None, "{other}");
         }
-    }
-
-    #[test]
-    fn one_thread_returns_what_is_freed() {
-        // Other tests of the process may have begun threads, or ended them meanwhile.
-        let threads = || {
-            let tasks = std::fs::read_dir("/proc/self/task").unwrap();
-            let name = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm"));
-            let names = tasks.map(|task| name(task.unwrap()));
-            names.filter(|name| name.as_ref().is_ok_and(|name| name == "jemalloc_bg_thd\n")).count()
-        };
-        assert_eq!(threads(), 0);
-        return_what_is_freed();
-        while threads() == 0 {
-            std::thread::yield_now();
-        }
-        assert_eq!(threads(), 1, "the settings are read");
     }
 
     #[test]

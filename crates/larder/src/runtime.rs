@@ -23,6 +23,6 @@ pub(crate) fn start_storing() -> Result<Runtime> {
 }
 
 fn build(builder: &mut Builder) -> Result<Runtime> {
-    larder_io::memory::return_what_is_freed();
+    larder_io::allocator::return_what_is_freed();
     builder.enable_all().build().context("cannot start the runtime")
 }

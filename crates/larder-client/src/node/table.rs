@@ -341,17 +341,26 @@ mod tests {
     const THREADS: u64 = 4;
     const CHANGES: u64 = 2000;
 
+    /// A table over an empty index.
+    fn table(nodes_max: usize) -> Table {
+        let clock = Arc::new(SimClock::new());
+        Table::new(Cache::in_memory(clock.clone(), Limits::default()).unwrap(), clock, nodes_max)
+    }
+
+    /// The node of the file that has this handle.
+    fn find(table: &Table, file: u64) -> Arc<Node> {
+        let ttl = TtlRange { min: Default::default(), max: Default::default() };
+        let begun = Monotonic::from_nanos(0);
+        let described = || Known::described(file_of(Time::default()), 1, begun, ttl.at_first());
+        table.get_or_insert(&Handle::new(&file.to_be_bytes()), described).0
+    }
+
     /// Threads constantly change files that leave memory, since the table holds fewer: no change is
     /// lost to a thread that read the index before it.
     #[test]
     fn nodes_that_leave_memory_come_back_as_they_left() {
-        let cache = Cache::in_memory(Arc::new(SimClock::new()), Limits::default()).unwrap();
-        let table = Table::new(cache, Arc::new(SimClock::new()), 2);
-        let ttl = TtlRange { min: Default::default(), max: Default::default() };
-        let begun = Monotonic::from_nanos(0);
-        let described = || Known::described(file_of(Time::default()), 1, begun, ttl.at_first());
-        let find = |file: u64| table.get_or_insert(&Handle::new(&file.to_be_bytes()), described).0;
-        let inos: Vec<Ino> = (0..FILES).map(|file| find(file).ino).collect();
+        let table = table(2);
+        let inos: Vec<Ino> = (0..FILES).map(|file| find(&table, file).ino).collect();
         let next = AtomicU64::new(0);
         std::thread::scope(|scope| {
             for _ in 0..THREADS {
@@ -360,7 +369,7 @@ mod tests {
                         let file = next.fetch_add(1, Ordering::Relaxed) * 7 % FILES;
                         let ino = inos[usize::try_from(file).unwrap()];
                         let node = if file.is_multiple_of(2) {
-                            find(file)
+                            find(&table, file)
                         } else {
                             table.get(ino).unwrap()
                         };
@@ -382,16 +391,11 @@ mod tests {
     /// none stays, whether one of them was in use just then or not.
     #[test]
     fn after_a_large_walk_no_node_stays() {
-        let clock = Arc::new(SimClock::new());
-        let cache = Cache::in_memory(clock.clone(), Limits::default()).unwrap();
-        let table = Table::new(cache, clock, 32 << 10);
-        let ttl = TtlRange { min: Default::default(), max: Default::default() };
-        let begun = Monotonic::from_nanos(0);
-        let described = || Known::described(file_of(Time::default()), 1, begun, ttl.at_first());
+        let table = table(32 << 10);
         let files = 0..2 * MANY as u64;
         let mut inos = Vec::new();
         for file in files {
-            inos.push(table.get_or_insert(&Handle::new(&file.to_be_bytes()), described).0.ino);
+            inos.push(find(&table, file).ino);
             if file < FORGOTTEN_MAX as u64 {
                 table.forget(inos[inos.len() - 1]);
             }
@@ -407,14 +411,8 @@ mod tests {
     /// Someone asks for unsent files all the time, as `larder status` does: no node stays for it.
     #[test]
     fn nodes_leave_memory_while_someone_selects_from_them() {
-        let cache = Cache::in_memory(Arc::new(SimClock::new()), Limits::default()).unwrap();
-        let table = Table::new(cache, Arc::new(SimClock::new()), 32 << 10);
-        let ttl = TtlRange { min: Default::default(), max: Default::default() };
-        let begun = Monotonic::from_nanos(0);
-        let described = || Known::described(file_of(Time::default()), 1, begun, ttl.at_first());
-        let inos: Vec<Ino> = (0..2 * MANY as u64)
-            .map(|file| table.get_or_insert(&Handle::new(&file.to_be_bytes()), described).0.ino)
-            .collect();
+        let table = table(32 << 10);
+        let inos: Vec<Ino> = (0..2 * MANY as u64).map(|file| find(&table, file).ino).collect();
         let is_done = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
