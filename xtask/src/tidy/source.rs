@@ -1,5 +1,5 @@
-//! Rules on single files: module docs, unsafe code, skipped tests, notes that may not be merged,
-//! and paths that exist on one machine only.
+//! Rules on single files: module docs, unsafe code, skipped tests, programs in comments, notes that
+//! may not be merged, and paths that exist on one machine only.
 
 use super::{Complaint, File, Tree, lex};
 
@@ -28,6 +28,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Complaint> {
     for file in tree.rust() {
         module_docs(file, &mut complaints);
         comments(file, &mut complaints);
+        examples(file, &mut complaints);
         code(file, &mut complaints);
     }
     complaints
@@ -82,6 +83,24 @@ fn comments(file: &File, complaints: &mut Vec<Complaint>) {
     }
 }
 
+/// What rustdoc would take for a program is not compiled by `cargo xtask ci`.
+fn examples(file: &File, complaints: &mut Vec<Complaint>) {
+    let mut is_open = false;
+    for (index, line) in file.text.lines().enumerate() {
+        let doc = line.trim_start();
+        let Some(doc) = doc.strip_prefix("///").or_else(|| doc.strip_prefix("//!")) else {
+            is_open = false;
+            continue;
+        };
+        let Some(language) = doc.trim().strip_prefix("```") else { continue };
+        is_open = !is_open;
+        if is_open && matches!(language, "" | "rust") {
+            let text = "nobody compiles a program in a comment: make it a test, or ```text";
+            complaints.push(Complaint::new(&file.path, index + 1, text));
+        }
+    }
+}
+
 fn code(file: &File, complaints: &mut Vec<Complaint>) {
     let may_be_unsafe = UNSAFE_CRATES.iter().any(|folder| file.path.starts_with(folder));
     for (index, line) in lex::code(&file.text).lines().enumerate() {
@@ -124,6 +143,15 @@ mod tests {
         assert_eq!(complaints("a.rs", &of("/// ").replace("xx", "x x ")), [2]);
         assert!(complaints("a.rs", &of("/// | ").replace("xx", "x x ")).is_empty());
         assert!(complaints("a.rs", &of("//!   ").replace("xx", "x x ")).is_empty());
+    }
+
+    #[test]
+    fn documentation_has_no_programs() {
+        let of = |language: &str| format!("//! A file.\n/// ```{language}\n/// f()\n/// ```\n");
+        assert_eq!(complaints("a.rs", &of("")), [2]);
+        assert_eq!(complaints("a.rs", &of("rust")), [2]);
+        assert!(complaints("a.rs", &of("text")).is_empty());
+        assert!(complaints("a.rs", &of("text").repeat(2)).is_empty());
     }
 
     #[test]
