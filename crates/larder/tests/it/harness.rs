@@ -297,6 +297,18 @@ pub(crate) fn waits_in(pid: u32, function: &str) -> bool {
     tasks.any(|task| stack(task).is_ok_and(|stack| stack.contains(function)))
 }
 
+/// Stops a process at an arbitrary moment, until it gets SIGCONT.
+pub(crate) fn stop(pid: u32) {
+    run("kill", &["-STOP", &pid.to_string()]);
+    // The signal is in flight when kill(1) returns: wait until each thread has stopped.
+    eventually("it has stopped", || {
+        fs::read_dir(format!("/proc/{pid}/task")).unwrap().all(|task| {
+            let status = fs::read_to_string(task.unwrap().path().join("status"));
+            status.is_ok_and(|status| status.contains("\nState:\tT"))
+        })
+    });
+}
+
 /// Runs a command that must succeed.
 pub(crate) fn succeed(command: &mut Command) -> Output {
     let output = command.stdin(Stdio::null()).output().unwrap();

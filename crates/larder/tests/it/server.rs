@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use larder_testkit::{Ganesha, Options, Samba, SambaOptions, Squash};
 use tempfile::TempDir;
 
-use crate::harness::{MARKS, eventually, larder, run, scratch};
+use crate::harness::{MARKS, eventually, larder, run, scratch, stop};
 use crate::ports::{free_address, free_addresses};
 
 /// Which server a test runs against.
@@ -210,19 +210,12 @@ impl Server {
 
     /// Stops our own server at an arbitrary moment: it keeps its connections and is silent.
     pub(crate) fn freeze(&self) {
-        let tasks = format!("/proc/{}/task", self.signal("STOP"));
-        // The signal is in flight when kill(1) returns: wait until each thread has stopped.
-        eventually("the server has stopped", || {
-            fs::read_dir(&tasks).unwrap().all(|task| {
-                let status = fs::read_to_string(task.unwrap().path().join("status"));
-                status.is_ok_and(|status| status.contains("\nState:\tT"))
-            })
-        });
+        stop(self.process());
     }
 
     /// Lets a frozen server go on.
     pub(crate) fn thaw(&self) {
-        self.signal("CONT");
+        run("kill", &["-CONT", &self.process().to_string()]);
     }
 
     /// Cuts the network of a server that has one of its own, without a notification to either side,
@@ -238,10 +231,9 @@ impl Server {
         done.unwrap();
     }
 
-    /// Sends our own server a signal; answers its process.
-    fn signal(&self, name: &str) -> u32 {
+    /// Of our own server.
+    fn process(&self) -> u32 {
         let Running::Larder(child) = &self.running else { panic!("not our own server") };
-        run("kill", &[&format!("-{name}"), &child.id().to_string()]);
         child.id()
     }
 

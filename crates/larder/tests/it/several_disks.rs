@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tempfile::TempDir;
 
 use crate::groups::Group;
-use crate::harness::{Mount, eventually, larder, pattern, run, scratch, succeed, tree};
+use crate::harness::{Mount, eventually, larder, pattern, run, scratch, stop, succeed, tree};
 use crate::ports::free_address;
 use crate::server::Server;
 
@@ -59,10 +59,11 @@ impl Disk {
         self.store = PathBuf::from("memory");
     }
 
-    /// Stops it at an arbitrary moment: it is silent until it goes on.
-    pub(crate) fn freeze(&self, is_frozen: bool) {
-        let process = self.process.as_ref().unwrap().id().to_string();
-        run("kill", &[if is_frozen { "-STOP" } else { "-CONT" }, &process]);
+    /// Stops it at an arbitrary moment: it is silent as long as this exists.
+    pub(crate) fn freeze(&self) -> Frozen {
+        let process = self.process.as_ref().unwrap().id();
+        stop(process);
+        Frozen(process)
     }
 
     /// Whether its process runs.
@@ -74,6 +75,15 @@ impl Disk {
         let mut process = self.process.take().unwrap();
         process.kill().unwrap();
         process.wait().unwrap();
+    }
+}
+
+/// A disk's process, which does not run.
+pub(crate) struct Frozen(u32);
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        run("kill", &["-CONT", &self.0.to_string()]);
     }
 }
 

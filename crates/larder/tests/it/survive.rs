@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
@@ -166,19 +167,24 @@ fn a_worker_that_the_kernel_does_not_let_go_of_is_replaced() {
     fs::write(other.path("file"), &bytes).unwrap();
     let mount = Mount::new(&server, &["hard", "nopassthrough"]);
     let file = File::open(mount.path("file")).unwrap();
-    volume.disks[0].freeze(true);
     let [_, worker] = mount.pids();
     std::thread::scope(|scope| {
-        let reading = scope.spawn(|| {
+        let frozen = volume.disks[0].freeze();
+        let (tell, told) = mpsc::channel();
+        let reading = scope.spawn(move || {
             let mut read = vec![0; 1000];
+            tell.send(rustix::thread::gettid()).unwrap();
             file.read_exact_at(&mut read, at as u64).map(|()| read)
         });
+        let stack = format!("/proc/{}/stack", told.recv().unwrap());
+        let has_locked = || fs::read_to_string(&stack).unwrap().contains("folio_wait");
+        eventually("the read waits for its page", has_locked);
         let changed = other.path("file");
         let changing = scope.spawn(|| File::options().write(true).open(changed)?.set_len(7 << 20));
         eventually("the worker waits for a page", || waits_in(worker, "fuse_reverse_inval_inode"));
         run("kill", &["-KILL", &worker.to_string()]);
         eventually("another worker serves", || mount.pids()[1] != worker);
-        volume.disks[0].freeze(false);
+        drop(frozen);
         // The version that the read began with may be gone.
         match reading.join().unwrap() {
             Ok(read) => assert!(read == bytes[at..at + 1000]),
