@@ -67,7 +67,7 @@ impl Core {
     /// after each change of a part of [`Unfinished`].
     pub(crate) fn note_unfinished(&self, ino: Ino, state: &mut State) {
         let left = Unfinished {
-            silly: state.hidden().name_to_remove().cloned(),
+            hidden: state.hidden().names_to_remove(),
             removed: state.is_gone() && !state.opens().is_empty(),
             write_error: state.unsent().failure(),
             writer: state.unsent().end().and_then(|_| state.unsent().writer().cloned()),
@@ -87,7 +87,7 @@ impl Core {
     pub(crate) fn end_session(&self) {
         for (key, value) in self.cache.session_records() {
             let hidden = key.first() == Some(&UNFINISHED)
-                && Unfinished::decode(&value).is_some_and(|left| left.silly.is_some());
+                && Unfinished::decode(&value).is_some_and(|left| !left.hidden.is_empty());
             if !hidden {
                 self.cache.drop_session(&key);
             }

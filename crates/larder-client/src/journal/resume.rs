@@ -11,17 +11,17 @@
 //! the last close wins, as if the writer had closed it now; unless its class lets it wait on this
 //! machine, where it is sent as what is kept.
 
-use std::ffi::OsString;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use larder_cache::Keeping;
-use larder_vfs::{Cred, Error, Handle, Ino, OpenId, Removal, Result};
+use larder_vfs::{Cred, Error, Handle, Ino, OpenId, Result};
 
 use super::session::{Carried, OpenRecord, Unfinished};
 use crate::core::Core;
 use crate::locks::Table as LockTable;
+use crate::names::Dentry;
 use crate::node::Node;
 use crate::open::{Mode, OpenFile};
 use crate::options::Start;
@@ -102,12 +102,12 @@ impl Core {
     fn begin_anew(self: &Arc<Self>, carried: &Carried) {
         for (&ino, left) in &carried.unfinished {
             let node = self.node(ino).ok();
-            match (&node, &left.silly) {
-                (Some(node), Some(hidden)) => {
-                    self.drop_hidden(node, hidden.clone(), carried.cred_of(ino));
+            match &node {
+                Some(node) if !left.hidden.is_empty() => {
+                    self.drop_hidden(node, left.hidden.clone(), carried.cred_of(ino));
                     continue;
                 }
-                (Some(node), None) if left.removed => {
+                Some(node) if left.removed => {
                     self.cache.drop_file(node.no());
                     self.cache.drop_node(node.no());
                 }
@@ -125,7 +125,7 @@ impl Core {
             self.note_locks(lock.ino, &LockTable::default(), lock.holder.owner);
         }
         let hidden = |node: &Arc<Node>| {
-            carried.unfinished.get(&node.ino).is_some_and(|left| left.silly.is_some())
+            carried.unfinished.get(&node.ino).is_some_and(|left| !left.hidden.is_empty())
         };
         for node in self.nodes_left_unsent().iter().filter(|node| !hidden(node)) {
             let is_open = |open: &OpenRecord| open.ino == node.ino && open.flags.write;
@@ -195,11 +195,11 @@ impl Core {
     }
 
     fn set_unfinished(&self, node: &Node, left: &Unfinished) {
-        if let Some(dir) = left.silly.as_ref().and_then(|(dir, _)| self.node(*dir).ok()) {
+        for dir in left.hidden.iter().filter_map(|(dir, _)| self.node(*dir).ok()) {
             dir.state().hidden_mut().add_inside();
         }
         let mut state = node.state();
-        state.hidden_mut().set(left.silly.clone());
+        state.hidden_mut().set(left.hidden.clone());
         if left.removed {
             state.go();
         }
@@ -289,7 +289,7 @@ impl Core {
     }
 
     /// Removes a hidden file of an earlier mount in the background, for as long as it takes.
-    fn drop_hidden(self: &Arc<Self>, node: &Arc<Node>, hidden: (Ino, OsString), cred: Cred) {
+    fn drop_hidden(self: &Arc<Self>, node: &Arc<Node>, hidden: Vec<Dentry>, cred: Cred) {
         if self.options.read_only {
             return;
         }
@@ -343,22 +343,21 @@ impl Core {
         }
     }
 
-    /// Removes a hidden file at the server. Returns `false` if it never got its hidden name, and
-    /// still has its former one.
+    /// Removes a hidden file at the server, by the one of these names that it has. Returns `false`
+    /// if it never got a hidden name, and still has its former one.
     async fn remove_left_behind(
         &self,
         node: &Node,
-        (dir, name): &(Ino, OsString),
+        hidden: &[Dentry],
         cred: &Cred,
     ) -> Result<bool> {
-        let dir = self.node(*dir)?;
-        match self.remove_entry(cred, &dir, name, Removal::File).await {
+        match self.remove_one_of(cred, hidden).await {
             // Or it had that name, and the earlier run was killed after it had removed it.
             Err(Error::NotFound) => match self.remote.getattr(cred, &node.handle()?).await {
                 Err(Error::Stale) => Ok(true),
                 there => there.map(|_| false),
             },
-            removed => removed.map(|()| true),
+            removed => removed.map(|_| true),
         }
     }
 }

@@ -71,8 +71,8 @@ pub(crate) struct LockRecord {
 /// The work that is left for a file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Unfinished {
-    /// The hidden name that it has, or is about to get.
-    pub(crate) silly: Option<(Ino, OsString)>,
+    /// The hidden name that it has, or is about to get: one of these.
+    pub(crate) hidden: Vec<(Ino, OsString)>,
     pub(crate) removed: bool,
     pub(crate) write_error: Option<Error>,
     /// On whose behalf its dirty data is written back.
@@ -239,10 +239,11 @@ impl Record for Unfinished {
     const FORMAT: u8 = 2;
 
     fn put(&self, out: &mut Writer) {
-        out.option(self.silly.as_ref(), |out, (dir, name)| {
+        out.u8(u8::try_from(self.hidden.len()).expect("there are two at most"));
+        for (dir, name) in &self.hidden {
             out.u64(dir.0);
             out.bytes(name.as_bytes());
-        });
+        }
         out.flag(self.removed);
         out.option(self.write_error, |out, error| out.u8(error_code(error)));
         out.option(self.writer.as_ref(), put_cred);
@@ -252,8 +253,10 @@ impl Record for Unfinished {
         if format != Unfinished::FORMAT {
             return None;
         }
+        let count = input.u8().filter(|count| *count <= 2)?;
+        let hidden = (0..count).map(|_| Some((Ino(input.u64()?), name(input)?)));
         Some(Unfinished {
-            silly: input.option(|input| Some((Ino(input.u64()?), name(input)?)))?,
+            hidden: hidden.collect::<Option<_>>()?,
             removed: input.flag()?,
             write_error: input.option(|input| Some(error_of(input.u8()?)))?,
             writer: input.option(cred)?,
@@ -342,9 +345,12 @@ mod tests {
             assert_eq!(OpenRecord::decode(&open.encode()), Some(open));
         }
         for write_error in [None, Some(Error::NoSpace), Some(Error::Io)] {
-            let silly = Some((Ino(1), ".nfs1".into()));
-            let left = Unfinished { silly, removed: true, write_error, writer: Some(cred()) };
-            assert_eq!(Unfinished::decode(&left.encode()), Some(left));
+            let names = [(Ino(1), OsString::from(".nfs1")), (Ino(2), ".nfs1".into())];
+            for count in 0..=2 {
+                let hidden = names[..count].to_vec();
+                let left = Unfinished { hidden, removed: true, write_error, writer: Some(cred()) };
+                assert_eq!(Unfinished::decode(&left.encode()), Some(left));
+            }
         }
     }
 
@@ -412,8 +418,8 @@ mod tests {
         let (cred_of_open, epoch, local) = (cred(), Some(4), 77);
         let open =
             OpenRecord { ino, cred: cred_of_open, flags, mode, local, version, epoch, class };
-        let silly = Some((Ino(1), ".nfs1".into()));
-        let left = Unfinished { silly, removed: true, write_error: None, writer: Some(cred()) };
+        let hidden = vec![(Ino(1), ".nfs1".into()), (Ino(2), ".nfs1".into())];
+        let left = Unfinished { hidden, removed: true, write_error: None, writer: Some(cred()) };
         let mut held = LockMap::default();
         held.set(3..9, Some(LockMode::Shared));
         let owner = LockOwner { kind: LockKind::Range, id: 5 };

@@ -56,7 +56,7 @@ impl Core {
         if let Some(child) = &child
             && what == Removal::Directory
         {
-            self.await_hidden_names(child).await;
+            self.clear_of_hidden_names(cred, child, &dir).await;
         }
         let doubtful = self.doubtful(&dir, name);
         self.remove_entry(cred, &dir, name, what).await?;
@@ -112,7 +112,7 @@ impl Core {
             let at = (&to_dir, to.1);
             hidden = self.hide_if_open(cred, at, replaced, Hiding::ToReplace).await?;
         } else if let Some(replaced) = &replaced {
-            self.await_hidden_names(replaced).await;
+            self.clear_of_hidden_names(cred, replaced, &to_dir).await;
         }
         let doubtful = [self.doubtful(&from_dir, from.1), self.doubtful(&to_dir, to.1)];
         let renamed = self.rename_entry(cred, (&from_dir, from.1), (&to_dir, to.1)).await;

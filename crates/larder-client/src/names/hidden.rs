@@ -15,10 +15,9 @@ use std::time::Duration;
 
 use larder_vfs::{Cred, Error, Lookup, Removal, Result};
 
-use super::hiding::Ending;
+use super::hiding::{Dentry, Ending};
 use crate::core::Core;
 use crate::node::{Node, State};
-use crate::open::OpenFile;
 
 /// Longest wait, before a directory is removed, for the removal of hidden names in it that has
 /// begun.
@@ -97,13 +96,24 @@ impl Core {
         }
         let Some(hidden) = self.begin_to_hide(cred, dir, child).await? else { return Ok(false) };
         let renamed = self.rename_entry(cred, (dir, name), (dir, &hidden)).await;
-        let ending = Ending::of(&renamed);
-        if ending == Ending::Refused {
+        if Ending::of(&renamed) == Ending::Refused {
             dir.hidden_name_is_gone();
         }
+        self.end_naming(cred, child, renamed, for_what).await?;
+        Ok(true)
+    }
+
+    /// The server was asked for a hidden name of a file, with this result.
+    async fn end_naming(
+        &self,
+        cred: &Cred,
+        child: &Arc<Node>,
+        renamed: Result<()>,
+        for_what: Hiding,
+    ) -> Result<()> {
         let released = {
             let mut state = child.state();
-            state.hidden_mut().end(ending);
+            state.hidden_mut().end(Ending::of(&renamed));
             if for_what == Hiding::ToReplace {
                 state.hidden_mut().keep();
             }
@@ -111,14 +121,12 @@ impl Core {
             state.opens().is_empty() && state.hidden().is_left_to_release()
         };
         child.released.notify_waiters();
-        if released && ending != Ending::Refused {
-            // The last release came while the file was being hidden, and found nothing to remove.
+        if released {
+            // The last release came while the server was asked, and found nothing to remove.
             let removed = self.remove_hidden(child, cred).await;
-            renamed.and(removed)?;
-        } else {
-            renamed?;
+            return renamed.and(removed);
         }
-        Ok(true)
+        renamed
     }
 
     /// Before a file is renamed to a hidden name: returns that, if it is open and about to lose the
@@ -202,25 +210,23 @@ impl Core {
 
     /// The last open file of a hidden name was released: removes it.
     pub(crate) async fn remove_hidden(&self, child: &Arc<Node>, cred: &Cred) -> Result<()> {
-        let taken = child.state().hidden_mut().begin_removal();
-        let Some((dir_ino, name)) = taken else { return Ok(()) };
-        let removed = match self.node(dir_ino) {
-            Ok(dir) => {
-                let removed = self.remove_entry(cred, &dir, &name, Removal::File).await;
-                dir.hidden_name_is_gone();
-                removed
-            }
-            Err(error) => Err(error),
-        };
-        if let (Ok(()), Ok(dir)) = (&removed, self.node(dir_ino)) {
+        let names = child.state().hidden_mut().begin_removal();
+        if names.is_empty() {
+            return Ok(());
+        }
+        let removed = self.remove_one_of(cred, &names).await;
+        for dir in names.iter().filter_map(|(dir, _)| self.node(*dir).ok()) {
+            dir.hidden_name_is_gone();
+        }
+        if let Ok((dir, name)) = &removed {
             self.keep_removal(child).await;
-            self.unlinked(child, (&dir, &name), Removal::File);
+            self.unlinked(child, (dir, name), Removal::File);
         }
         let mut state = child.state();
         state.hidden_mut().end_removal();
         if Ending::of(&removed) == Ending::Unanswered {
             // The next mount will find the hidden file, or find that it is gone.
-            state.hidden_mut().set(Some((dir_ino, name)));
+            state.hidden_mut().set(names);
         }
         self.note_unfinished(child.ino, &mut state);
         drop(state);
@@ -228,37 +234,98 @@ impl Core {
         match removed {
             // It never got the name, or another client removed it.
             Err(Error::NotFound) => Ok(()),
-            removed => removed,
+            removed => removed.map(drop),
         }
     }
 
-    /// Before a directory is removed or replaced: a process that has removed and closed all files
-    /// in it may expect it to be empty, but the last releases, which remove the hidden names,
-    /// arrive after close(2) has returned. Waits for releases that are under way, and not for files
-    /// that are open.
-    pub(crate) async fn await_hidden_names(&self, dir: &Node) {
-        for open in self.open_hidden_in(dir) {
+    /// Removes a file by the one of these hidden names that it has. Returns which that was.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if it has none of them.
+    pub(crate) async fn remove_one_of(
+        &self,
+        cred: &Cred,
+        names: &[Dentry],
+    ) -> Result<(Arc<Node>, OsString)> {
+        // If there are several, that one of them is not there does not say that this was done.
+        let cred = &if names.len() > 1 { cred.first_time() } else { cred.clone() };
+        let mut result = Err(Error::NotFound);
+        for (dir, name) in names {
+            let removed = match self.node(*dir) {
+                Ok(dir) => {
+                    let removed = self.remove_entry(cred, &dir, name, Removal::File).await;
+                    removed.map(|()| (dir, name.clone()))
+                }
+                Err(error) => Err(error),
+            };
+            let is_elsewhere = matches!(removed, Err(Error::NotFound | Error::Stale));
+            if !is_elsewhere || names.len() == 1 {
+                return removed;
+            }
+            result = removed;
+        }
+        result
+    }
+
+    /// Before a directory is removed or replaced, of which `parent` lists the name: a process that
+    /// has removed all files in it expects it to be empty. The last releases, which remove the
+    /// hidden names, arrive after close(2) has returned: waits for those that are under way. The
+    /// hidden names of files that stay open move to `parent`.
+    pub(crate) async fn clear_of_hidden_names(
+        &self,
+        cred: &Cred,
+        dir: &Arc<Node>,
+        parent: &Arc<Node>,
+    ) {
+        for open in self.open_files.hidden_in(dir) {
             self.await_release(&open.node).await;
         }
-        if !self.open_hidden_in(dir).is_empty() {
+        // A share finds an open file by its name; it was not tried whether that may move.
+        if !self.remote.limits().by_name {
+            for open in self.open_files.hidden_in(dir) {
+                self.move_hidden_name(cred, &open.node, dir, parent).await;
+            }
+        }
+        if !self.open_files.hidden_in(dir).is_empty() {
+            // The server will say that the directory is not empty.
             return;
         }
         let gone = dir.until(|state| state.hidden().inside() == 0);
-        // If it takes longer the server will say that the directory is not empty.
+        // If it takes longer the server will say so.
         let _ = self.clock.timeout(HIDDEN_WAIT_MAX, gone).await;
     }
 
-    /// Open files that have a hidden name in `dir`.
-    fn open_hidden_in(&self, dir: &Node) -> Vec<Arc<OpenFile>> {
-        if dir.state().hidden().inside() == 0 {
-            return Vec::new();
-        }
-        let mut open = self.open_files.all();
-        let is_inside = |open: &Arc<OpenFile>| {
-            open.node.state().hidden().name().is_some_and(|(at, _)| *at == dir.ino)
+    /// Moves the hidden name of an open file to another directory. If that fails it stays.
+    async fn move_hidden_name(
+        &self,
+        cred: &Cred,
+        file: &Arc<Node>,
+        from: &Arc<Node>,
+        to: &Arc<Node>,
+    ) {
+        let begun = {
+            let mut state = file.state();
+            let begun = state.hidden_mut().begin_move(from.ino, to.ino);
+            self.note_unfinished(file.ino, &mut state);
+            begun
         };
-        open.retain(is_inside);
-        open
+        let Some((name, is_new)) = begun else { return };
+        if is_new {
+            to.state().hidden_mut().add_inside();
+        }
+        let moved = match self.rename_entry(cred, (from, &name), (to, &name)).await {
+            // Only this mount knows the name: it was moved when the server did not answer.
+            Err(Error::NotFound) if !is_new => Ok(()),
+            moved => moved,
+        };
+        match Ending::of(&moved) {
+            Ending::Done => from.hidden_name_is_gone(),
+            Ending::Refused => to.hidden_name_is_gone(),
+            Ending::Unanswered => {}
+        }
+        if let Err(error) = self.end_naming(cred, file, moved, Hiding::ToRemove).await {
+            tracing::debug!(ino = file.ino.0, %error, "a hidden name stays in its directory");
+        }
     }
 
     /// The kernel sent the removal or replacement of an open file again, and the first attempt had

@@ -35,6 +35,10 @@ enum HiddenName {
     Kept(Dentry),
     /// This one.
     Given(Dentry),
+    /// The first one, and the server is being asked to move it to the second one.
+    Moving(Dentry, Dentry),
+    /// It was asked, and did not answer: one of the two.
+    Either(Dentry, Dentry),
 }
 
 /// How it ended that the server was asked to change a name.
@@ -68,26 +72,36 @@ impl Hidden {
     /// The name that stands for the file.
     pub(crate) fn name(&self) -> Option<&Dentry> {
         match &self.name {
-            HiddenName::Kept(dentry) | HiddenName::Given(dentry) => Some(dentry),
+            HiddenName::Kept(dentry)
+            | HiddenName::Given(dentry)
+            | HiddenName::Moving(dentry, _)
+            | HiddenName::Either(dentry, _) => Some(dentry),
             HiddenName::None | HiddenName::Asked(_) | HiddenName::Unanswered(_) => None,
         }
     }
 
-    /// The name that the file has, may have, or is about to get: the next process is to remove it.
-    pub(crate) fn name_to_remove(&self) -> Option<&Dentry> {
+    /// The names of which the file has one, may have one, or is about to get one: the next process
+    /// is to remove them.
+    pub(crate) fn names_to_remove(&self) -> Vec<Dentry> {
         match &self.name {
             HiddenName::Asked(dentry)
             | HiddenName::Unanswered(dentry)
             | HiddenName::Kept(dentry)
-            | HiddenName::Given(dentry) => Some(dentry),
-            HiddenName::None => None,
+            | HiddenName::Given(dentry) => vec![dentry.clone()],
+            HiddenName::Moving(from, to) | HiddenName::Either(from, to) => {
+                vec![from.clone(), to.clone()]
+            }
+            HiddenName::None => Vec::new(),
         }
     }
 
     /// The name that the last release is to remove: a call that is just asking for a hidden name,
     /// or is about to replace the file, removes that itself.
     pub(crate) fn is_left_to_release(&self) -> bool {
-        matches!(self.name, HiddenName::Unanswered(_) | HiddenName::Given(_))
+        matches!(
+            self.name,
+            HiddenName::Unanswered(_) | HiddenName::Given(_) | HiddenName::Either(..)
+        )
     }
 
     /// The server is asked to give the file a name in `dir`: the one for which it gave no answer
@@ -103,6 +117,23 @@ impl Hidden {
         (name, is_new)
     }
 
+    /// The server is asked to move the name that stands for the file from one directory to another
+    /// one, unless it is undecided whether the file keeps a name. Returns the name, and whether the
+    /// server was not asked for the same before.
+    pub(crate) fn begin_move(&mut self, from: Ino, to: Ino) -> Option<(OsString, bool)> {
+        if self.is_busy() {
+            return None;
+        }
+        let is_new = match &self.name {
+            HiddenName::Given((at, _)) if *at == from => true,
+            HiddenName::Either((at, _), (next, _)) if (*at, *next) == (from, to) => false,
+            _ => return None,
+        };
+        let (_, name) = self.name()?.clone();
+        self.name = HiddenName::Moving((from, name.clone()), (to, name.clone()));
+        Some((name, is_new))
+    }
+
     /// The outcome for the name that the server was asked for. If no name was being asked for,
     /// nothing changes.
     pub(crate) fn end(&mut self, ending: Ending) {
@@ -110,6 +141,9 @@ impl Hidden {
             (HiddenName::Asked(dentry), Ending::Done) => HiddenName::Given(dentry),
             (HiddenName::Asked(dentry), Ending::Unanswered) => HiddenName::Unanswered(dentry),
             (HiddenName::Asked(_), Ending::Refused) => HiddenName::None,
+            (HiddenName::Moving(_, to), Ending::Done) => HiddenName::Given(to),
+            (HiddenName::Moving(from, to), Ending::Unanswered) => HiddenName::Either(from, to),
+            (HiddenName::Moving(from, _), Ending::Refused) => HiddenName::Given(from),
             (other, _) => other,
         };
     }
@@ -130,27 +164,34 @@ impl Hidden {
         };
     }
 
-    /// The file has this name: an earlier process gave it, or it could not be removed.
-    pub(crate) fn set(&mut self, dentry: Option<Dentry>) {
-        self.name = dentry.map_or(HiddenName::None, HiddenName::Given);
+    /// The file has one of these names, of which there are two at most: an earlier process gave it,
+    /// or it could not be removed.
+    pub(crate) fn set(&mut self, names: Vec<Dentry>) {
+        let mut names = names.into_iter();
+        self.name = match (names.next(), names.next()) {
+            (Some(from), Some(to)) => HiddenName::Either(from, to),
+            (Some(name), None) => HiddenName::Given(name),
+            (None, _) => HiddenName::None,
+        };
     }
 
-    /// The name that stands for the file is to be removed, or is gone.
-    pub(crate) fn take(&mut self) -> Option<Dentry> {
-        match std::mem::take(&mut self.name) {
-            HiddenName::Unanswered(dentry)
-            | HiddenName::Kept(dentry)
-            | HiddenName::Given(dentry) => Some(dentry),
-            other => {
-                self.name = other;
-                None
-            }
+    /// The name that stands for the file is to be removed, or is gone: it is one of these.
+    pub(crate) fn take(&mut self) -> Vec<Dentry> {
+        if matches!(self.name, HiddenName::Asked(_) | HiddenName::Moving(..)) {
+            return Vec::new();
         }
+        let names = self.names_to_remove();
+        self.name = HiddenName::None;
+        names
     }
 
     /// Whether a call decides just now whether the file keeps a name.
     pub(crate) fn is_undecided(&self) -> bool {
-        self.goes || matches!(self.name, HiddenName::Asked(_) | HiddenName::Kept(_))
+        let is_asked = matches!(
+            self.name,
+            HiddenName::Asked(_) | HiddenName::Kept(_) | HiddenName::Moving(..)
+        );
+        self.goes || is_asked
     }
 
     /// The same, or the file may get another name just now. Until that is over nobody begins to
@@ -172,11 +213,11 @@ impl Hidden {
         self.links -= 1;
     }
 
-    /// The server is asked to remove the name that stands for the file, if there is one.
-    pub(crate) fn begin_removal(&mut self) -> Option<Dentry> {
-        let name = self.take();
-        self.goes |= name.is_some();
-        name
+    /// The server is asked to remove the name that stands for the file: one of these.
+    pub(crate) fn begin_removal(&mut self) -> Vec<Dentry> {
+        let names = self.take();
+        self.goes |= !names.is_empty();
+        names
     }
 
     /// It has answered, or did not.
@@ -212,9 +253,10 @@ mod tests {
         Leave,
         Set(u64),
         Take,
+        Move,
     }
 
-    const STEPS: [Step; 9] = [
+    const STEPS: [Step; 10] = [
         Step::Begin(1),
         Step::Begin(2),
         Step::End(Ending::Done),
@@ -224,6 +266,7 @@ mod tests {
         Step::Leave,
         Step::Set(3),
         Step::Take,
+        Step::Move,
     ];
 
     fn name(number: u64) -> OsString {
@@ -234,62 +277,141 @@ mod tests {
         (Ino(1), name(number))
     }
 
+    /// Where a name is moved to.
+    fn above((_, name): &Dentry) -> Dentry {
+        (Ino(2), name.clone())
+    }
+
+    /// What is known of the name of a file.
+    #[derive(Clone, Debug, Default, PartialEq)]
+    enum Known {
+        #[default]
+        Nothing,
+        Asked(Dentry),
+        Unanswered(Dentry),
+        Given(Dentry),
+        Moving(Dentry),
+        Either(Dentry),
+    }
+
+    /// What is known of the name of a file, and whether the last release leaves it.
+    #[derive(Clone, Debug, Default, PartialEq)]
+    struct Model {
+        known: Known,
+        is_kept: bool,
+    }
+
+    impl Model {
+        /// The same step here and there.
+        fn take(&mut self, step: Step, hidden: &mut Hidden) {
+            let before = std::mem::take(&mut self.known);
+            self.known = match step {
+                Step::Begin(number) => {
+                    let (wanted, is_new) = match before {
+                        Known::Unanswered(earlier) => (earlier, false),
+                        _ => (dentry(number), true),
+                    };
+                    let begun = hidden.begin(Ino(1), || name(number));
+                    assert_eq!(begun, (wanted.1.clone(), is_new));
+                    Known::Asked(wanted)
+                }
+                Step::End(ending) => {
+                    hidden.end(ending);
+                    match (before, ending) {
+                        (Known::Asked(name), Ending::Done) => Known::Given(name),
+                        (Known::Asked(name), Ending::Unanswered) => Known::Unanswered(name),
+                        (Known::Asked(_), Ending::Refused) => Known::Nothing,
+                        (Known::Moving(from), Ending::Done) => Known::Given(above(&from)),
+                        (Known::Moving(from), Ending::Unanswered) => Known::Either(from),
+                        (Known::Moving(from), Ending::Refused) => Known::Given(from),
+                        (before, _) => before,
+                    }
+                }
+                Step::Keep => {
+                    hidden.keep();
+                    self.is_kept = matches!(before, Known::Given(_));
+                    before
+                }
+                Step::Leave => {
+                    hidden.leave_to_release();
+                    self.is_kept = false;
+                    before
+                }
+                Step::Set(number) => {
+                    hidden.set(vec![dentry(number)]);
+                    Known::Given(dentry(number))
+                }
+                Step::Take => {
+                    let is_asked = matches!(before, Known::Asked(_) | Known::Moving(_));
+                    let taken = if is_asked { Vec::new() } else { before.names() };
+                    assert_eq!(hidden.take(), taken);
+                    if is_asked { before } else { Known::Nothing }
+                }
+                Step::Move => {
+                    let begun = hidden.begin_move(Ino(1), Ino(2));
+                    let is_new = matches!(before, Known::Given(_));
+                    match before {
+                        Known::Given(from) | Known::Either(from)
+                            if !self.is_kept && from.0 == Ino(1) =>
+                        {
+                            assert_eq!(begun, Some((from.1.clone(), is_new)));
+                            Known::Moving(from)
+                        }
+                        before => {
+                            assert_eq!(begun, None);
+                            before
+                        }
+                    }
+                }
+            };
+            self.is_kept &= !matches!(step, Step::Begin(_) | Step::Set(_) | Step::Take);
+        }
+    }
+
+    impl Known {
+        fn names(&self) -> Vec<Dentry> {
+            match self {
+                Known::Nothing => vec![],
+                Known::Asked(name) | Known::Unanswered(name) | Known::Given(name) => {
+                    vec![name.clone()]
+                }
+                Known::Moving(from) | Known::Either(from) => vec![from.clone(), above(from)],
+            }
+        }
+    }
+
     /// Over all sequences of six steps: a name stands for the file from when the server has given
-    /// it until it is taken away. A name that is only being asked for is not taken; a name for
-    /// which there was no answer is taken, and asked for again. One that is kept is not left to the
-    /// last release.
+    /// it until it is taken away, also while it is moved. A name that is only being asked for is
+    /// not taken; a name for which there was no answer is taken, and asked for again, and of two
+    /// names both are. One that is kept is not left to the last release.
     #[test]
     fn a_name_stands_for_a_file_once_the_server_has_given_it() {
         const LENGTH: u32 = 6;
+        let (mut moved, mut either) = (0, 0);
         for sequence in 0..STEPS.len().pow(LENGTH) {
-            let mut hidden = Hidden::default();
-            let (mut asked, mut unanswered, mut given) = (None, None, None);
-            let mut is_kept = false;
+            let (mut hidden, mut model) = (Hidden::default(), Model::default());
             for step in 0..LENGTH {
                 let step = STEPS[sequence / STEPS.len().pow(step) % STEPS.len()];
-                match step {
-                    Step::Begin(number) => {
-                        let wanted = unanswered.take().unwrap_or_else(|| dentry(number));
-                        let is_new = wanted == dentry(number);
-                        let begun = hidden.begin(Ino(1), || name(number));
-                        assert!(begun.0 == wanted.1 && (!begun.1 || is_new), "{sequence}");
-                        (asked, given, is_kept) = (Some(wanted), None, false);
-                    }
-                    Step::End(ending) => {
-                        hidden.end(ending);
-                        match (asked.take(), ending) {
-                            (Some(dentry), Ending::Done) => given = Some(dentry),
-                            (Some(dentry), Ending::Unanswered) => unanswered = Some(dentry),
-                            _ => {}
-                        }
-                    }
-                    Step::Keep => {
-                        hidden.keep();
-                        is_kept = given.is_some();
-                    }
-                    Step::Leave => {
-                        hidden.leave_to_release();
-                        is_kept = false;
-                    }
-                    Step::Set(number) => {
-                        hidden.set(Some(dentry(number)));
-                        (asked, unanswered, given) = (None, None, Some(dentry(number)));
-                        is_kept = false;
-                    }
-                    Step::Take => {
-                        let left = given.take().or(unanswered.take());
-                        assert_eq!(hidden.take(), left, "{sequence}");
-                        is_kept = false;
-                    }
-                }
-                let is_left = (given.is_some() || unanswered.is_some()) && !is_kept;
+                model.take(step, &mut hidden);
+                let (known, is_kept) = (&model.known, model.is_kept);
+                let is_left = match known {
+                    Known::Nothing | Known::Asked(_) | Known::Moving(_) => false,
+                    Known::Unanswered(_) | Known::Either(_) => true,
+                    Known::Given(_) => !is_kept,
+                };
                 assert_eq!(hidden.is_left_to_release(), is_left, "{sequence} {step:?}");
-                assert_eq!(hidden.name(), given.as_ref(), "{sequence} {step:?}");
-                let all = asked.as_ref().or(given.as_ref()).or(unanswered.as_ref());
-                assert_eq!(hidden.name_to_remove(), all);
-                assert_eq!(hidden.is_none(), all.is_none());
+                let stands = match known {
+                    Known::Nothing | Known::Asked(_) | Known::Unanswered(_) => None,
+                    Known::Given(name) | Known::Moving(name) | Known::Either(name) => Some(name),
+                };
+                assert_eq!(hidden.name(), stands, "{sequence} {step:?}");
+                assert_eq!(hidden.names_to_remove(), known.names());
+                assert_eq!(hidden.is_none(), known.names().is_empty());
+                moved += u32::from(matches!(known, Known::Moving(_)));
+                either += u32::from(matches!(known, Known::Either(_)));
             }
         }
+        assert!(moved > 1000 && either > 1000, "{moved} {either}");
     }
 
     /// Over all sequences of seven steps of a call that hides a file, one that removes its hidden
@@ -327,7 +449,7 @@ mod tests {
                         hidden.end_link();
                         links -= 1;
                     }
-                    5 if links == 0 && !goes && hidden.begin_removal().is_some() => {
+                    5 if links == 0 && !goes && !hidden.begin_removal().is_empty() => {
                         (is_kept, goes, removed) = (false, true, removed + 1);
                     }
                     6 => {

@@ -53,8 +53,32 @@ impl Core {
         read
     }
 
-    /// Entries after `offset`.
+    /// Entries after `offset`, without the hidden names of files that are open here. None at the
+    /// end of the directory.
     pub(crate) async fn readdir(
+        self: &Arc<Self>,
+        cred: &Cred,
+        ino: Ino,
+        mut offset: u64,
+        bytes_max: u32,
+        plus: bool,
+    ) -> Result<Vec<DirEntry>> {
+        loop {
+            let dir = self.node(ino)?;
+            let before = self.open_files.hidden_names_in(&dir);
+            let mut entries = self.listed(cred, ino, offset, bytes_max, plus).await?;
+            let Some(last) = entries.last().map(|entry| entry.offset) else { return Ok(entries) };
+            let since = self.open_files.hidden_names_in(&dir);
+            entries.retain(|entry| !before.iter().chain(&since).any(|name| *name == entry.name));
+            if !entries.is_empty() {
+                return Ok(entries);
+            }
+            offset = last;
+        }
+    }
+
+    /// Entries after `offset`, as the server lists them.
+    async fn listed(
         self: &Arc<Self>,
         cred: &Cred,
         ino: Ino,

@@ -81,7 +81,7 @@ impl Core {
         }
         self.note_unfinished(child.ino, &mut state);
         drop(state);
-        if let Some(dir) = hidden.and_then(|(dir, _)| self.node(dir).ok()) {
+        for dir in hidden.iter().filter_map(|(dir, _)| self.node(*dir).ok()) {
             dir.hidden_name_is_gone();
         }
         if !is_open {

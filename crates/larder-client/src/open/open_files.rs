@@ -2,6 +2,7 @@
 //! taken under it except that of a token.
 
 use std::collections::{BTreeSet, HashMap};
+use std::ffi::OsString;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use larder_vfs::{Ino, OpenId, Token, Volatile};
 
 use super::open_file::OpenFile;
 use crate::class::volatile;
+use crate::node::Node;
 
 /// All open files.
 #[derive(Default)]
@@ -113,6 +115,26 @@ impl OpenFiles {
     /// All of them.
     pub(crate) fn all(&self) -> Vec<Arc<OpenFile>> {
         self.lock().by_id.values().cloned().collect()
+    }
+
+    /// Those that have a hidden name in this directory, or may have one.
+    pub(crate) fn hidden_in(&self, dir: &Node) -> Vec<Arc<OpenFile>> {
+        if dir.state().hidden().inside() == 0 {
+            return Vec::new();
+        }
+        let mut open = self.all();
+        open.retain(|open| {
+            let names = open.node.state().hidden().names_to_remove();
+            names.iter().any(|(at, _)| *at == dir.ino)
+        });
+        open
+    }
+
+    /// Names in this directory that stand for open files, or may.
+    pub(crate) fn hidden_names_in(&self, dir: &Node) -> Vec<OsString> {
+        let open = self.hidden_in(dir);
+        let names = open.iter().flat_map(|open| open.node.state().hidden().names_to_remove());
+        names.filter(|(at, _)| *at == dir.ino).map(|(_, name)| name).collect()
     }
 
     /// The open files of one file, in the order in which they were opened.

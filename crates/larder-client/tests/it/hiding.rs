@@ -3,8 +3,8 @@
 
 use std::ffi::OsStr;
 
-use larder_client::Options;
-use larder_vfs::{Error, FileSystem, Ino, Result};
+use larder_client::{Options, Start};
+use larder_vfs::{Error, FileSystem, Ino, New, Removal, RenameFlags, Result, SetAttr};
 
 use crate::rig::{Rig, root};
 
@@ -110,5 +110,108 @@ async fn an_open_file_is_removed_once() {
         assert_eq!(both, (Ok(()), Err(Error::NotFound)), "{held:?}");
         open.close().await.unwrap();
         assert!(rig.foreigner().await.names().await.is_empty(), "{held:?}");
+    }
+}
+
+async fn mkdir(rig: &Rig, dir: Ino, name: &str) -> Ino {
+    let made = rig.client.make(&root(), dir, OsStr::new(name), New::Directory, SetAttr::default());
+    made.wait().await.unwrap().ino
+}
+
+async fn rmdir(rig: &Rig, dir: Ino, name: &str) -> Result<()> {
+    rig.client.remove(&root(), dir, OsStr::new(name), Removal::Directory).wait().await
+}
+
+/// Files that were removed and stay open do not show in listings, and their directories can be
+/// removed and replaced, one after the other, also by another process of the mount. Other clients
+/// see one hidden name for each, which goes with its last release.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tree_is_removed_while_removed_files_of_it_are_open() {
+    for is_killed in [false, true] {
+        let mut rig = Rig::new(Options::default()).await;
+        let outer = mkdir(&rig, Ino::ROOT, "outer").await;
+        let inner = mkdir(&rig, outer, "inner").await;
+        let mut open = Vec::new();
+        for number in 0..40 {
+            let (dir, name) =
+                (if number % 2 == 0 { inner } else { outer }, format!("file{number}"));
+            let file = rig.create_in(dir, &name).await;
+            file.write(0, name.as_bytes()).await.unwrap();
+            open.push((file.names(), name.clone()));
+            rig.client.remove(&root(), dir, OsStr::new(&name), Removal::File).wait().await.unwrap();
+        }
+        assert_eq!(rig.names_in(inner).await, [""; 0]);
+        assert_eq!(rig.names_in(outer).await, ["inner"]);
+        assert_eq!(rmdir(&rig, Ino::ROOT, "outer").await, Err(Error::NotEmpty));
+        rmdir(&rig, outer, "inner").await.unwrap();
+        assert_eq!(rig.names_in(outer).await, [""; 0]);
+        if is_killed {
+            rig = rig.kill(Start::Resume).await;
+        }
+        let other = mkdir(&rig, Ino::ROOT, "other").await;
+        let file = rig.create_in(other, "file").await;
+        let moved = rig.client.rename(
+            &root(),
+            (Ino::ROOT, OsStr::new("other")),
+            (Ino::ROOT, OsStr::new("outer")),
+            RenameFlags::default(),
+        );
+        moved.wait().await.unwrap();
+        file.close().await.unwrap();
+        assert_eq!(rig.names().await, ["outer"]);
+        assert_eq!(rig.foreigner().await.names().await.len(), 41);
+        for (names, content) in &open {
+            let file = rig.again(*names);
+            assert_eq!(file.read(0, 100).await.unwrap(), content.as_bytes());
+            file.write(0, b"still").await.unwrap();
+            file.close().await.unwrap();
+        }
+        assert_eq!(rig.foreigner().await.names().await, ["outer"]);
+        assert_eq!(rig.names_in(other).await, ["file"]);
+    }
+}
+
+/// The process dies while a hidden name is being moved, before or after the server has done so: the
+/// next mount removes the file wherever it is, and so does the next process at its last release. It
+/// can remove the directory, too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hidden_name_that_was_being_moved_goes_wherever_it_is() {
+    for held in [Held::Call("rename"), Held::Answer("rename")] {
+        for start in [Start::NewMount, Start::Resume] {
+            let rig = Rig::new(Options::default()).await;
+            let dir = mkdir(&rig, Ino::ROOT, "dir").await;
+            let open = rig.create_in(dir, "file").await;
+            let file = OsStr::new("file");
+            rig.client.remove(&root(), dir, file, Removal::File).wait().await.unwrap();
+            match held {
+                Held::Call(method) => rig.server.hold(Some(method)),
+                Held::Answer(method) => rig.server.hold_answers(Some(method)),
+            }
+            rig.server.reset_calls();
+            let begun = async {
+                while rig.server.calls("rename") == 0 {
+                    tokio::task::yield_now().await;
+                }
+            };
+            tokio::select! {
+                removed = rmdir(&rig, Ino::ROOT, "dir") => panic!("{removed:?}"),
+                () = begun => {}
+            }
+            let names = open.names();
+            let rig = rig.kill(start).await;
+            if start == Start::Resume {
+                rmdir(&rig, Ino::ROOT, "dir").await.unwrap();
+                rig.again(names).close().await.unwrap();
+            } else {
+                rig.sent().await;
+                while rmdir(&rig, Ino::ROOT, "dir").await.is_err() {
+                    tokio::task::yield_now().await;
+                }
+            }
+            let other = rig.foreigner().await;
+            while !other.names().await.is_empty() {
+                tokio::task::yield_now().await;
+            }
+        }
     }
 }

@@ -171,8 +171,11 @@ async fn open_file_whose_hidden_name_is_removed_leaves_nothing_to_send() {
         client.remove(&root(), Ino::ROOT, name, Removal::File).wait().await.unwrap();
     };
     remove(OsStr::new("file")).await;
-    client.opendir(&root(), Ino::ROOT).wait().await.unwrap();
-    let names = client.readdir(&root(), Ino::ROOT, 0, 1000, true).wait().await.unwrap();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let other = Arc::new(server.another_client());
+    let (other, _) = on_directory(elsewhere.path(), other, Start::NewMount).await;
+    other.opendir(&root(), Ino::ROOT).wait().await.unwrap();
+    let names = other.readdir(&root(), Ino::ROOT, 0, 1000, true).wait().await.unwrap();
     let hidden = names.iter().find(|entry| entry.name.as_encoded_bytes().starts_with(b".nfs"));
     remove(&hidden.unwrap().name).await;
 

@@ -418,10 +418,15 @@ impl Rig {
 
     /// Names of the root directory, sorted.
     pub(crate) async fn names(&self) -> Vec<String> {
-        self.client.opendir(&root(), Ino::ROOT).wait().await.unwrap();
+        self.names_in(Ino::ROOT).await
+    }
+
+    /// Names of a directory, sorted.
+    pub(crate) async fn names_in(&self, dir: Ino) -> Vec<String> {
+        self.client.opendir(&root(), dir).wait().await.unwrap();
         let (mut names, mut offset) = (Vec::new(), 0);
         loop {
-            let page = self.client.readdir(&root(), Ino::ROOT, offset, 1000, true);
+            let page = self.client.readdir(&root(), dir, offset, 1000, true);
             let page = page.wait().await.unwrap();
             let Some(last) = page.last() else { break };
             offset = last.offset;

@@ -54,9 +54,10 @@ enum Work {
     Directory,
     RemoveOpen,
     ReplaceOpen,
+    RemoveTree,
 }
 
-const WORKS: [Work; 14] = [
+const WORKS: [Work; 15] = [
     Work::Make,
     Work::Change,
     Work::Append,
@@ -71,6 +72,7 @@ const WORKS: [Work; 14] = [
     Work::Directory,
     Work::RemoveOpen,
     Work::ReplaceOpen,
+    Work::RemoveTree,
 ];
 
 fn name(name: &str) -> (Ino, &OsStr) {
@@ -149,6 +151,49 @@ async fn cut(rig: &Rig) -> Allowed {
     }
 }
 
+/// Moves `old` to a new directory and removes both there while the file is open.
+async fn remove_tree(rig: &Rig) -> Allowed {
+    let (client, cred, (dir, at)) = (&rig.client, root(), name("dir"));
+    let Ok(ino) = look(rig, "old").await else { return vec![] };
+    let Ok(opened) = client.open(&cred, ino, WRITE).wait().await else { return vec![] };
+    let open = rig.again((ino, opened.id));
+    let both = |removed| vec![("old", vec![None, Some(OLD)]), ("dir", removed)];
+    let allowed = async {
+        let made = client.make(&cred, dir, at, New::Directory, SetAttr::default()).wait().await;
+        let Ok(made) = made else { return both(vec![None, Some(b"/" as &[u8])]) };
+        let file = (made.ino, OsStr::new("file"));
+        let moved = client.rename(&cred, name("old"), file, RenameFlags::default()).wait().await;
+        if moved.is_err() {
+            return both(vec![Some(b"/")]);
+        }
+        let removed = client.remove(&cred, file.0, file.1, Removal::File).wait().await;
+        let all = client.remove(&cred, dir, at, Removal::Directory).wait().await;
+        match (removed, all) {
+            (_, Ok(())) => both(vec![None]),
+            (_, Err(Error::TimedOut)) => both(vec![None, Some(b"/")]),
+            // It is not empty, or its removal was refused.
+            _ => both(vec![Some(b"/")]),
+        }
+    };
+    let allowed = allowed.await;
+    let was_to_come = rig.server.is_trouble_to_come();
+    let read = open.read(0, 100).await;
+    let is_troubled = was_to_come && !rig.server.is_trouble_to_come();
+    assert!(is_troubled || read.as_deref() == Ok(OLD), "{read:?}");
+    let _ = client.release(open.ino, open.id).wait().await;
+    allowed
+}
+
+/// Hidden names at the server, where any work makes some.
+async fn hidden(rig: &Rig) -> Vec<String> {
+    let mut names = rig.names().await;
+    if let Some(dir) = rig.find("dir").await {
+        names.extend(rig.names_in(dir).await);
+    }
+    names.retain(|name| name.starts_with(".nfs"));
+    names
+}
+
 impl Work {
     /// Does the work, and returns what it may result in.
     async fn done(self, rig: &Rig) -> Allowed {
@@ -162,6 +207,7 @@ impl Work {
             Work::Rewrite => rewrite(rig).await,
             Work::Cut => cut(rig).await,
             Work::RemoveOpen | Work::ReplaceOpen => self.on_open(rig).await,
+            Work::RemoveTree => remove_tree(rig).await,
             _ => self.on_names(rig).await,
         }
     }
@@ -293,8 +339,7 @@ async fn run(kind: Kind, work: Work, calls: u64, trouble: Trouble) -> bool {
     let there = tree(&other).await;
     assert_eq!(tree(&rig).await, there);
     if trouble == Trouble::Unanswered {
-        let hidden = other.names().await.into_iter().find(|name| name.starts_with(".nfs"));
-        assert_eq!(hidden, None, "nobody has it open any more");
+        assert_eq!(hidden(&other).await, [""; 0], "nobody has it open any more");
     }
     for (name, contents) in &allowed {
         let content = there.get(*name).map(|(content, ..)| &content[..]);

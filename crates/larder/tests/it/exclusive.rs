@@ -300,6 +300,21 @@ fn who_reads_a_file_that_an_exclusive_mount_has_made_has_what_was_closed() {
     assert_eq!(fs::read(there.path("made")).unwrap(), b"newer");
 }
 
+#[test]
+fn a_tree_is_removed_while_removed_files_of_it_are_open() {
+    for (kind, options) in
+        ALL.map(|kind| (kind, OPTIONS)).into_iter().chain([(Kind::Volume, &[][..])])
+    {
+        let server = Server::start(kind);
+        let (mount, there) = (Mount::new(&server, options), Elsewhere::of(kind, &server));
+        crate::posix::removes_a_tree_in_use(&mount, &format!("{kind:?} {options:?}"));
+        eventually("nothing is left", || {
+            sync(&mount);
+            fs::read_dir(there.path("")).unwrap().count() == 0
+        });
+    }
+}
+
 /// The owner of a file that was made here writes it at the server without an open, whatever its
 /// mode is then.
 #[test]

@@ -196,6 +196,42 @@ fn open_file_outlives_its_name() {
 }
 
 #[test]
+fn a_tree_is_removed_while_removed_files_of_it_are_open() {
+    on_every_mount(|mount, server, who| {
+        removes_a_tree_in_use(mount, who);
+        crate::harness::eventually("the hidden names are gone", || {
+            fs::read_dir(server.path("")).unwrap().count() == 0
+        });
+    });
+}
+
+/// Removes a tree whose files are open, as rm(1) does and as programs do that remove file by file.
+pub(crate) fn removes_a_tree_in_use(mount: &Mount, who: &str) {
+    let inner = mount.path("tree/inner");
+    fs::create_dir_all(&inner).unwrap();
+    let bytes = pattern(3, 70_000);
+    let make = |name: &str| {
+        fs::write(inner.join(name), &bytes).unwrap();
+        fs::File::options().read(true).write(true).open(inner.join(name)).unwrap()
+    };
+    let open = ["first", "second", "third"].map(make);
+    fs::remove_file(inner.join("first")).unwrap();
+    fs::remove_file(inner.join("second")).unwrap();
+    let listed = fs::read_dir(&inner).unwrap().map(|entry| entry.unwrap().file_name());
+    assert_eq!(listed.collect::<Vec<_>>(), ["third"], "{who}");
+    assert_eq!(errno(fs::remove_dir(&inner)), libc::ENOTEMPTY, "{who}");
+    crate::harness::run("rm", &["-r", mount.path("tree").to_str().unwrap()]);
+    assert_eq!(fs::read_dir(mount.path("")).unwrap().count(), 0, "{who}");
+    for file in open {
+        let mut read = vec![0; bytes.len()];
+        file.read_exact_at(&mut read, 0).unwrap();
+        assert!(read == bytes, "{who}");
+        file.write_all_at(b"still", 0).unwrap();
+        file.sync_all().unwrap();
+    }
+}
+
+#[test]
 fn attributes_names_and_links_are_kept() {
     on_every_mount(|mount, server, who| {
         let at = |name: &str| mount.path(name);
