@@ -195,8 +195,10 @@ impl Core {
     }
 
     fn set_unfinished(&self, node: &Node, left: &Unfinished) {
-        for dir in left.hidden.iter().filter_map(|(dir, _)| self.node(*dir).ok()) {
-            dir.state().hidden_mut().add_inside();
+        for (dir, name) in &left.hidden {
+            if let Ok(dir) = self.node(*dir) {
+                dir.state().hidden_mut().add_inside(name);
+            }
         }
         let mut state = node.state();
         state.hidden_mut().set(left.hidden.clone());

@@ -97,7 +97,7 @@ impl Core {
         let Some(hidden) = self.begin_to_hide(cred, dir, child).await? else { return Ok(false) };
         let renamed = self.rename_entry(cred, (dir, name), (dir, &hidden)).await;
         if Ending::of(&renamed) == Ending::Refused {
-            dir.hidden_name_is_gone();
+            dir.hidden_name_is_gone(&hidden);
         }
         self.end_naming(cred, child, renamed, for_what).await?;
         Ok(true)
@@ -164,7 +164,7 @@ impl Core {
             self.note_unfinished(child.ino, &mut state);
             drop(state);
             if is_new {
-                dir.state().hidden_mut().add_inside();
+                dir.state().hidden_mut().add_inside(&hidden);
             }
             return Ok(Some(hidden));
         }
@@ -215,9 +215,7 @@ impl Core {
             return Ok(());
         }
         let removed = self.remove_one_of(cred, &names).await;
-        for dir in names.iter().filter_map(|(dir, _)| self.node(*dir).ok()) {
-            dir.hidden_name_is_gone();
-        }
+        self.hidden_names_are_gone(&names);
         if let Ok((dir, name)) = &removed {
             self.keep_removal(child).await;
             self.unlinked(child, (dir, name), Removal::File);
@@ -290,7 +288,7 @@ impl Core {
             // The server will say that the directory is not empty.
             return;
         }
-        let gone = dir.until(|state| state.hidden().inside() == 0);
+        let gone = dir.until(|state| state.hidden().inside().is_empty());
         // If it takes longer the server will say so.
         let _ = self.clock.timeout(HIDDEN_WAIT_MAX, gone).await;
     }
@@ -311,7 +309,7 @@ impl Core {
         };
         let Some((name, is_new)) = begun else { return };
         if is_new {
-            to.state().hidden_mut().add_inside();
+            to.state().hidden_mut().add_inside(&name);
         }
         let moved = match self.rename_entry(cred, (from, &name), (to, &name)).await {
             // Only this mount knows the name: it was moved when the server did not answer.
@@ -319,8 +317,8 @@ impl Core {
             moved => moved,
         };
         match Ending::of(&moved) {
-            Ending::Done => from.hidden_name_is_gone(),
-            Ending::Refused => to.hidden_name_is_gone(),
+            Ending::Done => from.hidden_name_is_gone(&name),
+            Ending::Refused => to.hidden_name_is_gone(&name),
             Ending::Unanswered => {}
         }
         if let Err(error) = self.end_naming(cred, file, moved, Hiding::ToRemove).await {

@@ -1,7 +1,8 @@
 //! State of hidden names: the one that stands for a file, and how many are in a directory. Pure;
 //! [`super::hidden`] assigns and removes them.
 
-use std::ffi::OsString;
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
 
 use larder_vfs::{Error, Ino, Result};
 
@@ -13,7 +14,7 @@ pub(crate) type Dentry = (Ino, OsString);
 pub(crate) struct Hidden {
     name: HiddenName,
     /// Directories: names in it that stand for open files, until the server has removed them.
-    inside: u32,
+    inside: BTreeSet<OsString>,
     /// Calls that are asking for another name of the file.
     links: u32,
     /// The name that stood for the file is being removed.
@@ -66,7 +67,7 @@ impl Ending {
 impl Hidden {
     /// Nothing is hidden here, or about to be.
     pub(crate) fn is_none(&self) -> bool {
-        matches!(self.name, HiddenName::None) && self.inside == 0 && !self.is_busy()
+        matches!(self.name, HiddenName::None) && self.inside.is_empty() && !self.is_busy()
     }
 
     /// The name that stands for the file.
@@ -225,19 +226,19 @@ impl Hidden {
         self.goes = false;
     }
 
-    /// Directories: how many names in it stand for open files.
-    pub(crate) fn inside(&self) -> u32 {
-        self.inside
+    /// Directories: the names in it that stand for open files.
+    pub(crate) fn inside(&self) -> &BTreeSet<OsString> {
+        &self.inside
     }
 
     /// Directories: one more does.
-    pub(crate) fn add_inside(&mut self) {
-        self.inside += 1;
+    pub(crate) fn add_inside(&mut self, name: &OsStr) {
+        self.inside.insert(name.to_owned());
     }
 
     /// Directories: one was removed, or was not made.
-    pub(crate) fn drop_inside(&mut self) {
-        self.inside = self.inside.saturating_sub(1);
+    pub(crate) fn drop_inside(&mut self, name: &OsStr) {
+        self.inside.remove(name);
     }
 }
 
@@ -485,14 +486,15 @@ mod tests {
     #[test]
     fn a_directory_with_hidden_names_in_it_is_remembered() {
         let mut hidden = Hidden::default();
-        hidden.add_inside();
-        hidden.add_inside();
-        hidden.drop_inside();
-        assert!(!hidden.is_none() && hidden.inside() == 1 && hidden.name().is_none());
-        hidden.drop_inside();
+        hidden.add_inside(&name(1));
+        hidden.add_inside(&name(2));
+        hidden.drop_inside(&name(1));
+        assert!(!hidden.is_none() && hidden.name().is_none());
+        assert_eq!(hidden.inside().iter().collect::<Vec<_>>(), [&name(2)]);
+        hidden.drop_inside(&name(2));
         assert!(hidden.is_none());
         // One that an earlier process made may be removed by this one.
-        hidden.drop_inside();
-        assert_eq!(hidden.inside(), 0);
+        hidden.drop_inside(&name(3));
+        assert!(hidden.is_none());
     }
 }

@@ -65,11 +65,12 @@ impl Core {
     ) -> Result<Vec<DirEntry>> {
         loop {
             let dir = self.node(ino)?;
-            let before = self.open_files.hidden_names_in(&dir);
+            // Those that are removed in the meantime, too.
+            let mut hidden = dir.state().hidden().inside().clone();
             let mut entries = self.listed(cred, ino, offset, bytes_max, plus).await?;
             let Some(last) = entries.last().map(|entry| entry.offset) else { return Ok(entries) };
-            let since = self.open_files.hidden_names_in(&dir);
-            entries.retain(|entry| !before.iter().chain(&since).any(|name| *name == entry.name));
+            hidden.extend(dir.state().hidden().inside().iter().cloned());
+            entries.retain(|entry| !hidden.contains(&entry.name));
             if !entries.is_empty() {
                 return Ok(entries);
             }

@@ -66,6 +66,15 @@ impl Core {
         }
     }
 
+    /// Hidden names that a file had, or may have had, are gone.
+    pub(crate) fn hidden_names_are_gone(&self, names: &[(Ino, OsString)]) {
+        for (dir, name) in names {
+            if let Ok(dir) = self.node(*dir) {
+                dir.hidden_name_is_gone(name);
+            }
+        }
+    }
+
     /// The file is gone at the server, which may give its handle to the next file that is made.
     pub(crate) fn gone(&self, child: &Node) {
         let mut state = child.state();
@@ -81,9 +90,7 @@ impl Core {
         }
         self.note_unfinished(child.ino, &mut state);
         drop(state);
-        for dir in hidden.iter().filter_map(|(dir, _)| self.node(*dir).ok()) {
-            dir.hidden_name_is_gone();
-        }
+        self.hidden_names_are_gone(&hidden);
         if !is_open {
             self.cache.drop_file(child.no());
             self.cache.drop_listing(child.no());

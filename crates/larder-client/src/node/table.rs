@@ -10,6 +10,7 @@
 //! - The table is bounded; nodes that are open or have unsent changes do not count.
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use larder_cache::{Cache, FileNo};
@@ -68,8 +69,8 @@ impl Node {
     }
 
     /// A hidden name in this directory was removed, or was not made.
-    pub(crate) fn hidden_name_is_gone(&self) {
-        self.state().hidden_mut().drop_inside();
+    pub(crate) fn hidden_name_is_gone(&self, name: &OsStr) {
+        self.state().hidden_mut().drop_inside(name);
         self.released.notify_waiters();
     }
 

@@ -2,7 +2,6 @@
 //! taken under it except that of a token.
 
 use std::collections::{BTreeSet, HashMap};
-use std::ffi::OsString;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -119,7 +118,7 @@ impl OpenFiles {
 
     /// Those that have a hidden name in this directory, or may have one.
     pub(crate) fn hidden_in(&self, dir: &Node) -> Vec<Arc<OpenFile>> {
-        if dir.state().hidden().inside() == 0 {
+        if dir.state().hidden().inside().is_empty() {
             return Vec::new();
         }
         let mut open = self.all();
@@ -128,13 +127,6 @@ impl OpenFiles {
             names.iter().any(|(at, _)| *at == dir.ino)
         });
         open
-    }
-
-    /// Names in this directory that stand for open files, or may.
-    pub(crate) fn hidden_names_in(&self, dir: &Node) -> Vec<OsString> {
-        let open = self.hidden_in(dir);
-        let names = open.iter().flat_map(|open| open.node.state().hidden().names_to_remove());
-        names.filter(|(at, _)| *at == dir.ino).map(|(_, name)| name).collect()
     }
 
     /// The open files of one file, in the order in which they were opened.

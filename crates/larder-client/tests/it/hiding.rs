@@ -164,7 +164,11 @@ async fn a_tree_is_removed_while_removed_files_of_it_are_open() {
             let file = rig.again(*names);
             assert_eq!(file.read(0, 100).await.unwrap(), content.as_bytes());
             file.write(0, b"still").await.unwrap();
-            file.close().await.unwrap();
+            // Nor does it show between the last close and its removal.
+            let (closed, listed) =
+                crossed(&rig, Held::Call("remove"), file.close(), rig.names()).await;
+            closed.unwrap();
+            assert_eq!(listed, ["outer"]);
         }
         assert_eq!(rig.foreigner().await.names().await, ["outer"]);
         assert_eq!(rig.names_in(other).await, ["file"]);
