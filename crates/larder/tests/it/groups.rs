@@ -26,6 +26,17 @@ impl Group {
         None
     }
 
+    /// Bytes that its processes use, without pages of files that the kernel can drop at once.
+    pub(crate) fn used(&self) -> u64 {
+        let read = |name: &str| fs::read_to_string(self.0.join(name));
+        let used = read("memory.usage_in_bytes").or_else(|_| read("memory.current")).unwrap();
+        let stat = read("memory.stat").unwrap();
+        let of =
+            |word: &str| stat.lines().find_map(|line| line.strip_prefix(word)?.trim().parse().ok());
+        let inactive: u64 = of("total_inactive_file ").or_else(|| of("inactive_file ")).unwrap();
+        used.trim().parse::<u64>().unwrap().saturating_sub(inactive)
+    }
+
     /// The command, run in the group.
     pub(crate) fn running(&self, command: &Command) -> Command {
         let mut inner = Command::new("sh");
