@@ -1,9 +1,10 @@
 //! Hidden names of files that are removed while they are open.
 //!
 //! A removed file that is still open first gets a hidden name, as with NFS clients (".nfs..."), and
-//! loses it at the last release. If a file is reached only by its names (SMB), this applies to each
-//! open file that loses a name here: only the server knows which other names it has, and for how
-//! long.
+//! loses it at the last release. If its directory is removed before that, the name moves to the
+//! directory above. If a file is reached only by its names (SMB), a hidden name is given to each
+//! open file that loses a name here, and stays where it is: only the server knows which other names
+//! the file has, and for how long.
 //!
 //! To hide a file the client must know what a name stands for. Others may have changed the
 //! directory since the last lookup; then what the name stood for before is *doubtful*, and the

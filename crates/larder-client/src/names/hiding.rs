@@ -1,5 +1,5 @@
-//! State of hidden names: the one that stands for a file, and how many are in a directory. Pure;
-//! [`super::hidden`] assigns and removes them.
+//! State of hidden names: the one that stands for a file, and those that are in a directory. Pure;
+//! [`super::hidden`] assigns, moves and removes them.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
