@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
+use larder_io::resident_words;
 use tokio::runtime::Handle;
 use zerocopy::IntoBytes;
 
@@ -31,7 +32,7 @@ pub(crate) fn serve(
     io_bytes_max: usize,
 ) -> io::Result<()> {
     let _entered = runtime.enter();
-    let mut buffer = resident_words((io_bytes_max + HEADROOM).max(MIN_READ_BUFFER));
+    let mut buffer = resident_words((io_bytes_max + HEADROOM).max(MIN_READ_BUFFER) / 8);
     loop {
         let buffer = buffer.as_mut_bytes();
         let len = match device.receive(buffer)? {
@@ -68,15 +69,6 @@ pub(crate) fn serve(
     }
 }
 
-/// Memory that the kernel can copy a request into without allocating a page. If this process is
-/// killed while the kernel copies, it allocates none any more: it fails the request with EIO to its
-/// caller, and the next process does not get it. In words, so that structures after the header are
-/// aligned.
-fn resident_words(bytes: usize) -> Vec<u64> {
-    // Zeros would be pages that the machine allocates when they are first used.
-    vec![u64::MAX; bytes / 8]
-}
-
 /// Refuses a request that cannot be decoded, if it has a header and its caller waits.
 fn refuse(device: &Device, bytes: &[u8], error: Malformed) {
     let Ok((header, _)) = request::header(bytes) else {
@@ -104,31 +96,5 @@ impl Busy<'_> {
 impl Drop for Busy<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::fs::File;
-    use std::os::unix::fs::FileExt;
-
-    use super::*;
-
-    /// The kernel's word about a page of ours, see proc_pid_pagemap(5).
-    fn is_present(address: usize) -> bool {
-        let mut entry = [0; 8];
-        let of_page = (address / 4096 * 8) as u64;
-        File::open("/proc/self/pagemap").unwrap().read_exact_at(&mut entry, of_page).unwrap();
-        u64::from_ne_bytes(entry) >> 63 == 1
-    }
-
-    #[test]
-    fn a_request_is_copied_into_pages_that_are_there() {
-        let words = resident_words((1 << 20) + HEADROOM);
-        let pages = words.as_bytes().chunks(4096).map(|page| page.as_ptr() as usize);
-        assert_eq!(pages.filter(|address| !is_present(*address)).count(), 0);
-        // More than any allocator keeps of what was used before.
-        let unused = Vec::<u8>::with_capacity(64 << 20);
-        assert!(!is_present(unused.as_ptr() as usize + (32 << 20)), "it can be told");
     }
 }

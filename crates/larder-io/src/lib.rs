@@ -18,6 +18,7 @@
     allow(clippy::disallowed_methods, reason = "tests wait for real sockets and threads")
 )]
 
+mod alarm;
 pub mod allocator;
 mod available;
 mod background;
@@ -37,6 +38,7 @@ pub mod mountinfo;
 pub mod pages;
 mod program;
 mod real;
+mod resident;
 pub mod secret;
 mod sim;
 mod slow;
@@ -44,6 +46,7 @@ pub mod sockets;
 mod tail;
 pub mod watched;
 
+pub use alarm::Alarm;
 pub use available::{AvailableMemory, Headroom, available_memory, headroom};
 pub use background::behind_others;
 pub use backoff::Backoff;
@@ -53,6 +56,7 @@ pub use disk::{Disk, DiskFile, FsKind, OpenMode, Space, Stamp, Writers};
 pub use mem::MemDisk;
 pub use program::program_of;
 pub use real::RealDisk;
+pub use resident::{resident_bytes, resident_words};
 pub use sim::{CrashPoint, CrashPoints, Fault, Image, SimDisk};
 pub use slow::{Arm, SlowDisk};
 pub use tail::Tail;

@@ -89,10 +89,9 @@ impl Shared {
         Altered { below: before.validator(), ..altered.clone() }.apply(&mut after);
         let no = state.journal_mut().alter(altered);
         if state.due(no).is_none() {
-            state.set_due(no, self.clock.instant(), None);
+            self.set_due(state, no, None);
         }
         let recorded = self.record_for_caller(state);
-        self.more.notify_one();
         Some(recorded.map(|()| Change { before: Some(as_before(&before)), after: Some(after) }))
     }
 

@@ -48,7 +48,7 @@ impl Deferring for Names {
     }
 
     fn begin(&self) {
-        tokio::spawn(due::run(Arc::downgrade(&self.shared), self.shared.more.clone()));
+        tokio::spawn(due::run(Arc::downgrade(&self.shared)));
     }
 
     fn promise(&self, file: &Handle, within: Duration) {
@@ -56,8 +56,7 @@ impl Deferring for Names {
         if let Some(no) = state.journal().number_in(file)
             && state.journal().waiting(no).is_some()
         {
-            state.set_due(no, self.shared.clock.instant(), Some(within));
-            self.shared.more.notify_one();
+            self.shared.set_due(&mut state, no, Some(within));
         }
     }
 
@@ -65,8 +64,7 @@ impl Deferring for Names {
         let mut state = self.shared.state();
         let dentry = state.dentry(dir, name);
         let Some(no) = state.journal().links().at(&dentry.dir, name) else { return false };
-        state.set_due(no, self.shared.clock.instant(), Some(within));
-        self.shared.more.notify_one();
+        self.shared.set_due(&mut state, no, Some(within));
         true
     }
 

@@ -55,9 +55,8 @@ impl Shared {
             }
             Err(error) if is_unanswered(error) => {
                 let mut state = self.state();
-                state.set_due(no, self.clock.instant(), None);
+                self.set_due(&mut state, no, None);
                 state.fail(no, error);
-                self.more.notify_one();
                 return Err(Error::TimedOut);
             }
             Err(error) => {

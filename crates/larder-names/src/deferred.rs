@@ -90,13 +90,12 @@ impl Shared {
             state.expect_unseen(cred, &dentry, now, self.clock.instant());
         }
         let no = state.journal_mut().make(dentry.clone(), waiting);
-        state.set_due(no, self.clock.instant(), None);
+        self.set_due(state, no, None);
         let dir = state.touch(&dentry.dir, before, now);
         if let Err(error) = self.record_for_caller(state) {
             return Some(Err(error));
         }
         let found = state.found(no).expect("it was made");
-        self.more.notify_one();
         Some(Ok(Made { found, dir, created: false, token: None }))
     }
 
@@ -269,10 +268,9 @@ impl Shared {
     fn is_due(&self, state: &mut State, taken: [Option<ObjectNo>; 2]) {
         for no in taken.into_iter().flatten() {
             if state.journal().taken().get(no).is_some() && state.due(no).is_none() {
-                state.set_due(no, self.clock.instant(), None);
+                self.set_due(state, no, None);
             }
         }
-        self.more.notify_one();
     }
 
     /// Sets attributes of an object that the server does not have. A size only changes the times:
@@ -383,7 +381,7 @@ impl Shared {
             is_attempted: self.may_be_done(cred) && matches!(target, Target::Server(_)),
         };
         if let Some(no) = state.link(linked) {
-            state.set_due(no, self.clock.instant(), None);
+            self.set_due(state, no, None);
         }
         state.touch_file(&identity, now);
         let change = state.touch(&dentry.dir, before, now);
@@ -394,7 +392,6 @@ impl Shared {
             Target::Waiting(no) => state.attr(no),
             Target::Server(_) => None,
         };
-        self.more.notify_one();
         Some(Ok((attr, change)))
     }
 

@@ -1,9 +1,6 @@
 //! The task that makes at the server what is due.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-use tokio::sync::Notify;
 
 use crate::shared::Shared;
 use crate::which::Which;
@@ -41,11 +38,11 @@ impl Shared {
     }
 }
 
-/// Makes at the server what is due, as long as another owner of `shared` exists. `more` notifies of
-/// new work.
-pub(crate) async fn run(shared: std::sync::Weak<Shared>, more: Arc<Notify>) {
+/// Makes at the server what is due, as long as another owner of `shared` exists.
+pub(crate) async fn run(shared: std::sync::Weak<Shared>) {
     while let Some(held) = shared.upgrade() {
-        let (clock, due) = (held.clock.clone(), held.next_due());
+        let (clock, alarm) = (held.clock.clone(), held.alarm.clone());
+        let due = held.next_due();
         if held.is_away() {
             drop(held);
             clock.sleep(AWAY_AGAIN_AFTER).await;
@@ -62,8 +59,8 @@ pub(crate) async fn run(shared: std::sync::Weak<Shared>, more: Arc<Notify>) {
         if is_late {
             clock.sleep(RETRY_AFTER).await;
         } else if !is_due {
-            let wait = due.map_or(RETRY_AFTER, |due| due - now).min(RETRY_AFTER);
-            let _ = clock.timeout(wait, more.notified()).await;
+            let latest = now + RETRY_AFTER;
+            alarm.sleep_until(&*clock, due.map_or(latest, |due| due.min(latest))).await;
         }
     }
 }

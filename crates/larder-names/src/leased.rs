@@ -143,7 +143,7 @@ impl Shared {
         let has_room = state.journal().count_in(dir) < WAITING_IN_DIR_MAX;
         if !has_room {
             state.is_due_in(dir, self.clock.instant());
-            self.more.notify_one();
+            self.alarm.ring();
         }
         has_room
     }

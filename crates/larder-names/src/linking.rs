@@ -274,7 +274,7 @@ impl Shared {
         };
         let moved = is_own.then(|| state.journal_mut().take(taken));
         if let Some(moved) = moved {
-            state.set_due(moved, self.clock.instant(), None);
+            self.set_due(state, moved, None);
         }
         self.record(state);
         self.replayed.notify_waiters();

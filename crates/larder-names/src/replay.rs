@@ -406,7 +406,7 @@ impl Shared {
             let found = Found { handle, attr: Attr { fileid: no.fileid(), ..attr } };
             let to = Dentry { dir: dir.clone(), name };
             let moved = state.take(&waiting.maker.cred(), own, &found, Some(to));
-            state.set_due(moved, self.clock.instant(), None);
+            self.set_due(state, moved, None);
         }
         if attr.kind != Kind::Directory {
             state.count_links(&Dir::Made(no), attr.nlink);

@@ -4,9 +4,10 @@
 use std::ffi::{OsStr, OsString};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Duration;
 
 use larder_cache::Cache;
-use larder_io::{Clock, secret};
+use larder_io::{Alarm, Clock, secret};
 use larder_vfs::{
     Attr, Change, Cred, Deadline, Error, Found, Handle, Held, Kind, Remote, Result, Token, Watcher,
 };
@@ -27,8 +28,8 @@ pub(crate) struct Shared {
     state: Mutex<State>,
     /// Held by the task that makes things at the server.
     pub(crate) turn: tokio::sync::Mutex<()>,
-    /// Something waits that did not.
-    pub(crate) more: Arc<Notify>,
+    /// Of the task that makes at the server what is due.
+    pub(crate) alarm: Arc<Alarm>,
     /// The server has something that it lacked.
     pub(crate) replayed: Notify,
     pub(crate) watcher: OnceLock<Weak<dyn Watcher>>,
@@ -77,7 +78,7 @@ impl Shared {
             host,
             state: Mutex::new(state),
             turn: tokio::sync::Mutex::default(),
-            more: Arc::default(),
+            alarm: Arc::default(),
             replayed: Notify::new(),
             watcher: OnceLock::new(),
             licence,
@@ -92,6 +93,11 @@ impl Shared {
         shared.drop_lost();
         shared.drop_doubts();
         shared
+    }
+
+    /// The server is to have this object soon, or `within` that time.
+    pub(crate) fn set_due(&self, state: &mut State, no: ObjectNo, within: Option<Duration>) {
+        self.alarm.set(state.set_due(no, self.clock.instant(), within));
     }
 
     /// Drops waiting files whose bytes were lost with the machine's memory: made at the server they

@@ -243,9 +243,16 @@ impl State {
         self.listed.contains_key(dir)
     }
 
-    /// The server is to have this object soon, unless a caller sets another time.
-    pub(crate) fn set_due(&mut self, no: ObjectNo, now: Instant, within: Option<Duration>) {
-        self.due.insert(no, now + within.unwrap_or(DUE_AFTER));
+    /// The server is to have this object soon, unless a caller sets another time. Returns when.
+    pub(crate) fn set_due(
+        &mut self,
+        no: ObjectNo,
+        now: Instant,
+        within: Option<Duration>,
+    ) -> Instant {
+        let due = now + within.unwrap_or(DUE_AFTER);
+        self.due.insert(no, due);
+        due
     }
 
     /// The server is to have this object by then.

@@ -17,6 +17,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::{Bytes, BytesMut};
 use larder_cache::{CHUNK_BYTES, CachedFile, Filled};
+use larder_io::resident_bytes;
 use larder_vfs::{Answer, Attr, Cred, Ino, OpenId, RemoteRead, Result};
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -565,14 +566,23 @@ pub(super) fn read_slices(file: &CachedFile, slices: &[Slice]) -> Option<Bytes> 
     {
         return Some(bytes);
     }
+    debug_assert!(
+        slices.windows(2).all(|two| two[0].range.end == two[1].range.start),
+        "every byte comes from somewhere"
+    );
     let start = first.range.start;
-    let mut buffer = BytesMut::zeroed(usize::try_from(last.range.end - start).ok()?);
-    for slice in slices.iter().filter(|slice| slice.source == Source::Cache) {
+    let mut buffer = resident_bytes(usize::try_from(last.range.end - start).ok()?);
+    for slice in slices {
         let from = usize::try_from(slice.range.start - start).ok()?;
         let to = usize::try_from(slice.range.end - start).ok()?;
-        file.read(slice.range.start, &mut buffer[from..to]).ok()?;
+        let part = &mut buffer[from..to];
+        match slice.source {
+            Source::Cache => file.read(slice.range.start, part).ok()?,
+            Source::Zero => part.fill(0),
+            Source::Remote => return None,
+        }
     }
-    Some(buffer.freeze())
+    Some(buffer.into())
 }
 
 /// One buffer of several; no copy if there is but one.

@@ -29,10 +29,7 @@ pub(crate) fn start(core: &Arc<Core>) {
             }
             let latest = now + LOOK_EVERY;
             let until = next.map_or(latest, |next| next.min(latest));
-            tokio::select! {
-                () = clock.sleep_until(until) => {}
-                () = engine.earlier() => {}
-            }
+            engine.sleep_until(&*clock, until).await;
         }
     });
 }

@@ -4,15 +4,14 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use larder_io::{Alarm, Clock};
 use larder_vfs::Ino;
-use tokio::sync::Notify;
 
-/// The files that are entered, and how the task is notified of them.
+/// The files that are entered, and the alarm of the task.
 #[derive(Default)]
 pub(crate) struct KeepSoon {
     entered: Mutex<Entered>,
-    /// The first time is earlier than it was.
-    earlier: Notify,
+    alarm: Alarm,
 }
 
 /// The files that are entered.
@@ -26,16 +25,11 @@ struct Entered {
 }
 
 impl Entered {
-    /// Something is to be kept at `due` at the latest. Returns whether that is earlier than all
-    /// before.
-    fn enter(&mut self, ino: Option<Ino>, due: Instant) -> bool {
+    /// Something is to be kept at `due` at the latest.
+    fn enter(&mut self, ino: Option<Ino>, due: Instant) {
         self.entries += 1;
         self.files.extend(ino.map(|ino| (ino, self.entries)));
-        let is_earlier = self.due.is_none_or(|first| due < first);
-        if is_earlier {
-            self.due = Some(due);
-        }
-        is_earlier
+        self.due = Some(self.due.map_or(due, |first| first.min(due)));
     }
 
     /// All files, if the time has come.
@@ -58,9 +52,8 @@ impl KeepSoon {
 
     /// A file, or names, are to be kept at `due` at the latest.
     pub(super) fn enter(&self, ino: Option<Ino>, due: Instant) {
-        if self.entered().enter(ino, due) {
-            self.earlier.notify_one();
-        }
+        self.entered().enter(ino, due);
+        self.alarm.set(due);
     }
 
     /// All files, if the time has come, and when it comes next.
@@ -74,9 +67,9 @@ impl KeepSoon {
         self.entered().files.keys().copied().collect()
     }
 
-    /// Waits for an earlier time.
-    pub(super) async fn earlier(&self) {
-        self.earlier.notified().await;
+    /// Sleeps until then, or until something is to be kept earlier.
+    pub(super) async fn sleep_until(&self, clock: &dyn Clock, until: Instant) {
+        self.alarm.sleep_until(clock, until).await;
     }
 
     /// The last entry of a file; `None`: it is kept, or has nothing to keep.
@@ -94,7 +87,7 @@ impl KeepSoon {
 mod tests {
     use std::time::Duration;
 
-    use larder_io::{Clock, SimClock};
+    use larder_io::SimClock;
 
     use super::*;
 

@@ -48,10 +48,7 @@ pub(crate) fn start(core: &Arc<Core>) {
             drop(core);
             let latest = now + LOOK_EVERY;
             let until = next.map_or(latest, |next| next.min(latest));
-            tokio::select! {
-                () = clock.sleep_until(until) => {}
-                () = soon.earlier() => {}
-            }
+            soon.sleep_until(&*clock, until).await;
         }
     });
 }

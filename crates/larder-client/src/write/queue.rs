@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use larder_io::{Alarm, Clock};
 use larder_vfs::Ino;
-use tokio::sync::{Notify, Semaphore, SemaphorePermit};
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::schedule::Schedule;
 
@@ -16,18 +17,17 @@ const PLACE_BYTES: u64 = 128 << 10;
 /// Most places that a file takes: so long files are sent eight at a time.
 const PLACES_MAX: u64 = 8;
 
-/// The queue, and how the engine is notified of it.
+/// The queue, and the alarm of the engine.
 pub(crate) struct Queue {
     times: Mutex<Times>,
-    /// There is a new first one.
-    earlier: Notify,
+    alarm: Alarm,
     permits: Semaphore,
 }
 
 impl Default for Queue {
     fn default() -> Queue {
-        let (times, earlier) = (Mutex::default(), Notify::new());
-        Queue { times, earlier, permits: Semaphore::new(FILES_AT_ONCE) }
+        let (times, alarm) = (Mutex::default(), Alarm::default());
+        Queue { times, alarm, permits: Semaphore::new(FILES_AT_ONCE) }
     }
 }
 
@@ -36,9 +36,9 @@ impl Queue {
         self.times.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for a new first time.
-    pub(super) async fn earlier(&self) {
-        self.earlier.notified().await;
+    /// Sleeps until then, or until a file is due earlier.
+    pub(super) async fn sleep_until(&self, clock: &dyn Clock, until: Instant) {
+        self.alarm.sleep_until(clock, until).await;
     }
 
     /// Waits until another file with so many unsent bytes may be sent.
@@ -49,8 +49,12 @@ impl Queue {
 
     /// Follows a file's schedule. To be called with the lock of its node.
     pub(super) fn replan(&self, ino: Ino, before: Schedule, after: Schedule) {
-        if before != after && self.times().replan(ino, before, after) {
-            self.earlier.notify_one();
+        if before == after {
+            return;
+        }
+        let due = self.times().replan(ino, before, after);
+        if let Some(due) = due {
+            self.alarm.set(due);
         }
     }
 
@@ -65,15 +69,15 @@ impl Queue {
 struct Times(BTreeSet<(Instant, Ino)>);
 
 impl Times {
-    /// Updates the queue with a file's schedule. Returns whether its due time is now the earliest.
-    fn replan(&mut self, ino: Ino, before: Schedule, after: Schedule) -> bool {
+    /// Updates the queue with a file's schedule. Returns its due time.
+    fn replan(&mut self, ino: Ino, before: Schedule, after: Schedule) -> Option<Instant> {
         if let Schedule::Dirty { due } = before {
             self.0.remove(&(due, ino));
         }
-        let Schedule::Dirty { due } = after else { return false };
+        let Schedule::Dirty { due } = after else { return None };
         let is_new = self.0.insert((due, ino));
         debug_assert!(is_new, "a file has one time in the queue");
-        self.0.first() == Some(&(due, ino))
+        Some(due)
     }
 
     /// Takes the files that are due, and returns the next due time.
@@ -91,7 +95,7 @@ impl Times {
 mod tests {
     use std::time::Duration;
 
-    use larder_io::{Clock, SimClock};
+    use larder_io::SimClock;
     use larder_vfs::{Cred, Error, Result, Time};
 
     use super::*;
@@ -158,7 +162,12 @@ mod tests {
             let context = Context { kernel_writes: false, now: self.now, age: AGE, is_away: false };
             let actions = file.apply(event, context);
             let after = file.schedule();
-            self.is_woken |= before != after && self.times.replan(Ino(at as u64), before, after);
+            if before != after
+                && let Some(due) = self.times.replan(Ino(at as u64), before, after)
+            {
+                // As an alarm does.
+                self.is_woken |= self.sleeps_until.is_none_or(|until| due < until);
+            }
             if actions.send {
                 assert!(!std::mem::replace(&mut self.sending[at], true), "one at a time");
             }
