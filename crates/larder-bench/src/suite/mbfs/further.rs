@@ -53,7 +53,7 @@ impl Further {
     pub(super) fn method(self) -> [String; 3] {
         [
             format!(
-                "fsync: in a file of {} MiB and in one of {} MiB, each read once before, {} times {CHANGED_BYTES} bytes are written in place and fsynced; the result is the mean time of an fsync, and first_fsync_us beside it that of the first.",
+                "fsync: in a file of {} MiB and in one of {} MiB, each synced and read once before, {} times {CHANGED_BYTES} bytes are written in place and fsynced; the result is the mean time of an fsync, and first_fsync_us beside it that of the first.",
                 self.synced_mib[0], self.synced_mib[1], self.syncs
             ),
             format!(
@@ -99,7 +99,10 @@ impl Further {
         test.unit = "us";
         test.at(SIZE, mib as f64)
             .furnished(move |place| {
-                write_pattern(&mut File::create(name(place))?, SYNCED, mib << 20)
+                let mut file = File::create(name(place))?;
+                write_pattern(&mut file, SYNCED, mib << 20)?;
+                // Otherwise the first fsync would write what the file was made of.
+                Ok(file.sync_all()?)
             })
             .prepared(move |place| {
                 std::io::copy(&mut File::open(name(place))?, &mut std::io::sink())?;
