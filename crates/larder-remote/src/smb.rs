@@ -26,7 +26,9 @@
 //!   again ([`channel`]). [`change`] describes how changes of names are handled whose answer was
 //!   lost.
 //!
-//! Absent on purpose: symbolic links and special files, DFS, several channels of one session.
+//! - **Symbolic links** are files whose content says so ([`symlinks`], [`symlink_files`]).
+//!
+//! Absent on purpose: special files, DFS, several channels of one session.
 
 mod attr;
 mod burst;
@@ -37,6 +39,7 @@ mod connector;
 mod copy;
 mod credentials;
 mod data;
+mod elsewhere;
 mod files;
 mod frames;
 mod greeting;
@@ -64,6 +67,8 @@ mod snapshots;
 mod space;
 mod standing;
 mod status;
+mod symlink_files;
+mod symlinks;
 mod tickets;
 mod version;
 mod wire;
@@ -77,6 +82,7 @@ pub use version::Version;
 use bytes::Bytes;
 use channel::{Channel, attempt, call};
 use data::Target;
+use elsewhere::upon;
 use larder_rpc::series::Track;
 use larder_rpc::{RecordError, Recording, Snapshot};
 use larder_vfs::{
@@ -92,28 +98,6 @@ use std::ffi::{OsStr, OsString};
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-
-/// How often a file is searched for that was not at its expected path. It may have had several
-/// names, and lost some of them.
-const FOUND_MAX: u32 = 4;
-
-/// Makes a call for a file on behalf of `$cred`, and repeats it if the file was not at its expected
-/// path and was found elsewhere. The call may also read `$other`.
-macro_rules! upon {
-    ($share:expr, $cred:expr, $file:expr $(, beside $other:expr)?, |$link:ident, $again:ident| $try:expr) => {{
-        let files = [&*$file $(, $other)?];
-        let mut answer =
-            call!($cred.deadline, $share, files, $share.channel($file), |$link, $again| $try);
-        for _ in 0..FOUND_MAX {
-            if !matches!(answer, Err(Error::Stale)) || !$share.finds_again($cred, $file).await {
-                break;
-            }
-            answer =
-                call!($cred.deadline, $share, files, $share.channel($file), |$link, $again| $try);
-        }
-        answer
-    }};
-}
 
 /// A mounted share of an SMB server.
 pub struct Smb {
@@ -187,11 +171,17 @@ impl Remote for Smb {
         Box::pin(async move {
             let share = &self.share;
             let known = share.files.get(file).and_then(|entry| entry.known());
-            if let Some((_, known)) = known {
-                return Ok(known.info.attr(&share.shape));
-            }
-            let seen = upon!(share, cred, file, |link, _again| share.look_at(&link, file, false))?;
-            Ok(seen.info.attr(&share.shape))
+            let info = match known {
+                Some((_, known)) => known.info,
+                None => {
+                    let seen =
+                        upon!(share, cred, file, |link, _again| share.look_at(&link, file, false));
+                    seen?.info
+                }
+            };
+            let mut attr = info.attr(&share.shape);
+            share.tell_link(cred.deadline, file, &mut attr).await?;
+            Ok(attr)
         })
     }
 
@@ -204,7 +194,12 @@ impl Remote for Smb {
     ) -> Future<'a, Changed> {
         Box::pin(async move {
             let share = &self.share;
-            upon!(share, cred, file, |link, _again| share.set(&link, cred, file, &set, guard))
+            let mut changed =
+                upon!(share, cred, file, |link, _again| share.set(&link, cred, file, &set, guard))?;
+            if let Some(after) = &mut changed.after {
+                share.tell_link(cred.deadline, file, after).await?;
+            }
+            Ok(changed)
         })
     }
 
@@ -216,12 +211,16 @@ impl Remote for Smb {
     ) -> Future<'a, Judged> {
         Box::pin(async move {
             let share = &self.share;
-            match share.judge_now(cred, file, wanted) {
-                Some(judged) => Ok(judged),
+            let mut judged = match share.judge_now(cred, file, wanted) {
+                Some(judged) => judged,
                 None => {
-                    upon!(share, cred, file, |link, _again| share.judge(&link, cred, file, wanted))
+                    upon!(share, cred, file, |link, _again| share.judge(&link, cred, file, wanted))?
                 }
+            };
+            if let Some(attr) = &mut judged.attr {
+                share.tell_link(cred.deadline, file, attr).await?;
             }
+            Ok(judged)
         })
     }
 
@@ -353,8 +352,13 @@ impl Remote for Smb {
     ) -> Future<'a, LookedUp> {
         Box::pin(async move {
             let share = &self.share;
-            call!(cred.deadline, share, [dir], share.channel(dir), |link, _again| share
-                .look_up(&link, cred, dir, name))
+            let mut looked_up =
+                call!(cred.deadline, share, [dir], share.channel(dir), |link, _again| share
+                    .look_up(&link, cred, dir, name))?;
+            if let Some(Found { handle, attr }) = &mut looked_up.found {
+                share.tell_link(cred.deadline, handle, attr).await?;
+            }
+            Ok(looked_up)
         })
     }
 
@@ -364,11 +368,13 @@ impl Remote for Smb {
         file: &'a Handle,
     ) -> Future<'a, (OsString, Option<Attr>)> {
         Box::pin(async move {
-            // There are none, so the file's path does not matter.
             let share = &self.share;
-            call!(cred.deadline, share, [file], share.channel(file), |link, _again| share
-                .look_at(&link, file, false))?;
-            Err(Error::InvalidArgument)
+            let seen = upon!(share, cred, file, |link, _again| share.look_at(&link, file, false))?;
+            let mut attr = seen.info.attr(&share.shape);
+            let target = share.target(cred.deadline, file, &attr).await?;
+            let target = target.ok_or(Error::InvalidArgument)?;
+            share.tell_link(cred.deadline, file, &mut attr).await?;
+            Ok((target, Some(attr)))
         })
     }
 
@@ -461,6 +467,7 @@ impl Remote for Smb {
             // A new file has the attributes with which it was made; only an existing one must be
             // truncated.
             let Found { handle: file, attr } = &mut made.found;
+            share.tell_link(cred.deadline, file, attr).await?;
             let cut = set.size.filter(|size| attr.kind == Kind::File && *size != attr.size);
             if cut.is_some() {
                 let set = SetAttr { size: cut, ..SetAttr::default() };
@@ -509,13 +516,17 @@ impl Remote for Smb {
     ) -> Future<'a, (Option<Attr>, Change)> {
         Box::pin(async move {
             let share = &self.share;
-            upon!(share, cred, file, |link, again| share.link(
+            let (mut attr, change) = upon!(share, cred, file, |link, again| share.link(
                 &link,
                 cred,
                 file,
                 (dir, name),
                 again
-            ))
+            ))?;
+            if let Some(attr) = &mut attr {
+                share.tell_link(cred.deadline, file, attr).await?;
+            }
+            Ok((attr, change))
         })
     }
 
@@ -528,8 +539,11 @@ impl Remote for Smb {
     ) -> Future<'a, Listing> {
         Box::pin(async move {
             let share = &self.share;
-            call!(cred.deadline, share, [dir], share.channel(dir), |link, _again| share
-                .list(&link, cred, dir, cookie, bytes_max))
+            let mut listing =
+                call!(cred.deadline, share, [dir], share.channel(dir), |link, _again| share
+                    .list(&link, cred, dir, cookie, bytes_max))?;
+            share.tell_links(cred.deadline, &mut listing.entries).await;
+            Ok(listing)
         })
     }
 
@@ -555,20 +569,6 @@ impl Remote for Smb {
 }
 
 impl Share {
-    /// Whether a file that was not at its expected path has another name that is known, or is open
-    /// here and found at its present path.
-    async fn finds_again(&self, cred: &Cred, file: &Handle) -> bool {
-        if self.path(file).is_ok() {
-            return true;
-        }
-        let found: larder_vfs::Result<bool> = async {
-            call!(cred.deadline, self, [file], self.channel(file), |link, _again| self
-                .find_standing(&link, file))
-        }
-        .await;
-        found.unwrap_or(false)
-    }
-
     async fn space(&self, link: &Arc<link::Link>, file: &Handle) -> Result<StatFs, Failure> {
         let opened = self.open_file(link, file, wire::LOOK, 0).await?;
         let op = wire::query_volume(opened.open.id, wire::FS_FULL_SIZE_INFORMATION);

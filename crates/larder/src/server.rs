@@ -378,6 +378,7 @@ fn smb_options(back: &Backend) -> Result<smb::MountOptions> {
         timeout: options.timeout.unwrap_or(default.timeout),
         recovery: recovery(options),
         leases: !asked.no_leases,
+        symlinks: !asked.no_symlinks,
         ..default
     })
 }

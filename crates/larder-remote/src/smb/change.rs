@@ -18,6 +18,7 @@ use super::link::Link;
 use super::share::{self, Opened, Seen, Share};
 use super::standing::StandingOpen;
 use super::status::Failure;
+use super::symlinks;
 use super::wire::{self, Opening, PREVIOUS};
 use larder_vfs::{
     Access, Attr, Change, Cred, Error, Found, Handle, LookedUp, Made, New, Removal, Result, SetAttr,
@@ -90,7 +91,10 @@ impl Share {
             New::File => (CreateDisposition::FileOpenIf, wire::NON_DIRECTORY_FILE),
             New::FileExclusive => (CreateDisposition::FileCreate, wire::NON_DIRECTORY_FILE),
             New::Directory => (CreateDisposition::FileCreate, wire::DIRECTORY_FILE),
-            New::Symlink(_) | New::Node(..) => return Err(Failure::Is(Error::NotSupported)),
+            New::Symlink(target) => {
+                return self.make_symlink(link, cred, (dir, name), target, again).await;
+            }
+            New::Node(..) => return Err(Failure::Is(Error::NotSupported)),
         };
         self.shape.may_in_directory(cred, Access::EXTEND)?;
         let (path, component) = self.path_in(dir, name)?;
@@ -102,16 +106,8 @@ impl Share {
         let opening =
             Opening { disposition, options, attributes, ..Opening::existing(path, wire::LOOK) };
         self.give_up(dir).await;
-        let made = match make(link, new, opening).await {
-            Err(Failure::Status(NtStatus::OBJECT_NAME_COLLISION)) if again => {
-                tracing::warn!(
-                    ?name,
-                    "whether it was made before the connection was lost is unknown"
-                );
-                return Err(Failure::Is(Error::Io));
-            }
-            made => made.map_err(|failure| self.gone_in(dir, failure))?,
-        };
+        let made = make(link, new, opening).await;
+        let made = made.map_err(|failure| self.not_made((dir, name), again, failure))?;
         let created = made.created || *new != New::File;
         if let (true, Some(handle)) = (created, self.handle(&made.info)) {
             // What is known by this handle belongs to a file that is gone.
@@ -126,6 +122,48 @@ impl Share {
             None => None,
         };
         Ok(Made { found, dir: Change::default(), created, token })
+    }
+
+    /// Makes a symbolic link. `again` says that an earlier attempt may have made it.
+    async fn make_symlink(
+        &self,
+        link: &Arc<Link>,
+        cred: &Cred,
+        (dir, name): (&Handle, &OsStr),
+        target: &OsStr,
+        again: bool,
+    ) -> Result<Made, Failure> {
+        if !self.limits.symlinks {
+            return Err(Failure::Is(Error::NotSupported));
+        }
+        self.shape.may_in_directory(cred, Access::EXTEND)?;
+        let (path, component) = self.path_in(dir, name)?;
+        self.directory(link, dir).await?;
+        self.give_up(dir).await;
+        let made = symlinks::make(link, path.clone(), target).await;
+        made.map_err(|failure| self.not_made((dir, name), again, failure))?;
+        let seen = self.look(link, path, false).await?;
+        if let Some(handle) = self.handle(&seen.info) {
+            // What is known by this handle belongs to a file that is gone.
+            self.close_file(&handle).await;
+        }
+        self.give_up(dir).await;
+        let found = self.found(dir, &component, &seen.info);
+        Ok(Made { found, dir: Change::default(), created: true, token: None })
+    }
+
+    /// The meaning of a failure to make a new object.
+    fn not_made(&self, (dir, name): (&Handle, &OsStr), again: bool, failure: Failure) -> Failure {
+        match failure {
+            Failure::Status(NtStatus::OBJECT_NAME_COLLISION) if again => {
+                tracing::warn!(
+                    ?name,
+                    "whether it was made before the connection was lost is unknown"
+                );
+                Failure::Is(Error::Io)
+            }
+            failure => self.gone_in(dir, failure),
+        }
     }
 
     /// The meaning of a failed change of a name whose path does not exist.

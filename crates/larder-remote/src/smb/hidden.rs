@@ -79,6 +79,11 @@ pub(super) async fn delete_directory(link: &Arc<Link>, path: String) -> Result<(
     delete(link, &Opening { options, ..Opening::existing(path, wire::DELETE) }).await
 }
 
+/// Deletes a file that was just made at a path, and that nobody else has open.
+pub(super) async fn delete_new(link: &Arc<Link>, path: String) -> Result<(), Failure> {
+    delete_alone(link, &of_file(path)).await
+}
+
 impl Share {
     /// Deletes the file at a path in `dir`. A client that keeps it open under a lease is asked to
     /// close it, and waited for. If a client uses it, it gets a hidden name first, which exists

@@ -55,6 +55,9 @@ pub struct MountOptions {
     /// Files are identified by the server's ids; otherwise by their paths, as with `noserverino`,
     /// and always by path where the server has no ids.
     pub server_ids: bool,
+    /// Files in the form of symbolic links that other clients know (`mfsymlinks`) are shown as
+    /// links, and links can be made.
+    pub symlinks: bool,
     /// How many connections to use (`nconnect`), at least one. The mount does with fewer if the
     /// server refuses further ones.
     pub connections: usize,
@@ -98,6 +101,7 @@ impl MountOptions {
             file_mode: 0o755,
             dir_mode: 0o755,
             server_ids: true,
+            symlinks: true,
             connections: 1,
             read_max: PAYLOAD_BYTES,
             write_max: PAYLOAD_BYTES,

@@ -84,7 +84,7 @@ impl RootLook {
             name_max: self.name_max,
             time_delta_ns: 100,
             links: true,
-            symlinks: false,
+            symlinks: options.symlinks,
             case_insensitive: !self.case_sensitive,
             opens: true,
             by_name: true,

@@ -14,6 +14,7 @@ use super::paths::Paths;
 use super::snapshots::Snapshots;
 use super::standing::StandingOpens;
 use super::status::Failure;
+use super::symlink_files::Symlinks;
 use super::wire::{self, Granted, LeaseRequest, Opening, PREVIOUS};
 use super::{handle, names};
 use larder_rpc::stats::Procedures;
@@ -74,6 +75,7 @@ pub(super) struct Share {
     pub(super) standing: StandingOpens,
     pub(super) locks: LockedFiles,
     pub(super) snapshots: Mutex<Snapshots>,
+    pub(super) symlinks: Symlinks,
     pub(super) watcher: OnceLock<Weak<dyn Watcher>>,
     pub(super) watches: Arc<Semaphore>,
     /// One directory is put under watch at a time.
@@ -117,6 +119,7 @@ impl Share {
             standing: StandingOpens::default(),
             locks: LockedFiles::default(),
             snapshots: Mutex::new(Snapshots::new(mount_id)),
+            symlinks: Symlinks::default(),
             watcher: OnceLock::new(),
             watches: Arc::new(Semaphore::new(WATCHES_MAX)),
             watching: tokio::sync::Mutex::default(),

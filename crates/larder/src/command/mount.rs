@@ -95,6 +95,8 @@ Options for SMB shares, as in mount.cifs(8):
                                 also require signatures for all messages
   kdc=HOST[:PORT]               the KDC of the Kerberos realm, if krb5.conf(5) does not name it
   lease, nolease                whether to ask the server for leases (lease)
+  mfsymlinks, nomfsymlinks      whether symbolic links are made, and shown, as the files that other clients
+                                take for links, too (mfsymlinks)
   brl, nobrl                    whether locks of processes also hold between machines (brl)
 Without a credentials file, larder takes the password from the variable PASSWD, or from the first line of
 the file that PASSWD_FILE names, or asks for it. It is never an option. With sec=krb5 larder does not ask:

@@ -587,6 +587,7 @@ mod tests {
         assert!(smb("vers=default").version_min.is_none());
         let no_locks = |typed| parse([typed]).unwrap().no_locks;
         assert!(no_locks("nobrl") && !no_locks("ro") && !no_locks("nobrl,brl"));
+        assert!(smb("nomfsymlinks").no_symlinks && !smb("mfsymlinks").no_symlinks);
         assert!(smb("nolease").no_leases && !smb("nolease,lease").no_leases);
     }
 

@@ -35,6 +35,8 @@ pub(crate) struct SmbOptions {
     pub(crate) sign: bool,
     /// No leases are asked for.
     pub(crate) no_leases: bool,
+    /// There are no symbolic links.
+    pub(crate) no_symlinks: bool,
 }
 
 impl SmbOptions {
@@ -57,6 +59,7 @@ impl SmbOptions {
             seal: typed.last(&["seal"]).is_some(),
             sign: typed.last(&["sign"]).is_some() || ["ntlmsspi", "krb5i"].contains(&sec.as_str()),
             no_leases: typed.flag("nolease", "lease", false),
+            no_symlinks: typed.flag("nomfsymlinks", "mfsymlinks", false),
         }
     }
 }

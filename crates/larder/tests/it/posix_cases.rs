@@ -70,7 +70,6 @@ const SAMBA: Limits = Limits {
     lacks: &[
         ("modes", "a share has no modes of single files"),
         ("owners", "a share has no owners of single files"),
-        ("symlinks", "symbolic links of a share are not supported (mfsymlinks)"),
         ("fifos", "a share has no special files"),
         ("devices", "a share has no special files"),
         ("ctime", "Samba tells the modification time for the change time"),

@@ -2,7 +2,8 @@
 
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -471,4 +472,64 @@ fn sessions_that_expire_cost_no_byte() {
         assert!(read == pattern(round, 2 << 20), "round {round}");
     }
     println!("{rounds} rounds, {} refusals", server.as_samba().expired());
+}
+
+#[test]
+fn symbolic_links_are_files_that_other_clients_know() {
+    let server = samba();
+    let (one, two) = (Mount::new(&server, &[]), Mount::new(&server, &["mfsymlinks", "noac"]));
+    let plain = Mount::new(&server, &["nomfsymlinks"]);
+    fs::create_dir(one.path("dir")).unwrap();
+    fs::write(one.path("dir/file"), "followed").unwrap();
+    symlink("dir/file", one.path("link")).unwrap();
+    symlink("no such file", one.path("dir/dangling")).unwrap();
+    // As `mount.cifs -o mfsymlinks` makes it.
+    let content = fs::read(server.path("link")).unwrap();
+    assert!(content.starts_with(b"XSym\n0008\na154db1651da435f3838911bb0ad1b29\ndir/file\n  "));
+    assert_eq!(content.len(), 1067);
+    // And one that such a client has made.
+    fs::write(server.path("theirs"), &content).unwrap();
+    // A file that has only the size of a link.
+    fs::write(one.path("file"), [b'X'; 1067]).unwrap();
+    for mount in [&one, &two] {
+        for link in ["link", "theirs"] {
+            assert_eq!(fs::read_link(mount.path(link)).unwrap(), Path::new("dir/file"));
+            assert_eq!(fs::read(mount.path(link)).unwrap(), b"followed");
+            let seen = fs::symlink_metadata(mount.path(link)).unwrap();
+            assert!(seen.is_symlink() && seen.len() == 8, "{seen:?}");
+        }
+        let dangling = fs::metadata(mount.path("dir/dangling")).unwrap_err();
+        assert_eq!(dangling.raw_os_error(), Some(libc::ENOENT));
+        assert!(fs::symlink_metadata(mount.path("file")).unwrap().is_file());
+        assert_eq!(fs::read(mount.path("file")).unwrap(), [b'X'; 1067]);
+        let not = fs::read_link(mount.path("file")).unwrap_err();
+        assert_eq!(not.raw_os_error(), Some(libc::EINVAL));
+        let listed = fs::read_dir(mount.path("")).unwrap().map(Result::unwrap);
+        let mut listed: Vec<_> = listed
+            .map(|entry| (entry.file_name().into_string().unwrap(), entry.file_type().unwrap()))
+            .map(|(name, kind)| (name, kind.is_symlink()))
+            .collect();
+        listed.sort();
+        let wanted = [("dir", false), ("file", false), ("link", true), ("theirs", true)];
+        assert!(listed.iter().map(|(name, is_link)| (&**name, *is_link)).eq(wanted), "{listed:?}");
+    }
+    // Whoever does not want links sees files, and makes none.
+    assert!(fs::symlink_metadata(plain.path("link")).unwrap().is_file());
+    assert_eq!(fs::read(plain.path("link")).unwrap(), content);
+    let refused = symlink("a", plain.path("new")).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::EOPNOTSUPP));
+    // They are named, renamed, replaced and removed as such.
+    let exists = symlink("other", two.path("link")).unwrap_err();
+    assert_eq!(exists.raw_os_error(), Some(libc::EEXIST));
+    let long = symlink("x".repeat(1025), one.path("long")).unwrap_err();
+    assert_eq!(long.raw_os_error(), Some(libc::ENAMETOOLONG));
+    symlink("x".repeat(1024), one.path("long")).unwrap();
+    assert_eq!(fs::read_link(two.path("long")).unwrap().as_os_str().len(), 1024);
+    symlink("other", one.path("new")).unwrap();
+    fs::rename(one.path("new"), one.path("link")).unwrap();
+    assert_eq!(fs::read_link(one.path("link")).unwrap(), Path::new("other"));
+    assert_eq!(fs::read_link(two.path("link")).unwrap(), Path::new("other"));
+    fs::remove_file(one.path("link")).unwrap();
+    assert!(!server.path("link").exists() && one.path("dir/file").exists());
+    assert!(fs::symlink_metadata(two.path("link")).is_err());
 }

@@ -264,14 +264,19 @@ async fn changes_of_names_whose_answer_was_lost_are_found_out() {
     assert_eq!(unanswered(&proxy, removing, || !path("link").exists()).await, Ok(()));
 
     // The client cannot determine whether its own call made these: it claims nothing.
-    for (name, new) in [("dir", New::Directory), ("lock", New::FileExclusive)] {
+    let new = [
+        ("dir", New::Directory),
+        ("lock", New::FileExclusive),
+        ("symlink", New::Symlink("target".into())),
+    ];
+    for (name, new) in new {
         let (smb, cred, root) = parts();
         let making = async move {
             smb.make(&cred, &root, name.as_ref(), new, Default::default()).await.map(drop)
         };
         assert_eq!(unanswered(&proxy, making, || path(name).exists()).await, Err(Error::Io));
     }
-    assert_eq!(setup.smb.stats().connections[0].reconnects, 5);
+    assert_eq!(setup.smb.stats().connections[0].reconnects, 6);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
