@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use larder_io::{BootId, Clock, Disk, DiskFile, FsKind, OpenMode, Stamp};
@@ -89,6 +89,7 @@ pub(crate) fn open(
         files: Mutex::default(),
         still_loaded: StillLoaded::new(STILL_LOADED_MAX),
         unsaved: Mutex::default(),
+        unsavable: AtomicUsize::new(0),
         carried: Mutex::default(),
         kept: Mutex::default(),
         kept_bytes: Mutex::default(),

@@ -6,9 +6,10 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use larder_io::{DiskFile, Stamp};
+use larder_io::{DiskFile, Monotonic, Stamp};
 
 use crate::config::CacheError;
 use crate::file::CachedFile;
@@ -57,10 +58,16 @@ impl Store {
         }
         self.drain_kept();
         let files: Vec<_> = lock(&self.unsaved).values().cloned().collect();
-        let savings: Vec<_> = files.iter().filter_map(|file| file.prepare(which)).collect();
+        let now = self.clock.now();
+        let savings: Vec<_> = files.iter().filter_map(|file| file.prepare(which, now)).collect();
         for saving in self.sync(savings) {
             saving.finish();
         }
+        let left = {
+            let unsaved = lock(&self.unsaved);
+            files.iter().filter(|file| unsaved.contains_key(&file.number())).count()
+        };
+        self.unsavable.store(left, Ordering::Relaxed);
         let value = encode_pair(self.gauge.saved());
         let usage = usage_key();
         if self.index.get(&usage).as_ref() != Some(&value) {
@@ -121,9 +128,8 @@ pub(crate) fn usage_key() -> Vec<u8> {
 
 impl CachedFile {
     /// Makes the records of the file as it is now; `None` if it must wait.
-    fn prepare(self: &Arc<Self>, which: Saves) -> Option<Saving> {
+    fn prepare(self: &Arc<Self>, which: Saves, now: Monotonic) -> Option<Saving> {
         let mut state = self.state();
-        let now = self.store.clock.now();
         let is_at_rest = state.changes().begun_at().is_none_or(|at| now.since(at) >= MARKED_FOR);
         let may_wait = which == Saves::AllAtRest && state.recorded().is_marked();
         if let Some(record) = state.record_beside_changes() {
@@ -300,6 +306,7 @@ mod tests {
     use larder_io::{Image, SimClock, SimDisk};
 
     use super::*;
+    use crate::store::UNSAVED_MAX;
     use crate::{Cache, Config};
 
     fn open(disk: &SimDisk) -> Cache {
@@ -314,7 +321,7 @@ mod tests {
         let file = cache.file(cache.assign(b"key"));
         file.reset(b"v1", CHUNK_BYTES);
         file.fill(b"v1", 0, &[1; CHUNK_BYTES as usize]);
-        let saving = file.prepare(Saves::All).unwrap();
+        let saving = file.prepare(Saves::All, file.store.clock.now()).unwrap();
         file.write(0, b"local").unwrap();
         saving.finish();
         file.store.index.commit().unwrap();
@@ -352,5 +359,32 @@ mod tests {
         clock.advance(MARKED_FOR);
         file.store.checkpoint(Saves::AllAtRest).unwrap();
         assert_eq!((file.writes_quickly(), version()), (false, Some(vec![9])));
+    }
+
+    /// A tree that was made here waits for the server: the files of it that are not sent yet ask for
+    /// no checkpoint each time that another one is made, nor do they keep the cache from filling.
+    #[test]
+    fn files_that_no_checkpoint_can_save_ask_for_none() {
+        let cache = open(&SimDisk::new());
+        let store = &cache.store;
+        let write = |number: usize| {
+            let file = cache.file(cache.assign(&number.to_be_bytes()));
+            file.reset(b"v1", 0);
+            file.write(0, b"local").unwrap();
+            file
+        };
+        let files: Vec<_> = (0..=UNSAVED_MAX).map(write).collect();
+        assert!(store.has_many_unsaved());
+        cache.checkpoint().unwrap();
+        write(UNSAVED_MAX + 1);
+        assert!(!store.has_many_unsaved() && !store.is_crowded());
+        // As soon as they are sent they can be saved.
+        for file in &files {
+            file.mark_clean(0..5);
+            file.set_version(b"v2", 5);
+        }
+        cache.checkpoint().unwrap();
+        assert_eq!(lock(&store.unsaved).len(), 1);
+        assert_eq!(store.unsavable.load(Ordering::Relaxed), 1);
     }
 }

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::time::Duration;
 
@@ -34,8 +34,9 @@ use crate::turns::Turns;
 use crate::unwritten::{SHORT_BYTES_MAX, Unwritten};
 use crate::{FileNo, lock};
 
-/// Files that may wait to be saved before a checkpoint is asked for.
-const UNSAVED_MAX: usize = 8 * 1024;
+/// Files that may wait to be saved before a checkpoint is asked for, besides those that the last one
+/// could not save.
+pub(crate) const UNSAVED_MAX: usize = 8 * 1024;
 /// At this many times as many, new data is declined.
 const UNSAVED_STALL_FACTOR: usize = 4;
 
@@ -127,6 +128,9 @@ pub(crate) struct Store {
     pub(crate) still_loaded: StillLoaded<Arc<CachedFile>>,
     /// States that the index does not have yet; kept alive until it has.
     pub(crate) unsaved: Mutex<BTreeMap<FileNo, Arc<CachedFile>>>,
+    /// How many of them the last checkpoint could not save: most have bytes that are unsent, for as
+    /// long as their class allows. Another checkpoint would not help.
+    pub(crate) unsavable: AtomicUsize,
     /// Files with local changes of an earlier run, until they are loaded.
     pub(crate) carried: Mutex<BTreeSet<FileNo>>,
     /// Files of which the disk may have a record of kept changes.
@@ -285,12 +289,17 @@ impl Store {
 
     /// Whether so many files wait to be saved that no new ones may be started.
     pub(crate) fn is_crowded(&self) -> bool {
-        lock(&self.unsaved).len() > UNSAVED_MAX * UNSAVED_STALL_FACTOR
+        self.to_save(lock(&self.unsaved).len()) > UNSAVED_MAX * UNSAVED_STALL_FACTOR
     }
 
     /// Whether so many files wait to be saved that a checkpoint was requested.
     pub(crate) fn has_many_unsaved(&self) -> bool {
-        lock(&self.unsaved).len() > UNSAVED_MAX
+        self.to_save(lock(&self.unsaved).len()) > UNSAVED_MAX
+    }
+
+    /// How many of the files that wait a checkpoint may be able to save.
+    fn to_save(&self, waiting: usize) -> usize {
+        waiting.saturating_sub(self.unsavable.load(Ordering::Relaxed))
     }
 
     /// Keeps a file until the next checkpoint.
@@ -300,7 +309,7 @@ impl Store {
             unsaved.insert(no, file);
             unsaved.len()
         };
-        if waiting > UNSAVED_MAX {
+        if self.to_save(waiting) > UNSAVED_MAX {
             self.bell.ring();
         }
     }

@@ -7,7 +7,9 @@
 //!   change), or is queued for it ([`Departed`]), so a node can be dropped from memory without
 //!   loss. A newer confirmation by the server is written there when the node leaves memory: a
 //!   process that dies before loses that, and its successor asks sooner.
-//! - The table is bounded; nodes that are open or have unsent changes do not count.
+//! - The table is bounded; nodes that are open or have unsent changes do not count. Of such nodes
+//!   there may be many (a tree that was made here and is sent later), so all are looked through only
+//!   after a number of others came that is in proportion to them.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -108,6 +110,8 @@ struct Nodes {
     inserted: u64,
     /// There were many, and not few since.
     many: bool,
+    /// From this many on, unused ones leave memory, if that is more than the limit.
+    look_at: usize,
     departed: Departed,
 }
 
@@ -287,7 +291,7 @@ impl Table {
     }
 
     fn insert(&self, nodes: &mut Nodes, ino: Ino, mut state: State) -> Arc<Node> {
-        if nodes.by_ino.len() >= self.nodes_max {
+        if nodes.by_ino.len() >= self.nodes_max.max(nodes.look_at) {
             self.forget_idle(nodes);
         }
         debug_assert!(!nodes.by_ino.contains_key(&ino), "a number has one node in memory");
@@ -323,6 +327,8 @@ impl Table {
             excess -= usize::from(forget);
             !forget
         });
+        let left = nodes.by_ino.len();
+        nodes.look_at = left + left.max(self.nodes_max) / 2;
     }
 }
 
@@ -425,6 +431,26 @@ mod tests {
             is_done.store(true, Ordering::Relaxed);
         });
         assert_eq!(table.count(), 0);
+    }
+
+    /// As long as nearly all are in use, each look costs time in proportion to them.
+    #[test]
+    fn nodes_in_use_are_not_looked_through_for_each_that_comes() {
+        const LIMIT: usize = 8;
+        let table = table(LIMIT);
+        let (mut used, mut looks) = (Vec::new(), Vec::new());
+        for file in 0..1000 {
+            used.push(find(&table, file));
+            let look_at = table.lock().look_at;
+            if looks.last() != Some(&look_at) {
+                looks.push(look_at);
+            }
+        }
+        assert!(looks.len() < 20, "{looks:?}");
+        drop(used);
+        let last = table.lock().look_at as u64;
+        (1000..=last).for_each(|file| drop(find(&table, file)));
+        assert!(table.count() <= LIMIT, "those that are not used any more leave memory");
     }
 
     /// A file that is gone has no handle; its number leads to its record, for callers that ask by
