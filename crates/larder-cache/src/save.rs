@@ -361,8 +361,9 @@ mod tests {
         assert_eq!((file.writes_quickly(), version()), (false, Some(vec![9])));
     }
 
-    /// A tree that was made here waits for the server: the files of it that are not sent yet ask for
-    /// no checkpoint each time that another one is made, nor do they keep the cache from filling.
+    /// A tree that was made here waits for the server: the files of it that are not sent yet ask
+    /// for no checkpoint each time that another one is made, nor do they keep the cache from
+    /// filling.
     #[test]
     fn files_that_no_checkpoint_can_save_ask_for_none() {
         let cache = open(&SimDisk::new());

@@ -34,8 +34,8 @@ use crate::turns::Turns;
 use crate::unwritten::{SHORT_BYTES_MAX, Unwritten};
 use crate::{FileNo, lock};
 
-/// Files that may wait to be saved before a checkpoint is asked for, besides those that the last one
-/// could not save.
+/// Files that may wait to be saved before a checkpoint is asked for, besides those that the last
+/// one could not save.
 pub(crate) const UNSAVED_MAX: usize = 8 * 1024;
 /// At this many times as many, new data is declined.
 const UNSAVED_STALL_FACTOR: usize = 4;
@@ -128,8 +128,8 @@ pub(crate) struct Store {
     pub(crate) still_loaded: StillLoaded<Arc<CachedFile>>,
     /// States that the index does not have yet; kept alive until it has.
     pub(crate) unsaved: Mutex<BTreeMap<FileNo, Arc<CachedFile>>>,
-    /// How many of them the last checkpoint could not save: most have bytes that are unsent, for as
-    /// long as their class allows. Another checkpoint would not help.
+    /// How many of them the last checkpoint could not save: most have bytes that are unsent, for
+    /// as long as their class allows. Another checkpoint would not help.
     pub(crate) unsavable: AtomicUsize,
     /// Files with local changes of an earlier run, until they are loaded.
     pub(crate) carried: Mutex<BTreeSet<FileNo>>,

@@ -1,6 +1,6 @@
 //! The task that makes at the server what is due.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::shared::Shared;
 use crate::which::Which;
@@ -31,18 +31,13 @@ impl Shared {
         }
         self.set_checked(stood_in);
     }
-
-    /// When something is due next.
-    fn next_due(&self) -> Option<Instant> {
-        self.state().all_due().map(|(_, due)| due).min()
-    }
 }
 
 /// Makes at the server what is due, as long as another owner of `shared` exists.
 pub(crate) async fn run(shared: std::sync::Weak<Shared>) {
     while let Some(held) = shared.upgrade() {
         let (clock, alarm) = (held.clock.clone(), held.alarm.clone());
-        let due = held.next_due();
+        let due = held.state().next_due();
         if held.is_away() {
             drop(held);
             clock.sleep(AWAY_AGAIN_AFTER).await;

@@ -37,7 +37,7 @@
 //! - [`doubt`], [`unanswered`]: objects that the server may have changed for us without an answer.
 //! - [`linked`], [`linking`]: other names of files, and making them at the server.
 //! - [`steps`]: steps of the changes that are made there.
-//! - [`which`], [`due`], [`replay`]: makes waiting objects at the server.
+//! - [`which`], [`due_times`], [`due`], [`replay`]: makes waiting objects at the server.
 //! - [`returning`]: the same before a lease is returned.
 //! - [`retake`], [`giving_way`]: removes and renames there what was taken away here.
 //! - [`watching`]: ends of the server's leases.
@@ -61,6 +61,7 @@ mod deferred;
 mod dir_lease;
 mod doubt;
 mod due;
+mod due_times;
 mod giving_way;
 mod going;
 mod journal;

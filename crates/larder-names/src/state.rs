@@ -11,6 +11,7 @@ use larder_vfs::{Attr, Cred, Error, Found, Handle, Time};
 use crate::crossing::Changes;
 use crate::dir_lease::DirLeases;
 use crate::doubt::Asking;
+use crate::due_times::DueTimes;
 use crate::journal::Journal;
 use crate::object::{Dentry, Dir, ObjectNo, after};
 use crate::server_dir::ServerDir;
@@ -38,7 +39,7 @@ pub(crate) struct State {
     /// The owner and group that the server gives to objects made by these users.
     owners: HashMap<(u32, u32), (u32, u32)>,
     /// When waiting objects are made at the server.
-    due: HashMap<ObjectNo, Instant>,
+    due: DueTimes,
     /// The server's errors for objects that it did not make.
     failures: HashMap<ObjectNo, Error>,
     /// How much of the journal the cache has.
@@ -71,7 +72,7 @@ impl State {
         let altered = journal.altered_waiting();
         let links = journal.links().all().map(|(no, _)| no);
         let due = due.map(|(no, _)| no).chain(taken).chain(altered).chain(links);
-        let due = due.map(|no| (no, now)).collect();
+        let due = DueTimes::new(due, now);
         State {
             journal,
             known: HashMap::new(),
@@ -137,18 +138,23 @@ impl State {
         let all: Vec<ObjectNo> =
             self.journal.waiting_in(dir).chain(moved).map(|(_, no)| no).collect();
         for no in all {
-            self.due.entry(no).and_modify(|due| *due = now.min(*due));
+            self.due.hurry(no, now);
         }
     }
 
     /// Waiting objects, and when they are made at the server.
     pub(crate) fn all_due(&self) -> impl Iterator<Item = (ObjectNo, Instant)> {
-        self.due.iter().map(|(no, due)| (*no, *due))
+        self.due.iter()
+    }
+
+    /// When something is due next.
+    pub(crate) fn next_due(&self) -> Option<Instant> {
+        self.due.first()
     }
 
     /// When an object is made at the server, if it waits.
     pub(crate) fn due(&self, no: ObjectNo) -> Option<Instant> {
-        self.due.get(&no).copied()
+        self.due.get(no)
     }
 
     /// The server's error when it did not make an object.
@@ -251,13 +257,13 @@ impl State {
         within: Option<Duration>,
     ) -> Instant {
         let due = now + within.unwrap_or(DUE_AFTER);
-        self.due.insert(no, due);
+        self.due.set(no, due);
         due
     }
 
     /// The server is to have this object by then.
     pub(crate) fn set_due_at(&mut self, no: ObjectNo, due: Instant) {
-        self.due.insert(no, due);
+        self.due.set(no, due);
     }
 
     /// The server has an object, as is recorded now.
@@ -318,7 +324,7 @@ impl State {
     /// Forgets what is known of the server's directories: other clients may have changed them.
     /// Returns these directories, and those with waiting objects.
     pub(crate) fn forget_known(&mut self) -> BTreeSet<Dir> {
-        let waiting = self.journal.objects().filter(|(no, _)| self.due.contains_key(no));
+        let waiting = self.journal.objects().filter(|(no, _)| self.due.get(*no).is_some());
         let mut dirs: BTreeSet<Dir> =
             waiting.map(|(_, object)| object.dentry.dir.clone()).collect();
         let taken = self.journal.taken().waiting().map(|(_, taken)| taken);
@@ -370,7 +376,7 @@ impl State {
 
     /// Waiting objects are made at the server as soon as possible.
     pub(crate) fn all_is_due(&mut self, now: Instant) {
-        self.due.values_mut().for_each(|due| *due = now);
+        self.due.hurry_all(now);
     }
 
     /// Whether an object that was made here has lost its only name.
@@ -390,7 +396,7 @@ impl State {
 
     /// An object does not wait any more.
     pub(crate) fn waits_no_more(&mut self, no: ObjectNo) {
-        self.due.remove(&no);
+        self.due.remove(no);
         self.failures.remove(&no);
     }
 

@@ -8,8 +8,8 @@
 //!   loss. A newer confirmation by the server is written there when the node leaves memory: a
 //!   process that dies before loses that, and its successor asks sooner.
 //! - The table is bounded; nodes that are open or have unsent changes do not count. Of such nodes
-//!   there may be many (a tree that was made here and is sent later), so all are looked through only
-//!   after a number of others came that is in proportion to them.
+//!   there may be many (a tree that was made here and is sent later), so all are looked through
+//!   only after a number of others came that is in proportion to them.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
