@@ -5,11 +5,20 @@ use std::time::Instant;
 
 use crate::object::ObjectNo;
 
+/// Most objects that may wait: they are in memory. Further names are made at the server at once.
+pub(crate) const WAITING_MAX: usize = 1 << 16;
+/// With this many, all are due, so that callers need not wait for the server later on.
+const CROWDED: usize = WAITING_MAX / 4 * 3;
+/// They are again when so many more have come.
+const CROWDED_STEP: usize = WAITING_MAX / 16;
+
 /// The time of each object that waits.
 #[derive(Debug)]
 pub(crate) struct DueTimes {
     of: HashMap<ObjectNo, Instant>,
     in_order: BTreeSet<(Instant, ObjectNo)>,
+    /// With this many, all are due next.
+    crowded_at: usize,
 }
 
 impl DueTimes {
@@ -17,7 +26,7 @@ impl DueTimes {
     pub(crate) fn new(waiting: impl Iterator<Item = ObjectNo>, now: Instant) -> DueTimes {
         let of: HashMap<_, _> = waiting.map(|no| (no, now)).collect();
         let in_order = of.iter().map(|(no, due)| (*due, *no)).collect();
-        DueTimes { of, in_order }
+        DueTimes { of, in_order, crowded_at: CROWDED }
     }
 
     pub(crate) fn get(&self, no: ObjectNo) -> Option<Instant> {
@@ -53,6 +62,19 @@ impl DueTimes {
     pub(crate) fn hurry_all(&mut self, now: Instant) {
         self.of.values_mut().for_each(|due| *due = now);
         self.in_order = self.of.iter().map(|(no, due)| (*due, *no)).collect();
+    }
+
+    /// Has all made soon if there is little room for more. Returns whether that is news.
+    pub(crate) fn make_room(&mut self, now: Instant) -> bool {
+        if self.of.len() < CROWDED {
+            self.crowded_at = CROWDED;
+        }
+        let is_crowded = self.of.len() >= self.crowded_at;
+        if is_crowded {
+            self.crowded_at = self.of.len() + CROWDED_STEP;
+            self.hurry_all(now);
+        }
+        is_crowded
     }
 
     pub(crate) fn remove(&mut self, no: ObjectNo) {
@@ -122,5 +144,24 @@ mod tests {
                 assert_eq!(times.first(), list.into_iter().flatten().min(), "{sequence}");
             }
         }
+    }
+
+    #[test]
+    fn what_waits_is_due_before_there_is_no_room() {
+        let (now, later) = (SimClock::new().instant(), Duration::from_secs(600));
+        let mut times = DueTimes::new(None.into_iter(), now);
+        let mut hurried = 0;
+        for no in 0..WAITING_MAX as u64 {
+            times.set(ObjectNo(no), now + later);
+            hurried += u32::from(times.make_room(now));
+        }
+        assert_eq!(hurried, 5, "not for each of them");
+        assert_eq!(times.first(), Some(now));
+        // As soon as there is room, they have their time.
+        (100..WAITING_MAX as u64).for_each(|no| times.remove(ObjectNo(no)));
+        times.set(ObjectNo(0), now + later);
+        assert!(!times.make_room(now));
+        assert_eq!(times.get(ObjectNo(0)), Some(now + later));
+        assert_eq!(times.crowded_at, CROWDED);
     }
 }

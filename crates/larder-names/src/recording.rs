@@ -12,12 +12,12 @@ use std::ffi::OsStr;
 use larder_cache::Cache;
 use larder_vfs::{Error, Handle, Result};
 
+use crate::due_times::WAITING_MAX;
 use crate::shared::Shared;
 use crate::state::State;
 
-/// Most waiting objects, and most objects that are known at all; beyond that, names are made at the
-/// server at once. Both are in memory.
-const WAITING_MAX: usize = 1 << 16;
+/// Most objects that are known at all: they are in memory. Beyond that, names are made at the server
+/// at once.
 const OBJECTS_MAX: usize = 1 << 20;
 
 impl Shared {

@@ -97,7 +97,11 @@ impl Shared {
 
     /// The server is to have this object soon, or `within` that time.
     pub(crate) fn set_due(&self, state: &mut State, no: ObjectNo, within: Option<Duration>) {
-        self.alarm.set(state.set_due(no, self.clock.instant(), within));
+        let now = self.clock.instant();
+        self.alarm.set(state.set_due(no, now, within));
+        if state.make_room(now) {
+            self.alarm.ring();
+        }
     }
 
     /// Drops waiting files whose bytes were lost with the machine's memory: made at the server they

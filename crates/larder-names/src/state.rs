@@ -152,6 +152,12 @@ impl State {
         self.due.first()
     }
 
+    /// Has all that waits made at the server soon if there is little room for more. Returns whether
+    /// that is news.
+    pub(crate) fn make_room(&mut self, now: Instant) -> bool {
+        self.due.make_room(now)
+    }
+
     /// When an object is made at the server, if it waits.
     pub(crate) fn due(&self, no: ObjectNo) -> Option<Instant> {
         self.due.get(no)

@@ -31,12 +31,19 @@ impl Core {
             Ok(node) => node,
             Err(error) => return Answer::fail(error),
         };
-        if self.is_fresh(&node) && !self.lacks_ctime(&node) {
+        let asks = !self.is_fresh(&node) || self.lacks_ctime(&node);
+        if !asks && !self.is_telling(&node) {
             return Answer::ok(self.fresh(&node));
         }
         let (core, cred) = (self.clone(), self.caller(cred));
         Answer::later(async move {
-            core.revalidate(&node, &cred).await?;
+            if asks {
+                core.revalidate(&node, &cred).await?;
+            }
+            // The kernel tells its caller the size, and ignores it for the file, if a notification
+            // has begun since it asked: readers would find old pages behind the new end until the
+            // notification has dropped them.
+            core.told_soon(&node).await;
             Ok(core.fresh(&node))
         })
     }

@@ -149,6 +149,7 @@ impl Share {
         }
         self.give_up(dir).await;
         let found = self.found(dir, &component, &seen.info);
+        self.symlinks.learn(&found.handle, &found.attr, Some(target.to_owned()));
         Ok(Made { found, dir: Change::default(), created: true, token: None })
     }
 
