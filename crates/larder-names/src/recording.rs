@@ -16,8 +16,8 @@ use crate::due_times::WAITING_MAX;
 use crate::shared::Shared;
 use crate::state::State;
 
-/// Most objects that are known at all: they are in memory. Beyond that, names are made at the server
-/// at once.
+/// Most objects that are known at all: they are in memory. Beyond that, names are made at the
+/// server at once.
 const OBJECTS_MAX: usize = 1 << 20;
 
 impl Shared {
