@@ -43,7 +43,7 @@ impl Core {
             // The kernel tells its caller the size, and ignores it for the file, if a notification
             // has begun since it asked: readers would find old pages behind the new end until the
             // notification has dropped them.
-            core.told_soon(&node).await;
+            core.told(&node).await;
             Ok(core.fresh(&node))
         })
     }

@@ -22,10 +22,6 @@ use crate::core::Core;
 use crate::journal::{Known, Version};
 use crate::options::LookupCache;
 
-/// Longest wait until the kernel was notified of what it is to drop, before it is answered. A
-/// notification takes effect at once, except for the pages that wait for an answer.
-const TOLD_WAIT_MAX: Duration = Duration::from_millis(10);
-
 impl Core {
     /// Processes a reply that named and described a file; the call was made at `asked`.
     pub(crate) fn learn(
@@ -275,12 +271,6 @@ impl Core {
         if let Some(told) = waits {
             told.await;
         }
-    }
-
-    /// The same for a moment at most: the notification waits for the pages of requests that have
-    /// not been answered, which may be the caller's.
-    pub(crate) async fn told_soon(&self, node: &Node) {
-        let _ = self.clock.timeout(TOLD_WAIT_MAX, self.told(node)).await;
     }
 
     /// Whether the kernel has yet to drop what it was told to drop of a file.

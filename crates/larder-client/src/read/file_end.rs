@@ -17,12 +17,18 @@
 //! requests that have locked some. So while the kernel may believe in a later end, it is told to
 //! drop pages where it would else be told of attributes alone (`Core::outdate_attributes`).
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use larder_vfs::{Error, Hold, Result};
 
 use crate::core::Core;
 use crate::node::Node;
 use crate::open::{Mode, OpenFile};
+
+/// Longest wait until the kernel was notified of what it is to drop, before it asks again. A
+/// notification takes effect at once, except for the pages that wait for this very answer.
+const TOLD_WAIT_MAX: Duration = Duration::from_millis(10);
 
 /// Whether the kernel heeds where an answer ends, as far as that was known when it asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +94,7 @@ impl Core {
     /// # Errors
     /// [`Error::Interrupted`], always.
     pub(super) async fn have_asked_again<T>(&self, node: &Node) -> Result<T> {
-        self.told_soon(node).await;
+        let _ = self.clock.timeout(TOLD_WAIT_MAX, self.told(node)).await;
         Err(Error::Interrupted)
     }
 }
