@@ -31,19 +31,12 @@ impl Core {
             Ok(node) => node,
             Err(error) => return Answer::fail(error),
         };
-        let asks = !self.is_fresh(&node) || self.lacks_ctime(&node);
-        if !asks && !self.is_telling(&node) {
+        if self.is_fresh(&node) && !self.lacks_ctime(&node) {
             return Answer::ok(self.fresh(&node));
         }
         let (core, cred) = (self.clone(), self.caller(cred));
         Answer::later(async move {
-            if asks {
-                core.revalidate(&node, &cred).await?;
-            }
-            // The kernel tells its caller the size, and ignores it for the file, if a notification
-            // has begun since it asked: readers would find old pages behind the new end until the
-            // notification has dropped them.
-            core.told(&node).await;
+            core.revalidate(&node, &cred).await?;
             Ok(core.fresh(&node))
         })
     }

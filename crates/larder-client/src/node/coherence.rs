@@ -273,11 +273,6 @@ impl Core {
         }
     }
 
-    /// Whether the kernel has yet to drop what it was told to drop of a file.
-    pub(super) fn is_telling(&self, node: &Node) -> bool {
-        self.kernel.get().is_some_and(|kernel| kernel.told(node.ino).is_some())
-    }
-
     /// Attributes for the front door.
     pub(crate) fn fresh(&self, node: &Node) -> Fresh {
         self.refresh_local_end(node);
