@@ -373,7 +373,7 @@ impl Remote for Smb {
             let mut attr = seen.info.attr(&share.shape);
             let target = share.target(cred.deadline, file, &attr).await?;
             let target = target.ok_or(Error::InvalidArgument)?;
-            share.tell_link(cred.deadline, file, &mut attr).await?;
+            symlinks::show_link(&mut attr, &target);
             Ok((target, Some(attr)))
         })
     }

@@ -34,9 +34,7 @@ impl Share {
         attr: &mut Attr,
     ) -> Result<()> {
         if let Some(target) = self.target(deadline, file, attr).await? {
-            attr.kind = Kind::Symlink;
-            attr.mode = 0o777;
-            attr.size = target.len() as u64;
+            show_link(attr, &target);
         }
         Ok(())
     }
@@ -107,14 +105,20 @@ impl Share {
     }
 }
 
-/// Makes a link at a path, durably, in one message: nobody can open it before it
-/// is whole.
+/// Makes the server's description of a link that of one.
+pub(super) fn show_link(attr: &mut Attr, target: &OsStr) {
+    attr.kind = Kind::Symlink;
+    attr.mode = 0o777;
+    attr.size = target.len() as u64;
+}
+
+/// Makes a link at a path, durably, in one message: nobody can open it before it is whole.
 pub(super) async fn make(link: &Arc<Link>, path: String, target: &OsStr) -> Result<(), Failure> {
     let content = symlink_files::content(target)?;
     let options = wire::NON_DIRECTORY_FILE | wire::OPEN_REPARSE_POINT;
-    let existing = Opening { options, alone: true, ..Opening::existing(path, wire::WRITE) };
     let disposition = CreateDisposition::FileCreate;
-    let new = Opening { disposition, ..existing.clone() };
+    let existing = Opening::existing(path, wire::WRITE);
+    let new = Opening { disposition, options, alone: true, ..existing };
     let ops = vec![
         new.op(),
         wire::write(PREVIOUS, 0, content),
@@ -127,7 +131,7 @@ pub(super) async fn make(link: &Arc<Link>, path: String, target: &OsStr) -> Resu
     let written = rest.iter().try_for_each(Reply::check);
     if written.is_err() {
         // The disk is full, say: nothing half-made stays.
-        hidden::delete_new(link, existing.path).await?;
+        hidden::delete_new(link, new.path).await?;
     }
     written
 }
