@@ -24,6 +24,10 @@ use crate::names::on_handle;
 /// Space and limits change slowly and are asked for often.
 const STATFS_TTL: Duration = Duration::from_secs(1);
 
+/// Longest wait until the kernel has dropped pages of a file whose attributes are asked for. It
+/// does so at once, unless another request has locked one.
+const PAGES_WAIT_MAX: Duration = Duration::from_secs(1);
+
 impl Core {
     /// Attributes as fresh as their timeout asks, from memory if they are.
     pub(crate) fn getattr(self: &Arc<Self>, cred: &Cred, ino: Ino) -> Answer<Fresh> {
@@ -31,12 +35,18 @@ impl Core {
             Ok(node) => node,
             Err(error) => return Answer::fail(error),
         };
-        if self.is_fresh(&node) && !self.lacks_ctime(&node) {
+        let is_known = self.is_fresh(&node) && !self.lacks_ctime(&node);
+        if is_known && self.pages_to_drop(&node).is_none() {
             return Answer::ok(self.fresh(&node));
         }
         let (core, cred) = (self.clone(), self.caller(cred));
         Answer::later(async move {
-            core.revalidate(&node, &cred).await?;
+            if !is_known {
+                core.revalidate(&node, &cred).await?;
+            }
+            if let Some(dropped) = core.pages_to_drop(&node) {
+                let _ = core.clock.timeout(PAGES_WAIT_MAX, dropped).await;
+            }
             Ok(core.fresh(&node))
         })
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use larder_cache::{CachedFile, FileNo, wanted_of_conflict};
 use larder_io::Monotonic;
-use larder_vfs::{Attr, Change, Entry, Found, Fresh, Ino, Kind, Validator};
+use larder_vfs::{Attr, Change, Entry, Found, Fresh, Ino, Kind, Told, Validator};
 
 use super::changes::{Ended, Seen};
 use super::server_times::Age;
@@ -271,6 +271,18 @@ impl Core {
         if let Some(told) = waits {
             told.await;
         }
+    }
+
+    /// Resolves once the kernel has dropped what it was told to drop of a file that a process reads
+    /// through the kernel's pages; `None` if there is nothing to wait for. The kernel takes no size
+    /// from an answer that crosses a notification, and until it has dropped its pages, that process
+    /// can read bytes behind the end that such an answer told it.
+    ///
+    /// A page may wait for a read that waits for a process which asks for these very attributes
+    /// (the command that makes a lost file again): whoever answers waits for a limited time.
+    pub(super) fn pages_to_drop(&self, node: &Node) -> Option<Told> {
+        let is_read = node.state().opens().has_cached();
+        is_read.then(|| self.kernel.get()?.told(node.ino)).flatten()
     }
 
     /// Attributes for the front door.

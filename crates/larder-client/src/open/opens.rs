@@ -53,6 +53,11 @@ impl Opens {
         self.passthrough + self.bypass + self.cached + self.direct == 0
     }
 
+    /// Whether a process reads the file through the kernel's pages.
+    pub(crate) fn has_cached(&self) -> bool {
+        self.cached > 0
+    }
+
     /// Whether the kernel may be writing to the local file.
     pub(crate) fn bypassing(&self) -> bool {
         self.bypass > 0

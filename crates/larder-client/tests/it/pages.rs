@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 use larder_client::{Client, Options, Start};
 use larder_io::RealClock;
 use larder_vfs::{
-    DataPath, Error, FileSystem, Hold, Ino, Kernel, MemRemote, OpenFlags, OpenId, Remote, SetAttr,
-    Stability, Told,
+    DataPath, Entry, Error, FileSystem, Fresh, Hold, Ino, Kernel, Lookup, MemRemote, OpenFlags,
+    OpenId, Remote, SetAttr, Stability, Told,
 };
 use rustix::io::pwrite;
 use tokio::sync::{Notify, oneshot};
@@ -150,6 +150,52 @@ async fn an_open_is_answered_when_the_kernel_has_dropped_the_old_version() {
     }
 }
 
+/// A process that reads a file through the kernel's pages and is told that the file ends earlier
+/// finds no old page behind that end: the kernel takes no size from an answer that crosses a
+/// notification. If a page cannot be dropped, the attributes are told nevertheless.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn attributes_of_an_open_file_are_told_when_the_kernel_has_dropped_its_pages() {
+    let rig = Rig::new(Options::default()).await;
+    let kernel = Arc::new(SlowKernel::default());
+    rig.client.attach(kernel.clone());
+    let other = rig.foreigner().await;
+    other.put("file", &[b'x'; 50_000]).await;
+    let ino = rig.find("file").await.unwrap();
+    let getattr = || rig.client.getattr(&root(), ino).wait();
+    let opened = rig.client.open(&root(), ino, READ).wait().await.unwrap();
+    // Whether getattr finds the change out, or another call did.
+    for (size, is_known) in [(40_000, false), (30_000, true)] {
+        let set = SetAttr { size: Some(size), ..SetAttr::default() };
+        other.set("file", set).await;
+        rig.advance(60);
+        if is_known {
+            rig.find("file").await.unwrap();
+        }
+        let getattr = getattr();
+        tokio::pin!(getattr);
+        tokio::select! {
+            biased;
+            _ = &mut getattr => panic!("{size}: told too early"),
+            () = kernel.waited_for.notified() => {}
+        }
+        kernel.drop_now();
+        let told = tokio::time::timeout(PATIENCE, getattr).await.unwrap().unwrap();
+        assert_eq!(told.attr.size, size);
+    }
+    for size in [20_000, 10_000] {
+        other.set("file", SetAttr { size: Some(size), ..SetAttr::default() }).await;
+        rig.advance(60);
+        let told = match size {
+            20_000 => rig.in_vain(getattr()).await,
+            _ => getattr().await,
+        };
+        assert_eq!(told.unwrap().attr.size, size, "no one drops the pages");
+        if size == 20_000 {
+            rig.client.release(ino, opened.id).wait().await.unwrap();
+        }
+    }
+}
+
 /// A process that dies between learning of a change and telling the kernel leaves the kernel with
 /// the old size and with pages of the old version, which it would show for as long as it has them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -167,7 +213,7 @@ async fn what_a_dead_process_did_not_tell_the_kernel_is_told_before_an_open_is_a
     rig.advance(6);
     for name in ["closed", "open"] {
         other.put(name, b"new and longer").await;
-        assert_eq!(rig.stat(name).await.attr.size, 14, "it knows");
+        assert_eq!(rig.in_vain(rig.stat(name)).await.attr.size, 14, "it knows");
     }
     let rig = rig.kill(Start::Resume).await;
     let kernel = Arc::new(SlowKernel::default());
@@ -211,7 +257,7 @@ async fn a_short_answer_that_ends_where_the_kernel_expects_it_is_given() {
         there.write(round, b"+").await.unwrap();
         there.close().await.unwrap();
         rig.advance(60);
-        assert_eq!(rig.stat("file").await.attr.size, 4);
+        assert_eq!(rig.in_vain(rig.stat("file")).await.attr.size, 4);
         assert!(kernel.queue.lock().unwrap().contains_key(&open.ino), "it is about to be told");
         let expected = [&b"++++"[..=round as usize], &b"ours"[round as usize + 1..]].concat();
         let read = rig.in_vain(open.read(0, 4096)).await;
@@ -241,7 +287,7 @@ async fn a_short_answer_that_the_kernel_would_not_listen_to_is_not_given() {
     let there = other.open(&root(), "file", WRITE).await.unwrap();
     there.truncate(2).await.unwrap();
     rig.advance(60);
-    assert_eq!(rig.stat("file").await.attr.size, 2);
+    assert_eq!(rig.in_vain(rig.stat("file")).await.attr.size, 2);
     assert_eq!(read(4096).await, Err(Error::Interrupted), "it is about to be told");
     assert_eq!(read(2).await, Ok(2), "there is nothing to listen to");
     kernel.drop_now();
@@ -250,7 +296,7 @@ async fn a_short_answer_that_the_kernel_would_not_listen_to_is_not_given() {
     there.write(100_000, b"more").await.unwrap();
     there.flush().await.unwrap();
     rig.advance(60);
-    assert_eq!(rig.stat("file").await.attr.size, 100_004);
+    assert_eq!(rig.in_vain(rig.stat("file")).await.attr.size, 100_004);
     kernel.drop_now();
     there.truncate(1).await.unwrap();
     assert_eq!(read(60_000).await, Err(Error::Interrupted));
@@ -371,7 +417,10 @@ async fn a_link_by_another_client_fails_no_read_up_to_the_end() {
         let (other, handle) = another_client_at(&server, "file").await;
         let top = other.root().await.unwrap().handle;
         other.link(&root(), &handle, &top, OsStr::new("second")).await.unwrap();
-        let attr = client.getattr(&root(), ino).wait().await.unwrap().attr;
+        let found = client.lookup(&root(), Ino::ROOT, OsStr::new("file")).wait().await.unwrap();
+        let Lookup::Found(Entry { fresh: Fresh { attr, .. }, .. }) = found else {
+            panic!("{done:?}: it is there")
+        };
         assert_eq!((attr.nlink, attr.size), (2, 4), "{done:?}");
         assert!(kernel.told(ino).is_some(), "{done:?}: it is about to be told");
         let read = client.read(&root(), ino, Some(opened.id), 0, 4096).wait().await;
