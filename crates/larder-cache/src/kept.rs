@@ -140,14 +140,9 @@ impl CachedFile {
     /// more: they would be sent again.
     pub fn may_come_back(&self) -> bool {
         let (index, no) = (&self.store.index, self.number());
-        let kept = lock(&self.store.kept);
         // In an index that has failed no key is found any more, and gets another number.
-        let same = || {
-            let key = index.is_poisoned().then(|| self.store.key_of(no))??;
-            kept.values().find(|on_disk| on_disk.key.as_deref() == Some(&key))
-        };
-        let gone = kept.get(&no).or_else(same).map(|on_disk| on_disk.gone);
-        drop(kept);
+        let key = || index.is_poisoned().then(|| self.store.key_of(no))?;
+        let gone = lock(&self.store.kept).removal(no, key);
         match gone {
             None => false,
             Some(None) => self.keeping() == Keeping::Nothing,

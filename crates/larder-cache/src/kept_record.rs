@@ -7,7 +7,6 @@ use crate::FileNo;
 use crate::codec::{Reader, Writer};
 use crate::index::Index;
 use crate::local_record::LocalRecord;
-use crate::marks::Mark;
 use crate::records::{key, number_in_key, tag};
 
 /// The kept changes of a file.
@@ -52,17 +51,6 @@ pub enum Keeping {
     /// They are, and are being sent ([`CachedFile::keep_until_sent`]), in this run or an earlier
     /// one.
     Sending,
-}
-
-/// What is known of a record of kept changes, also when the index has failed.
-#[derive(Debug)]
-pub(crate) struct KeptOnDisk {
-    /// Of the file.
-    pub(crate) key: Option<Vec<u8>>,
-    /// After its last change by this run.
-    pub(crate) put: Option<Mark>,
-    /// After its removal, if it was removed.
-    pub(crate) gone: Option<Mark>,
 }
 
 /// Most bytes of all records, which are in memory until they are drained; further files are synced.

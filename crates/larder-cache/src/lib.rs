@@ -57,6 +57,7 @@ mod hold;
 mod index;
 mod kept;
 mod kept_bytes;
+mod kept_on_disk;
 mod kept_record;
 mod kept_restore;
 mod label;

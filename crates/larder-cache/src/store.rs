@@ -20,7 +20,8 @@ use crate::conflicts::{
 use crate::file::CachedFile;
 use crate::gauge::{Gauge, Reserved};
 use crate::index::Index;
-use crate::kept_record::{KeptOnDisk, WithBytes};
+use crate::kept_on_disk::KeptOnDisk;
+use crate::kept_record::WithBytes;
 use crate::log::Change;
 use crate::marks::Mark;
 use crate::memory::{Memory, is_in_memory};
@@ -92,9 +93,6 @@ impl Bell {
     }
 }
 
-/// From so many records on, those whose removal is durable are forgotten.
-const KEPT_MAX: usize = 1024;
-
 /// The shared part of a cache.
 #[derive(Debug)]
 pub(crate) struct Store {
@@ -134,7 +132,7 @@ pub(crate) struct Store {
     /// Files with local changes of an earlier run, until they are loaded.
     pub(crate) carried: Mutex<BTreeSet<FileNo>>,
     /// Files of which the disk may have a record of kept changes.
-    pub(crate) kept: Mutex<BTreeMap<FileNo, KeptOnDisk>>,
+    pub(crate) kept: Mutex<KeptOnDisk>,
     /// Of these, the records with bytes in them.
     pub(crate) kept_bytes: Mutex<WithBytes>,
     /// Directories with names that are not durable yet.
@@ -165,7 +163,7 @@ impl Store {
     /// it there.
     pub(crate) fn note_kept(&self, no: FileNo, bytes: usize, put: Option<Mark>) {
         let key = self.key_of(no);
-        lock(&self.kept).insert(no, KeptOnDisk { key, put, gone: None });
+        lock(&self.kept).put(no, key, put);
         if lock(&self.kept_bytes).set(no, bytes) {
             self.bell.ring();
         }
@@ -173,19 +171,14 @@ impl Store {
 
     /// After the record of a file's kept changes was put, if this run did.
     pub(crate) fn mark_of_kept(&self, no: FileNo) -> Option<Mark> {
-        lock(&self.kept).get(&no).filter(|on_disk| on_disk.gone.is_none())?.put
+        lock(&self.kept).mark(no)
     }
 
     /// The record of a file's kept changes was removed.
     pub(crate) fn note_unkept(&self, no: FileNo) {
         lock(&self.kept_bytes).set(no, 0);
-        let mut kept = lock(&self.kept);
-        if kept.len() >= KEPT_MAX {
-            kept.retain(|_, on_disk| on_disk.gone.is_none_or(|mark| !self.index.is_durable(mark)));
-        }
-        if let Some(on_disk) = kept.get_mut(&no) {
-            on_disk.gone = Some(self.index.mark());
-        }
+        let gone = self.index.mark();
+        lock(&self.kept).remove(no, gone, |mark| self.index.is_durable(mark));
     }
 
     /// The key of a number.

@@ -27,8 +27,12 @@ use crate::version::VERSION;
 
 /// Bytes per read, when files are read for the cache's sake.
 const READ_BYTES: u32 = 1 << 20;
-/// How often a waiting command gets a progress report.
+/// Shortest pause between two progress reports to a waiting command.
 const PROGRESS_EVERY: Duration = Duration::from_millis(250);
+/// Longest one.
+const PROGRESS_PAUSE_MAX: Duration = Duration::from_secs(1);
+/// In between, it is so many times as long as counting what is left took.
+const PROGRESS_PAUSES: u32 = 20;
 
 impl Engine {
     /// The state of the engine. The fields of the front door are left to the caller.
@@ -199,11 +203,15 @@ impl Engine {
         let before = self.client.unsent(&wanted);
         let syncing = self.client.sync(&wanted);
         tokio::pin!(syncing);
+        let mut pause = PROGRESS_EVERY;
         let sent = loop {
-            match clock().timeout(PROGRESS_EVERY, &mut syncing).await {
+            match clock().timeout(pause, &mut syncing).await {
                 Ok(sent) => break sent,
                 Err(_) => {
+                    let asked = clock().instant();
                     let left = self.client.unsent(&wanted);
+                    let counting = clock().instant() - asked;
+                    pause = (PROGRESS_PAUSES * counting).clamp(PROGRESS_EVERY, PROGRESS_PAUSE_MAX);
                     let files = before.files.saturating_sub(left.files);
                     let bytes = before.bytes.saturating_sub(left.bytes);
                     let told = Progress { files, bytes, bytes_total: Some(before.bytes) };
