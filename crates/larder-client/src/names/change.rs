@@ -18,6 +18,7 @@ use super::hiding::Ending;
 use super::recover::on_handle;
 use crate::core::Core;
 use crate::node::Node;
+use crate::open::NameLeaving;
 
 impl Core {
     /// Makes an object that is not opened.
@@ -47,6 +48,7 @@ impl Core {
         self.demand_path(&dir, cred).await?;
         let child = self.child_to_go(cred, &dir, name, what == Removal::Directory).await;
         let seen = self.seen_in(&dir, name, child.as_ref());
+        let _leaving = child.as_ref().map(NameLeaving::begin);
         if let Some(child) = &child
             && what == Removal::File
             && self.hide_if_open(cred, (&dir, name), child, Hiding::ToRemove).await?
@@ -99,6 +101,7 @@ impl Core {
             self.raise_for_name(cred, raised, (&to_dir, to.1), inherited.as_deref()).await?;
         }
         let mut hidden = false;
+        let _leaving = replaced.as_ref().map(NameLeaving::begin);
         if let Some(replaced) = &replaced
             && replaced.state().known().attr.kind != Kind::Directory
         {

@@ -119,7 +119,7 @@ impl Core {
                 state.hidden_mut().keep();
             }
             self.note_unfinished(child.ino, &mut state);
-            state.opens().is_empty() && state.hidden().is_left_to_release()
+            state.opens().is_unused() && state.hidden().is_left_to_release()
         };
         child.released.notify_waiters();
         if released {
@@ -130,8 +130,8 @@ impl Core {
         renamed
     }
 
-    /// Before a file is renamed to a hidden name: returns that, if it is open and about to lose the
-    /// last name that leads to it. Waits for calls that are giving it others.
+    /// Before a file is renamed to a hidden name: returns that, if it is open, or being opened, and
+    /// about to lose the last name that leads to it. Waits for calls that are giving it others.
     async fn begin_to_hide(
         &self,
         cred: &Cred,
@@ -141,11 +141,11 @@ impl Core {
         let by_name = self.remote.limits().by_name;
         let hides = |state: &State| {
             let loses_its_way = by_name || state.known().attr.nlink <= 1;
-            !state.opens().is_empty() && loses_its_way && state.hidden().name().is_none()
+            !state.opens().is_unused() && loses_its_way && state.hidden().name().is_none()
         };
         let mut has_waited = false;
         loop {
-            if child.state().opens().is_empty() {
+            if child.state().opens().is_unused() {
                 return Ok(None);
             }
             self.before_deadline(cred, child.until(|state| !state.hidden().is_busy())).await?;
@@ -195,7 +195,7 @@ impl Core {
         let released = {
             let mut state = child.state();
             state.hidden_mut().leave_to_release();
-            state.opens().is_empty()
+            state.opens().is_unused()
         };
         child.released.notify_waiters();
         if released && let Err(error) = self.remove_hidden(child, cred).await {

@@ -54,7 +54,7 @@ impl Core {
     ///
     /// # Errors
     /// [`Error::TimedOut`] at the caller's deadline.
-    pub(super) async fn before_deadline<T>(
+    pub(crate) async fn before_deadline<T>(
         &self,
         cred: &Cred,
         wait: impl Future<Output = T>,

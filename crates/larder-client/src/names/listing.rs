@@ -41,9 +41,14 @@ const STALE_ENTRIES_MAX: usize = 2;
 
 impl Core {
     /// Checks that the caller may list the directory, and that what is cached of it is fresh
-    /// enough.
+    /// enough. One that was removed here, and that a process still works in, has no entries: the
+    /// server is not asked about it.
     pub(crate) async fn opendir(&self, cred: &Cred, ino: Ino) -> Result<()> {
         let dir = self.node(ino)?;
+        if dir.state().is_removed_directory() {
+            let granted = self.rights_as_held(&dir, cred, Access::READ);
+            return if granted == Access::READ { Ok(()) } else { Err(Error::AccessDenied) };
+        }
         self.demand_path(&dir, cred).await?;
         let asks = !self.is_fresh(&dir) || self.wants_lease(&dir);
         let read = self.demand(&dir, cred, Access::READ, asks).await;

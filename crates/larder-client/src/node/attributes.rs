@@ -274,7 +274,8 @@ impl Core {
         Ok(target)
     }
 
-    /// Space and limits, at most [`STATFS_TTL`] old; older if the server does not answer.
+    /// Space and limits, at most [`STATFS_TTL`] old; older if the server does not answer. Where a
+    /// directory was removed here, they are those of the root.
     pub(crate) async fn statfs(&self, cred: &Cred, ino: Ino) -> Result<StatFs> {
         let held = *self.statfs.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some((asked, answer)) = held
@@ -282,7 +283,10 @@ impl Core {
         {
             return Ok(answer);
         }
-        let node = self.node(ino)?;
+        let mut node = self.node(ino)?;
+        if node.state().is_removed_directory() {
+            node = self.node(Ino::ROOT)?;
+        }
         let asked = self.now();
         match on_handle!(self, cred, &node, handle => self.remote.statfs(cred, &handle)) {
             Ok(answer) => {

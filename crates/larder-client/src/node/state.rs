@@ -136,6 +136,11 @@ impl State {
         self.identity == Identity::Gone
     }
 
+    /// Whether it is a directory that is removed for good.
+    pub(crate) fn is_removed_directory(&self) -> bool {
+        self.is_gone() && self.is_directory()
+    }
+
     /// It is from now on.
     pub(crate) fn go(&mut self) {
         self.identity = Identity::Gone;

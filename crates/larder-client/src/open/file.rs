@@ -39,28 +39,43 @@ impl Core {
         self.opened_after_lookup(&node);
         let (core, cred) = (self.clone(), self.caller(cred));
         Answer::later(async move {
-            let before = core.opened_before(&cred);
-            let token = match before {
-                Some(_) => None,
-                None => core.check_and_empty(&node, &cred, &flags).await?,
-            };
-            // The reply to an open has no attributes: its caller uses the size that the kernel
-            // holds.
-            core.tell_what_is_left(&node);
-            core.told(&node).await;
-            let opened = match before {
-                Some((_, opened)) => opened,
-                None => core.clone().choose_away(node.clone(), cred, flags, token).await?,
-            };
-            if flags.truncate {
-                // Last: if the open fails, the kernel keeps the size that it believes in. It holds
-                // no lock meanwhile, so another process's write may count after it.
-                let others = core.open_files.of(ino);
-                let is_sole = others.iter().all(|(id, open)| *id == opened.id || !open.flags.write);
-                node.state().opens_mut().emptied_by_open(is_sole);
+            let arriving = core.arrive(&node, &cred).await?;
+            let opened = core.open_arrived(&node, &cred, flags).await;
+            drop(arriving);
+            if opened.is_err() {
+                core.after_failed_open(&node, &cred).await;
             }
-            Ok(opened)
+            opened
         })
+    }
+
+    /// An open that counts already as one for calls which take a name from the file.
+    async fn open_arrived(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        cred: &Cred,
+        flags: OpenFlags,
+    ) -> Result<Opened> {
+        let before = self.opened_before(cred);
+        let token = match before {
+            Some(_) => None,
+            None => self.check_and_empty(node, cred, &flags).await?,
+        };
+        // The reply to an open has no attributes: its caller uses the size that the kernel holds.
+        self.tell_what_is_left(node);
+        self.told(node).await;
+        let opened = match before {
+            Some((_, opened)) => opened,
+            None => self.clone().choose_away(node.clone(), cred.clone(), flags, token).await?,
+        };
+        if flags.truncate {
+            // Last: if the open fails, the kernel keeps the size that it believes in. It holds no
+            // lock meanwhile, so another process's write may count after it.
+            let others = self.open_files.of(node.ino);
+            let is_sole = others.iter().all(|(id, open)| *id == opened.id || !open.flags.write);
+            node.state().opens_mut().emptied_by_open(is_sole);
+        }
+        Ok(opened)
     }
 
     /// What comes before an open, and is not done again for one that the kernel sends again: checks
@@ -336,12 +351,15 @@ impl Core {
     /// The file is not open any more.
     async fn closed(self: &Arc<Self>, node: &Arc<Node>, cred: &Cred) -> Result<()> {
         node.flights.closed();
-        let (hidden, removed) = {
+        let (hidden, removed, unused) = {
             let state = node.state();
-            (state.hidden().is_left_to_release(), state.is_gone())
+            (state.hidden().is_left_to_release(), state.is_gone(), state.opens().is_unused())
         };
         if hidden {
-            self.remove_hidden(node, cred).await?;
+            // Else to the last release or failed open of those that came in the meantime.
+            if unused {
+                self.remove_hidden(node, cred).await?;
+            }
         } else if removed {
             self.note_unfinished(node.ino, &mut node.state());
             self.cache.drop_file(node.no());

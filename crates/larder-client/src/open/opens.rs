@@ -38,6 +38,10 @@ pub(crate) struct Opens {
     taken_over: bool,
     /// Directories: programs repeatedly sync files of it while they write them.
     is_synced_inside: bool,
+    /// Opens that are on their way ([`super::arriving`]).
+    arriving: u32,
+    /// Calls that are taking a name from the file.
+    leaving: u32,
     /// Releases of its last bypass open that are still looking for what the kernel wrote.
     ending_bypass: u32,
     /// Size and modification time of the local file when it was last compared.
@@ -51,6 +55,35 @@ pub(crate) struct Opens {
 impl Opens {
     pub(crate) fn is_empty(&self) -> bool {
         self.passthrough + self.bypass + self.cached + self.direct == 0
+    }
+
+    /// Whether no process has the file open, or is opening it.
+    pub(crate) fn is_unused(&self) -> bool {
+        self.is_empty() && self.arriving == 0
+    }
+
+    /// Whether a name of the file is about to go.
+    pub(super) fn is_leaving(&self) -> bool {
+        self.leaving > 0
+    }
+
+    pub(super) fn begin_leaving(&mut self) {
+        self.leaving += 1;
+    }
+
+    pub(super) fn end_leaving(&mut self) {
+        self.leaving = self.leaving.checked_sub(1).expect("what ends has begun");
+    }
+
+    /// An open begins, unless a name is about to go. Returns whether it did.
+    pub(super) fn try_arrive(&mut self) -> bool {
+        let arrives = !self.is_leaving();
+        self.arriving += u32::from(arrives);
+        arrives
+    }
+
+    pub(super) fn end_arriving(&mut self) {
+        self.arriving = self.arriving.checked_sub(1).expect("what ends has begun");
     }
 
     /// Whether a process reads the file through the kernel's pages.

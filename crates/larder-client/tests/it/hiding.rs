@@ -4,9 +4,9 @@
 use std::ffi::OsStr;
 
 use larder_client::{Options, Start};
-use larder_vfs::{Error, FileSystem, Ino, New, Removal, RenameFlags, Result, SetAttr};
+use larder_vfs::{Cred, Error, FileSystem, Ino, New, Removal, RenameFlags, Result, SetAttr};
 
-use crate::rig::{Rig, root};
+use crate::rig::{READ, Rig, root};
 
 /// What is held up at the server.
 #[derive(Clone, Copy, Debug)]
@@ -110,6 +110,57 @@ async fn an_open_file_is_removed_once() {
         assert_eq!(both, (Ok(()), Err(Error::NotFound)), "{held:?}");
         open.close().await.unwrap();
         assert!(rig.foreigner().await.names().await.is_empty(), "{held:?}");
+    }
+}
+
+/// A process opens a file while another one takes its last name, by a removal or by another file:
+/// whatever the server is asked first, the open has the file and keeps it, or the kernel is to look
+/// the name up again. What was hidden for it alone goes when it ends.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_open_beside_the_removal_of_the_last_name_has_the_file_or_is_refused() {
+    let nobody = Cred { uid: 1000, gid: 1000, ..root() };
+    for (is_replaced, is_denied) in [(false, false), (true, false), (false, true), (true, true)] {
+        for opens_first in [true, false] {
+            let case = format!("replaced {is_replaced} denied {is_denied} first {opens_first}");
+            let rig = Rig::ticking(Options::default()).await;
+            let other = rig.foreigner().await;
+            for name in ["file", "new"] {
+                other.put(name, name.as_bytes()).await;
+                let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+                other.set(name, set).await;
+            }
+            let ino = rig.find("file").await.unwrap();
+            rig.advance(60);
+            let cred = if is_denied { &nobody } else { &root() };
+            let open = rig.client.open(cred, ino, READ).wait();
+            let take = async {
+                match is_replaced {
+                    true => rig.rename("new", "file").await,
+                    false => rig.remove("file").await,
+                }
+            };
+            let (opened, taken) = match opens_first {
+                true => crossed(&rig, Held::Call("access"), open, take).await,
+                false => {
+                    let method = if is_replaced { "rename" } else { "remove" };
+                    let (taken, opened) = crossed(&rig, Held::Call(method), take, open).await;
+                    (opened, taken)
+                }
+            };
+            assert_eq!(taken, Ok(()), "{case}");
+            match opened {
+                Ok(opened) => {
+                    assert!(opens_first && !is_denied, "{case}");
+                    let read = rig.client.read(&root(), ino, Some(opened.id), 0, 10).wait().await;
+                    assert_eq!(read.as_deref(), Ok(&b"file"[..]), "{case}");
+                    rig.client.release(ino, opened.id).wait().await.unwrap();
+                }
+                Err(Error::AccessDenied) => assert!(is_denied && opens_first, "{case}"),
+                Err(error) => assert!(error == Error::Stale && !opens_first, "{case}: {error}"),
+            }
+            let left = other.names().await;
+            assert_eq!(left, if is_replaced { vec!["file"] } else { vec!["new"] }, "{case}");
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::harness::{BOTH, Mount, Server, eventually, pattern, run, tree};
+use crate::harness::{BOTH, Kind, Mount, Server, eventually, pattern, run, tree};
 
 /// Runs a check on a fresh mount of each server, with the cache and as a plain client.
 fn on_every_mount(check: impl Fn(&Mount, &Server, &str)) {
@@ -195,6 +195,21 @@ fn open_file_outlives_its_name() {
     });
 }
 
+/// A process works in a directory that another one removes.
+#[test]
+fn a_removed_directory_is_empty_for_who_works_in_it() {
+    for kind in [BOTH[0], BOTH[1], Kind::Samba, Kind::Volume] {
+        let server = Server::start(kind);
+        let mount = Mount::new(&server, &[]);
+        let script = format!(
+            "mkdir {0}/dir; cd {0}/dir; rmdir ../dir; ls -a >/dev/null; test -z \"$(ls)\"; stat -f .; \
+             ! touch file 2>/dev/null; mkdir ../dir; touch ../dir/file; test -z \"$(ls)\"",
+            mount.path("").display()
+        );
+        run("sh", &["-e", "-c", &script]);
+    }
+}
+
 #[test]
 fn a_tree_is_removed_while_removed_files_of_it_are_open() {
     on_every_mount(|mount, server, who| {
@@ -287,7 +302,7 @@ fn many_names_are_listed_once_each() {
 /// What is mounted at the server is not exported, and the server reports that for its name.
 #[test]
 fn a_mount_point_in_an_export_hides_no_name() {
-    let server = Server::start(crate::harness::Kind::Larder);
+    let server = Server::start(Kind::Larder);
     fs::create_dir_all(server.path("dir/m")).unwrap();
     for name in ["a", "b", "n", "z"] {
         fs::write(server.path(&format!("dir/{name}")), name).unwrap();
@@ -309,7 +324,7 @@ fn a_mount_point_in_an_export_hides_no_name() {
 
 #[test]
 fn read_only_mount_refuses_changes() {
-    let server = Server::start(crate::harness::Kind::Larder);
+    let server = Server::start(Kind::Larder);
     fs::write(server.path("file"), "x").unwrap();
     let mount = Mount::new(&server, &["ro"]);
     assert_eq!(fs::read_to_string(mount.path("file")).unwrap(), "x");

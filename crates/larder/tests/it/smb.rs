@@ -479,6 +479,8 @@ fn symbolic_links_are_files_that_other_clients_know() {
     let server = samba();
     let (one, two) = (Mount::new(&server, &[]), Mount::new(&server, &["mfsymlinks", "noac"]));
     let plain = Mount::new(&server, &["nomfsymlinks"]);
+    let pipe = rustix::fs::mkfifoat(rustix::fs::CWD, one.path("pipe"), rustix::fs::Mode::RWXU);
+    assert_eq!(pipe, Err(rustix::io::Errno::PERM), "as mknod(2) says");
     fs::create_dir(one.path("dir")).unwrap();
     fs::write(one.path("dir/file"), "followed").unwrap();
     symlink("dir/file", one.path("link")).unwrap();
