@@ -4,8 +4,8 @@
 //! hidden ([`crate::names`]). A process that is opening the file counts as well, although the
 //! server is still being asked. And an open that comes when a name is about to go waits for the end
 //! of that: then the file is hidden or has another name, and the open succeeds, or it is gone, and
-//! the kernel looks the name up again. Neither waits for the other twice: the call that takes the
-//! name does not wait for opens.
+//! the kernel looks the name up again. The call that takes the name waits for no open, so the two
+//! never wait for each other.
 
 use std::sync::Arc;
 
