@@ -12,8 +12,8 @@ const FORGET_MIN: usize = 1024;
 #[derive(Debug)]
 pub(crate) struct KeptOnDisk {
     of: HashMap<FileNo, OnDisk>,
-    /// With so many, those whose removal is durable are forgotten. Twice as many as were left then:
-    /// each removal costs the same, however many there are.
+    /// With so many, those whose removal is durable are forgotten. Twice as many as were left
+    /// then: each removal costs the same, however many there are.
     forget_at: usize,
 }
 

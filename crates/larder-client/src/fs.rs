@@ -43,6 +43,10 @@ impl FileSystem for Client {
         self.core.getattr(cred, ino)
     }
 
+    fn stat(&self, cred: &Cred, ino: Ino) -> Answer<Fresh> {
+        self.core.stat(cred, ino)
+    }
+
     /// The server's reply describes its own file before the change, which is not what this client's
     /// users saw of the file before.
     fn setattr(

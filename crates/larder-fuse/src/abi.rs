@@ -169,6 +169,15 @@ pub mod fopen {
     pub const PASSTHROUGH: u32 = 1 << 7;
 }
 
+/// Flags of [`GetattrIn`].
+#[allow(missing_docs)]
+pub mod getattr {
+    /// The field `fh` counts. The kernel sets it when it asks for itself, before it reads, appends
+    /// or seeks, and not for stat(2) or fstat(2) (`fuse_update_get_attr` in `fs/fuse/dir.c` of
+    /// 6.18).
+    pub const FH: u32 = 1 << 0;
+}
+
 /// Which fields of [`SetattrIn`] count.
 #[allow(missing_docs)]
 pub mod fattr {

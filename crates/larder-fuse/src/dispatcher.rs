@@ -28,7 +28,7 @@ use larder_vfs::{
 
 use crate::abi::{
     self, AccessIn, CopyFileRangeIn, CreateOut, InHeader, IoctlIn, LkIn, MknodIn, OpenOut, ReadIn,
-    Rename2In, SetattrIn, StatfsOut, WriteOut, fattr,
+    Rename2In, SetattrIn, StatfsOut, WriteOut, fattr, getattr,
 };
 use crate::convert;
 use crate::copy;
@@ -88,6 +88,9 @@ impl Dispatcher {
             Operation::Forget(forget) => self.forget([(ino, forget.nlookup)]),
             Operation::BatchForget(inodes) => {
                 self.forget(inodes.iter().map(|one| (Ino(one.nodeid), one.nlookup)))
+            }
+            Operation::Getattr(get) if get.getattr_flags & getattr::FH == 0 => {
+                self.respond(fs.stat(&cred(), ino), ino, Dispatcher::attributes)
             }
             Operation::Getattr(_) => {
                 self.respond(fs.getattr(&cred(), ino), ino, Dispatcher::attributes)

@@ -77,6 +77,13 @@ pub trait FileSystem: Send + Sync + 'static {
     /// Attributes of `ino`.
     fn getattr(&self, cred: &Cred, ino: Ino) -> Answer<Fresh>;
 
+    /// Attributes of `ino` for a process that asks for them (stat(2), fstat(2)): unless another
+    /// process changes the file, those that it will find once it has closed it.
+    /// [`FileSystem::getattr`] is for a kernel that needs them for itself.
+    fn stat(&self, cred: &Cred, ino: Ino) -> Answer<Fresh> {
+        self.getattr(cred, ino)
+    }
+
     /// Sets attributes. Durable at the server on return. `open` is the open file through which
     /// ftruncate(2) came, if it did: then the right to write was checked at open. Also returns how
     /// the file changed, as far as that is known.

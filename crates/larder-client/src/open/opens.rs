@@ -12,6 +12,9 @@ use crate::write::LocalEnd;
 /// A file that is synced more often than this while the kernel writes it is considered a log, which
 /// is always synced. A file that only has to survive a crash is synced once, at its end.
 const SYNCS_MAX: u32 = 3;
+/// So often a file is sent because a process asks for its time, until nobody has it open. A process
+/// that asks again and again follows how the file grows.
+const STATS_MAX: u32 = 2;
 
 /// The open files of one node.
 #[derive(Default)]
@@ -50,11 +53,21 @@ pub(crate) struct Opens {
     written_size: Option<u64>,
     /// How often it was synced while the kernel wrote it, and was not short.
     syncs: u32,
+    /// How often it was sent because a process asked for its time.
+    stats: u32,
 }
 
 impl Opens {
     pub(crate) fn is_empty(&self) -> bool {
         self.passthrough + self.bypass + self.cached + self.direct == 0
+    }
+
+    /// A process asks for the time of the file, which has unsent bytes. Returns whether they are to
+    /// be sent first.
+    pub(crate) fn count_stat(&mut self) -> bool {
+        let is_first = self.stats < STATS_MAX;
+        self.stats += u32::from(is_first);
+        is_first
     }
 
     /// Whether no process has the file open, or is opening it.
@@ -184,6 +197,7 @@ impl Opens {
             self.written_size = None;
         }
         if self.is_empty() {
+            self.stats = 0;
             self.backing = None;
             self.backing_shows = None;
             self.stray = false;

@@ -3,7 +3,8 @@
 //! - [`take`]: accepts writes into the cache; [`upload`]: sends them to the server; [`setattr`]:
 //!   sets attributes and size; [`space`]: gives room to ranges, and makes them read as zeros;
 //!   [`copy`]: makes the server copy.
-//! - [`send`]: the requests of one write-back.
+//! - [`send`]: the requests of one write-back; [`before_stat`]: sends a file before its time is
+//!   told.
 //! - [`unsent`]: the state of a file's unsent data, as a state machine; [`local_end`]: end and time
 //!   of a file that has some; [`schedule`]: when it is sent; [`engine`] carries both out, by its
 //!   [`queue`]; [`events`] reports events to them.
@@ -14,6 +15,7 @@
 //! - [`retain`]: unsent data in this machine's memory, of files that other clients see.
 //! - [`sync`]: what is unsent, for status and `sync`.
 
+mod before_stat;
 mod beside;
 mod copy;
 mod engine;

@@ -262,3 +262,41 @@ async fn a_write_of_no_bytes_changes_nothing() {
     assert_eq!((rig.client.unsent(&|_| true).bytes, rig.server.calls("write")), (5, 0));
     open.close().await.unwrap();
 }
+
+/// A process that asks for the time of a short file before it closes it is told the server's, as
+/// after the close. Nothing is sent for the kernel itself, of long files, again and again, or while
+/// the class keeps it here.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_time_that_is_told_before_a_close_is_the_servers() {
+    let rig = Rig::new(Options::default()).await;
+    let writes = || rig.server.calls("write");
+    let stat = async |ino| rig.client.stat(&root(), ino).wait().await.unwrap().attr.mtime;
+    let getattr = async |ino| rig.client.getattr(&root(), ino).wait().await.unwrap().attr.mtime;
+    let open = rig.create("file").await;
+    open.write(0, b"one").await.unwrap();
+    let here = getattr(open.ino).await;
+    assert_eq!(writes(), 0, "for the kernel");
+    let told = stat(open.ino).await;
+    assert!(told != here, "the clocks differ");
+    assert_eq!(writes(), 1);
+    open.flush().await.unwrap();
+    assert_eq!((writes(), stat(open.ino).await), (1, told));
+    for (round, is_sent) in [true, false, false].into_iter().enumerate() {
+        open.write(3 + round as u64, b"+").await.unwrap();
+        let before = writes();
+        stat(open.ino).await;
+        assert_eq!(writes() > before, is_sent, "{round}");
+    }
+    open.close().await.unwrap();
+
+    let again = rig.open(&root(), "file", WRITE).await.unwrap();
+    again.write(0, b"anew").await.unwrap();
+    let before = writes();
+    stat(again.ino).await;
+    assert_eq!(writes(), before + 1, "it was closed in between");
+    again.write(1 << 20, b"long").await.unwrap();
+    let before = writes();
+    stat(again.ino).await;
+    assert_eq!(writes(), before);
+    again.close().await.unwrap();
+}

@@ -195,6 +195,26 @@ fn open_file_outlives_its_name() {
     });
 }
 
+/// What fstat(2) tells of a file before it is closed is what stat(2) tells afterwards: git takes a
+/// file for changed otherwise.
+#[test]
+fn the_time_before_a_close_is_the_time_after_it() {
+    for kind in [BOTH[0], BOTH[1], Kind::Samba, Kind::Volume] {
+        let server = Server::start(kind);
+        for mount in [Mount::new(&server, &[]), Mount::plain(&server, &[])] {
+            for round in 0..20 {
+                let path = mount.path(&format!("file{round}"));
+                let mut file = fs::File::create(&path).unwrap();
+                file.write_all(&pattern(round, 3000)).unwrap();
+                let told = file.metadata().unwrap().modified().unwrap();
+                drop(file);
+                assert_eq!(fs::metadata(&path).unwrap().modified().unwrap(), told, "{kind:?}");
+                fs::remove_file(&path).unwrap();
+            }
+        }
+    }
+}
+
 /// A process works in a directory that another one removes.
 #[test]
 fn a_removed_directory_is_empty_for_who_works_in_it() {
