@@ -22,8 +22,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use bytes::Bytes;
 use larder_io::Clock;
 use larder_vfs::{
-    Answer, Cred, Entry, FileSystem, Fresh, Ino, Kind, Lookup, New, OpenFlags, OpenId, Opened,
-    Removal, RenameFlags, Result, SetAttr, StatFs, Verifier, Written,
+    Answer, Cred, Entry, Error, FileSystem, Fresh, Ino, Kind, Lookup, New, OpenFlags, OpenId,
+    Opened, Removal, RenameFlags, Result, SetAttr, StatFs, Verifier, Written,
 };
 
 use crate::abi::{
@@ -355,8 +355,13 @@ impl Dispatcher {
         mode: Option<u32>,
     ) -> Response {
         let set = SetAttr { mode: mode.map(|mode| mode & 0o7777), ..SetAttr::default() };
+        let is_special = matches!(new, New::Node(..));
         let made = self.fs.make(&self.cred(header), Ino(header.nodeid), name, new, set);
-        self.respond(made, (), Dispatcher::entry)
+        self.respond(made, is_special, |dispatcher, is_special, made| match made {
+            // What mknod(2) names for a file system without files of this type.
+            Err(Error::NotSupported) if is_special => Output::error(libc::EPERM),
+            made => dispatcher.entry((), made),
+        })
     }
 
     fn rename(

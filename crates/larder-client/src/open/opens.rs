@@ -15,6 +15,8 @@ const SYNCS_MAX: u32 = 3;
 /// So often a file is sent because a process asks for its time, until nobody has it open. A process
 /// that asks again and again follows how the file grows.
 const STATS_MAX: u32 = 2;
+/// So many requests in a row that are from behind the file's end are interrupted.
+const BEHIND_MAX: u32 = 3;
 
 /// The open files of one node.
 #[derive(Default)]
@@ -41,6 +43,8 @@ pub(crate) struct Opens {
     taken_over: bool,
     /// Directories: programs repeatedly sync files of it while they write them.
     is_synced_inside: bool,
+    /// How many requests in a row were interrupted because they were from behind the file's end.
+    behind: u32,
     /// Opens that are on their way ([`super::arriving`]).
     arriving: u32,
     /// Calls that are taking a name from the file.
@@ -291,6 +295,21 @@ impl Opens {
     /// The kernel is to drop something of the node.
     pub(crate) fn tell(&mut self) {
         self.tellings += 1;
+    }
+
+    /// The kernel, which believes in a later end, is about to get a short answer. Returns whether
+    /// it may. If the request `is_behind` the file's end, the answer tells the kernel an end
+    /// that is too late, and makes it ignore answers to earlier requests.
+    pub(crate) fn tell_end(&mut self, is_behind: bool) -> bool {
+        if is_behind && self.behind < BEHIND_MAX {
+            self.behind += 1;
+            return false;
+        }
+        self.behind = 0;
+        if is_behind {
+            self.tell();
+        }
+        true
     }
 
     /// The kernel has never heard of the node.

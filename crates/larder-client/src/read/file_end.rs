@@ -16,6 +16,14 @@
 //! be older than a notification that has taken effect, except that one to drop pages waits for all
 //! requests that have locked some. So while the kernel may believe in a later end, it is told to
 //! drop pages where it would else be told of attributes alone (`Core::outdate_attributes`).
+//!
+//! The answer to a request from behind the file's end cannot tell where that is: the kernel takes
+//! the request's begin for it, and then ignores the answer to another request which it made at the
+//! same time and which does tell it. A readahead may be two such requests. So one from behind the
+//! end is interrupted too, until another one has told the end, or [`Opens::tell_end`] gives in:
+//! perhaps nobody reads there.
+//!
+//! [`Opens::tell_end`]: crate::open::Opens::tell_end
 
 use std::time::Duration;
 
@@ -77,14 +85,18 @@ impl Core {
         bytes: Bytes,
         end: u64,
     ) -> Option<Bytes> {
-        let state = node.state();
-        let opens = state.opens();
+        let mut state = node.state();
+        let is_behind = end > state.attr().size;
+        let opens = state.opens_mut();
         if hearing == Hearing::Always || !opens.may_believe_beyond(end) {
             return Some(bytes);
         }
         let Hearing::UpTo(count) = hearing else { return None };
         debug_assert!(opens.tellings() >= count, "a node in use stays in memory");
         let kernel = self.kernel.get().filter(|_| opens.tellings() == count)?;
+        if !opens.tell_end(is_behind) {
+            return None;
+        }
         let hold = kernel.hold(node.ino);
         Some(Bytes::from_owner(Held { bytes, _hold: hold }))
     }

@@ -347,6 +347,40 @@ async fn an_answer_with_the_end_of_a_file_is_not_overtaken() {
     }
 }
 
+/// The kernel takes the begin of a request from behind the end for the file's end, and would ignore
+/// the answer to one that it made at the same time: such a request is repeated until another one
+/// has told the end, or nobody reads there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_from_behind_the_end_comes_after_one_that_tells_it() {
+    let rig = Rig::new(Options::default()).await;
+    rig.client.attach(Arc::new(Pages::default()));
+    let other = rig.foreigner().await;
+    other.put("file", &[b'x'; 200_000]).await;
+    let ino = rig.find("file").await.unwrap();
+    let opened = rig.client.open(&root(), ino, READ).wait().await.unwrap();
+    let read = async |at: u64| {
+        let read = rig.client.read(&root(), ino, Some(opened.id), at, 65_536).wait();
+        rig.in_vain(read).await.map(|bytes| bytes.len())
+    };
+    assert_eq!(read(0).await, Ok(65_536));
+    other.set("file", SetAttr { size: Some(2), ..SetAttr::default() }).await;
+    rig.advance(60);
+    assert_eq!(rig.stat("file").await.attr.size, 2);
+    assert_eq!(read(131_072).await, Err(Error::Interrupted));
+    assert_eq!(read(0).await, Ok(2));
+    for round in 0..2 {
+        for _ in 0..3 {
+            assert_eq!(read(131_072).await, Err(Error::Interrupted), "{round}");
+        }
+        assert_eq!(read(131_072).await, Ok(0), "{round}: it ends");
+    }
+    other.set("file", SetAttr { size: Some(65_536), ..SetAttr::default() }).await;
+    rig.advance(60);
+    assert_eq!(rig.stat("file").await.attr.size, 65_536);
+    assert_eq!(read(65_536).await, Ok(0), "from the end");
+    rig.client.release(ino, opened.id).wait().await.unwrap();
+}
+
 /// What this mount did to a file that ends at 4 since then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Done {

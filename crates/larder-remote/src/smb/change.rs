@@ -94,8 +94,7 @@ impl Share {
             New::Symlink(target) => {
                 return self.make_symlink(link, cred, (dir, name), target, again).await;
             }
-            // What mknod(2) names for a file system without this type.
-            New::Node(..) => return Err(Failure::Is(Error::NotPermitted)),
+            New::Node(..) => return Err(Failure::Is(Error::NotSupported)),
         };
         self.shape.may_in_directory(cred, Access::EXTEND)?;
         let (path, component) = self.path_in(dir, name)?;
