@@ -31,10 +31,14 @@ const PAGES_WAIT_MAX: Duration = Duration::from_secs(1);
 impl Core {
     /// Attributes as fresh as their timeout asks, from memory if they are.
     pub(crate) fn getattr(self: &Arc<Self>, cred: &Cred, ino: Ino) -> Answer<Fresh> {
-        let node = match self.node(ino) {
-            Ok(node) => node,
-            Err(error) => return Answer::fail(error),
-        };
+        match self.node(ino) {
+            Ok(node) => self.getattr_of(cred, node),
+            Err(error) => Answer::fail(error),
+        }
+    }
+
+    /// The same for a node.
+    pub(crate) fn getattr_of(self: &Arc<Self>, cred: &Cred, node: Arc<Node>) -> Answer<Fresh> {
         let is_known = self.is_fresh(&node) && !self.lacks_ctime(&node);
         if is_known && self.pages_to_drop(&node).is_none() {
             return Answer::ok(self.fresh(&node));

@@ -20,15 +20,18 @@ const SIZE_MAX: u64 = 1 << 20;
 impl Core {
     /// Attributes for a process that asks for them, not for the kernel itself.
     pub(crate) fn stat(self: &Arc<Self>, cred: &Cred, ino: Ino) -> Answer<Fresh> {
-        let node = self.node(ino).ok().filter(|node| self.is_sent_before_stat(node));
-        let Some(node) = node else { return self.getattr(cred, ino) };
+        let node = match self.node(ino) {
+            Ok(node) if self.is_sent_before_stat(&node) => node,
+            Ok(node) => return self.getattr_of(cred, node),
+            Err(error) => return Answer::fail(error),
+        };
         let (core, cred) = (self.clone(), self.caller(cred));
         Answer::later(async move {
             if let Err(error) = core.upload(&node, cred.deadline).await {
                 // The close meets the same error, and reports it.
                 tracing::debug!(ino = ino.0, %error, "not sent before its time is told");
             }
-            core.getattr(&cred, ino).wait().await
+            core.getattr_of(&cred, node).wait().await
         })
     }
 

@@ -82,6 +82,18 @@ impl SlowKernel {
     fn drop_now(&self) {
         self.queue.lock().unwrap().clear();
     }
+
+    /// The answer to a call, which must wait until all is dropped.
+    async fn answers_when_dropped<T>(&self, call: impl Future<Output = T>, what: &str) -> T {
+        tokio::pin!(call);
+        tokio::select! {
+            biased;
+            _ = &mut call => panic!("{what}: answered too early"),
+            () = self.waited_for.notified() => {}
+        }
+        self.drop_now();
+        tokio::time::timeout(PATIENCE, call).await.unwrap()
+    }
 }
 
 impl Kernel for SlowKernel {
@@ -135,14 +147,7 @@ async fn an_open_is_answered_when_the_kernel_has_dropped_the_old_version() {
                 _ => {}
             }
             let open = rig.client.open(&root(), ino, READ).wait();
-            tokio::pin!(open);
-            tokio::select! {
-                biased;
-                _ = &mut open => panic!("{who}: answered too early"),
-                () = kernel.waited_for.notified() => {}
-            }
-            kernel.drop_now();
-            let opened = tokio::time::timeout(PATIENCE, open).await.unwrap().unwrap();
+            let opened = kernel.answers_when_dropped(open, who).await.unwrap();
             rig.client.release(ino, opened.id).wait().await.unwrap();
         }
         // Nothing is queued, and no task waits.
@@ -171,15 +176,7 @@ async fn attributes_of_an_open_file_are_told_when_the_kernel_has_dropped_its_pag
         if is_known {
             rig.find("file").await.unwrap();
         }
-        let getattr = getattr();
-        tokio::pin!(getattr);
-        tokio::select! {
-            biased;
-            _ = &mut getattr => panic!("{size}: told too early"),
-            () = kernel.waited_for.notified() => {}
-        }
-        kernel.drop_now();
-        let told = tokio::time::timeout(PATIENCE, getattr).await.unwrap().unwrap();
+        let told = kernel.answers_when_dropped(getattr(), "getattr").await.unwrap();
         assert_eq!(told.attr.size, size);
     }
     for size in [20_000, 10_000] {
@@ -221,15 +218,8 @@ async fn what_a_dead_process_did_not_tell_the_kernel_is_told_before_an_open_is_a
     assert!(kernel.queue.lock().unwrap().contains_key(&names.0), "it may have pages of it");
     for name in ["open", "closed"] {
         let ino = rig.find(name).await.unwrap();
-        let opening = rig.client.open(&root(), ino, READ).wait();
-        tokio::pin!(opening);
-        tokio::select! {
-            biased;
-            _ = &mut opening => panic!("{name}: answered too early"),
-            () = kernel.waited_for.notified() => {}
-        }
-        kernel.drop_now();
-        let opened = tokio::time::timeout(PATIENCE, opening).await.unwrap().unwrap();
+        let open = rig.client.open(&root(), ino, READ).wait();
+        let opened = kernel.answers_when_dropped(open, name).await.unwrap();
         rig.client.release(ino, opened.id).wait().await.unwrap();
         let again = tokio::time::timeout(PATIENCE, rig.cat(name)).await;
         assert_eq!(again.expect("it is told once"), b"new and longer");
