@@ -69,6 +69,8 @@ pub(crate) struct Log {
     new_names: u64,
     /// Nothing more is logged in this run.
     is_over: bool,
+    /// The log was synced in this run.
+    is_synced: bool,
 }
 
 /// The segment that is appended to.
@@ -184,6 +186,7 @@ impl Log {
             older: Vec::new(),
             new_names: 1,
             is_over: false,
+            is_synced: false,
         };
         let left = generation.map_or(Left::Nothing, |_| log.find());
         if left == Left::Nothing {
@@ -243,6 +246,9 @@ impl Log {
         };
         file.set_len(0)?;
         let mut tail = Tail::new(Arc::clone(&file));
+        if self.is_synced {
+            tail.expect_syncs();
+        }
         let (boot, generation) = (self.boot, self.generation);
         let header = Header { boot, generation, previous_bytes: Some(previous_bytes) };
         tail.append(&header.encode())?;
@@ -331,7 +337,9 @@ impl Log {
         {
             debug_assert!(synced.bytes <= segment.tail.len_bytes(), "it was appended before");
             segment.synced_bytes = segment.synced_bytes.max(synced.bytes);
+            segment.tail.expect_syncs();
         }
+        self.is_synced = true;
     }
 
     /// A change is not in the present segment, or a sync failed, after which nobody knows what of

@@ -34,6 +34,8 @@ const WINDOW_BYTES: usize = 256 << 10;
 /// Windows in a process; further tails append by write(2).
 const WINDOWS_MAX: usize = 64;
 
+static ZEROS: [u8; WINDOW_BYTES] = [0; WINDOW_BYTES];
+
 /// A file that is appended to.
 #[derive(Debug)]
 pub struct Tail {
@@ -42,19 +44,43 @@ pub struct Tail {
     window: Option<Window>,
     /// The file cannot be mapped, so mapping is not tried again.
     writes: bool,
+    /// It is synced often, so windows are filled.
+    fills: bool,
 }
 
 impl Tail {
     /// The tail of an empty file.
     pub fn new(file: Arc<dyn DiskFile>) -> Tail {
         let writes = file.as_fd().is_none();
-        Tail { file, len: 0, window: None, writes }
+        Tail { file, len: 0, window: None, writes, fills: false }
     }
 
     /// The tail of a memory file (`memfd_create(2)`), behind its first `len_bytes`.
     pub fn of_memory(memory: OwnedFd, len_bytes: u64) -> Tail {
         let file = Arc::new(RealFile::new(memory));
-        Tail { file, len: len_bytes, window: None, writes: false }
+        Tail { file, len: len_bytes, window: None, writes: false, fills: false }
+    }
+
+    /// The file will be synced often: from now on zeros are written to each window as it is opened,
+    /// and to the rest of the present one. Room that was only allocated becomes part of the file
+    /// when its pages are written for the first time, which a file system records in its journal,
+    /// and a sync waits for that; ext4 (`data=ordered`) then also waits for the new blocks of other
+    /// files. With zeros in place one sync of each window does that, and the others write pages in
+    /// place.
+    pub fn expect_syncs(&mut self) {
+        if !std::mem::replace(&mut self.fills, true) {
+            self.fill_window();
+        }
+    }
+
+    fn fill_window(&self) {
+        let Some(window) = &self.window else { return };
+        let end = window.start + WINDOW_BYTES as u64;
+        let rest = usize::try_from(end.saturating_sub(self.len)).expect("a window is small");
+        if let Err(error) = self.file.write_at(&ZEROS[..rest], self.len) {
+            // It has its room.
+            tracing::debug!(%error, "room for pieces is not filled");
+        }
     }
 
     /// Where the next piece goes: the length of what is there.
@@ -97,7 +123,12 @@ impl Tail {
             return;
         }
         match Window::open(&*self.file, self.len) {
-            Ok(window) => self.window = Some(window),
+            Ok(window) => {
+                self.window = Some(window);
+                if self.fills {
+                    self.fill_window();
+                }
+            }
             Err(error) => {
                 tracing::debug!(%error, "a file is written piece by piece");
                 self.writes = true;
@@ -319,6 +350,38 @@ mod tests {
         let disk = SimDisk::new();
         check(&disk);
         assert!(!disk.crash(Image::Written).files().is_empty());
+    }
+
+    /// As far as the file system says so: what was only allocated counts as a hole, once no page of
+    /// it is in memory.
+    #[test]
+    fn windows_of_a_tail_that_is_synced_are_filled() {
+        let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+        let disk = RealDisk::open(folder.path()).unwrap();
+        let window = WINDOW_BYTES as u64;
+        let filled = |name: &str, fills: bool| {
+            let file = disk.open(name, OpenMode::Create).unwrap();
+            let mut tail = Tail::new(Arc::clone(&file));
+            tail.append(b"one").unwrap();
+            if fills {
+                tail.expect_syncs();
+            }
+            tail.append(&vec![1; WINDOW_BYTES - 3]).unwrap();
+            tail.append(b"two").unwrap();
+            drop(tail);
+            file.sync_data().unwrap();
+            let fd = file.as_fd().unwrap();
+            rustix::fs::fadvise(fd, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+            let mut found = vec![9; 2 * WINDOW_BYTES];
+            let data = file.data_ranges(0..2 * window).unwrap();
+            file.read_exact_at(&mut found, 0).unwrap();
+            let expected = [&b"one"[..], &vec![1; WINDOW_BYTES - 3], b"two"].concat();
+            assert!(found.starts_with(&expected));
+            assert!(found[expected.len()..].iter().all(|byte| *byte == 0));
+            data.iter().map(|range| range.end).max().unwrap()
+        };
+        assert!(filled("plain", false) < 2 * window);
+        assert_eq!(filled("filled", true), 2 * window);
     }
 
     #[test]
