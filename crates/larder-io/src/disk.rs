@@ -239,6 +239,14 @@ pub trait DiskFile: Debug + Send + Sync {
         Ok(self.stamp()?.size)
     }
 
+    /// Whether it is a block device: its length is given, and what it had before is on it.
+    ///
+    /// # Errors
+    /// Those of fstat(2).
+    fn is_device(&self) -> io::Result<bool> {
+        Ok(false)
+    }
+
     /// Whether the file has no bytes.
     ///
     /// # Errors

@@ -13,7 +13,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::fs::{self, AtFlags, CWD, FallocateFlags, FlockOperation, Mode, OFlags, SeekFrom};
+use rustix::fs::{
+    self, AtFlags, CWD, FallocateFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom,
+};
 use rustix::io::Errno;
 use rustix::mm::{self, MapFlags, MsyncFlags, ProtFlags};
 
@@ -168,6 +170,10 @@ impl Drop for RealFile {
 /// In a second.
 const NANOS: i64 = 1_000_000_000;
 
+fn is_device(stat: &fs::Stat) -> bool {
+    FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice
+}
+
 impl DiskFile for RealFile {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut done = 0;
@@ -244,12 +250,20 @@ impl DiskFile for RealFile {
 
     fn stamp(&self) -> io::Result<Stamp> {
         let stat = fs::fstat(&self.fd)?;
+        let size = match is_device(&stat) {
+            true => fs::seek(&self.fd, SeekFrom::End(0))?,
+            false => stat.st_size.unsigned_abs(),
+        };
         Ok(Stamp {
             ino: stat.st_ino,
-            size: stat.st_size.unsigned_abs(),
+            size,
             mtime_ns: nanos(stat.st_mtime, stat.st_mtime_nsec),
             ctime_ns: nanos(stat.st_ctime, stat.st_ctime_nsec),
         })
+    }
+
+    fn is_device(&self) -> io::Result<bool> {
+        Ok(is_device(&fs::fstat(&self.fd)?))
     }
 
     fn set_modified(&self, mtime_ns: i64) -> io::Result<()> {

@@ -14,8 +14,9 @@
 //! `check` is a CRC-32C over the lines above it. The rest of the superblock's 4096 bytes is zeros.
 //! The text is shorter than a sector, so it is written as a whole or not at all. A new store has
 //! its length, durably, before it has a superblock: a file of the right length without one is a
-//! store that was not used yet. Format 1 lacks the store and its generation; such a store gets them
-//! when it is opened.
+//! store that was not used yet. So is a block device whose first MiB is zeros, where every file
+//! system leaves its mark; its map is cleared before it has a superblock. Format 1 lacks the store
+//! and its generation; such a store gets them when it is opened.
 
 use std::io;
 use std::sync::Arc;
@@ -29,6 +30,8 @@ use thiserror::Error;
 
 /// Bytes of the superblock.
 pub(super) const SUPERBLOCK_BYTES: u64 = 4096;
+/// Of a new store these bytes are zeros.
+const EMPTY_BYTES: u64 = 1 << 20;
 const FORMAT: &str = "larder disk format ";
 const VERSION: &str = "2";
 const WITHOUT_STATE: &str = "1";
@@ -54,6 +57,20 @@ pub enum OpenError {
     /// The file contains something else.
     #[error("it is not empty, and not the store of a disk")]
     NotAStore,
+    /// The device contains something else.
+    #[error(
+        "this device is in use, or was: if nothing on it is needed, clear its first MiB \
+         (blkdiscard -z -l 1M)"
+    )]
+    NotEmpty,
+    /// The device is too short.
+    #[error("the device has {found} bytes, and a disk of this size takes {wanted}")]
+    TooSmall {
+        /// Its length.
+        found: u64,
+        /// What the store takes.
+        wanted: u64,
+    },
     /// It has another format.
     #[error("it has format {0:?}; this larder knows format {VERSION}")]
     Format(String),
@@ -101,15 +118,27 @@ pub(super) fn open(
         return Err(OpenError::InUse);
     }
     let wanted = super::layout(size).1 + size;
-    let found = file.len()?;
-    let mut superblock = vec![0; found.min(SUPERBLOCK_BYTES) as usize];
-    file.read_exact_at(&mut superblock, 0)?;
-    let is_new = (found == 0 || found == wanted) && superblock.iter().all(|byte| *byte == 0);
+    let (found, is_device) = (file.len()?, file.is_device()?);
+    let mut first = vec![0; found.min(EMPTY_BYTES) as usize];
+    file.read_exact_at(&mut first, 0)?;
+    let superblock = &first[..first.len().min(SUPERBLOCK_BYTES as usize)];
+    let is_zero = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
+    let is_new = match is_device {
+        true if is_zero(superblock) && !is_zero(&first) => return Err(OpenError::NotEmpty),
+        true if is_zero(superblock) && found < wanted => {
+            return Err(OpenError::TooSmall { found, wanted });
+        }
+        true => is_zero(superblock),
+        false => (found == 0 || found == wanted) && is_zero(superblock),
+    };
     if is_new {
         let state = make(disk, &*file, identity, size)?;
         return Ok((file, state));
     }
-    let state = check(&superblock, identity, size)?;
+    let state = match check(superblock, identity, size) {
+        Err(OpenError::NotAStore) if is_device => Err(OpenError::NotEmpty),
+        state => state,
+    }?;
     if found < wanted {
         return Err(OpenError::Truncated { found, wanted });
     }
@@ -147,7 +176,18 @@ fn make(
     identity: &Identity,
     size: u64,
 ) -> Result<StoreState, OpenError> {
-    file.set_len(super::layout(size).1 + size)?;
+    let (map_bytes, start) = super::layout(size);
+    match file.is_device()? {
+        true => {
+            let zeros = vec![0; EMPTY_BYTES as usize];
+            let end = SUPERBLOCK_BYTES + map_bytes as u64;
+            for at in (0..end).step_by(zeros.len()) {
+                let length = (end - at).min(EMPTY_BYTES) as usize;
+                file.write_at(&zeros[..length], at)?;
+            }
+        }
+        false => file.set_len(start + size)?,
+    }
     file.sync_data()?;
     disk.sync_dir("")?;
     let state = new_state();

@@ -52,7 +52,8 @@ pub(super) struct Args {
     #[arg(long, conflicts_with = "replace")]
     memory: bool,
     /// The memory disk has the same bytes as this memory disk: what is volatile in as many copies
-    /// is lost only if all disks beside each other go. Put each on a machine of its own
+    /// is lost only if all disks beside each other go. Each must be on a machine of its own, as far
+    /// as the addresses tell (with loopback addresses all may be on one, for a trial)
     #[arg(long, value_name = "NUMBER", requires = "memory")]
     beside: Option<u32>,
 }

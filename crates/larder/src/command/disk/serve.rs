@@ -1,7 +1,9 @@
 //! Serves a disk.
 
 use std::fmt;
+use std::fs::File;
 use std::net::SocketAddr;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +14,7 @@ use larder_io::{Clock, Disk, MemDisk, RealClock, RealDisk};
 use larder_nfsd::Network;
 use larder_rpc::server::{self, Server, SourcePorts};
 use larder_wire::seal::Setup;
+use rustix::fs::OFlags;
 
 use crate::error::Usage;
 use crate::log;
@@ -32,8 +35,9 @@ const MEMORY: &str = "memory";
 /// What a disk needs to serve.
 #[derive(Debug, clap::Args)]
 pub(super) struct Serve {
-    /// Where the disk's bytes are: a file, which is made if it does not exist, or `memory`
-    #[arg(long, value_name = "FILE|memory")]
+    /// Where the disk's bytes are: a file, which is made if it does not exist, a block device that
+    /// nothing else uses and whose first MiB is zeros, or `memory`
+    #[arg(long, value_name = "FILE|DEVICE|memory")]
     store: PathBuf,
     /// How many bytes the disk has, as in 100G; a multiple of 4096
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
@@ -75,6 +79,7 @@ pub(super) fn run(args: &Serve) -> Result<()> {
 async fn serve(args: &Serve) -> Result<()> {
     // Before anything is made: from now on a signal ends the process in order.
     let mut ends = Ends::begin()?;
+    let _claim = args.claim()?;
     let device = Arc::new(args.open()?);
     if args.store == Path::new(MEMORY) {
         tokio::spawn(measure_memory(Arc::downgrade(&device), Arc::new(RealClock)));
@@ -121,13 +126,35 @@ impl Serve {
         let (disk, name) = self.store_in()?;
         let store = Store::open(&*disk, &name, &identity, self.size)
             .with_context(|| format!("cannot use the store {}", self.store.display()))?;
-        let store = if self.is_in_memory() { store } else { store.with_room_ahead() };
+        let has_room = self.is_in_memory() || self.is_device();
+        let store = if has_room { store } else { store.with_room_ahead() };
         let config = Config::new(identity, key.master, Arc::new(RealClock));
         Ok(Device::start(Config { rate: self.rate, ..config }, store))
     }
 
     fn is_in_memory(&self) -> bool {
         self.store == Path::new(MEMORY)
+    }
+
+    fn is_device(&self) -> bool {
+        self.store.metadata().is_ok_and(|about| about.file_type().is_block_device())
+    }
+
+    /// Keeps the kernel, and other programs that ask so, from using a device as long as it is open:
+    /// it is not mounted then (open(2), `O_EXCL`).
+    fn claim(&self) -> Result<Option<File>> {
+        if !self.is_device() {
+            return Ok(None);
+        }
+        let mut options = File::options();
+        options.read(true).write(true).custom_flags(OFlags::EXCL.bits().cast_signed());
+        let claim = options.open(&self.store);
+        claim.map(Some).with_context(|| {
+            format!(
+                "cannot use the store {}: if it is busy, something else uses it",
+                self.store.display()
+            )
+        })
     }
 
     /// The directory that the store is in, and its name there.
@@ -138,11 +165,18 @@ impl Serve {
         }
         let shown = self.store.display();
         if let Ok(about) = self.store.metadata() {
-            ensure!(about.is_file(), "cannot use the store {shown}: it is no file");
+            let fits = about.is_file() || self.is_device();
+            ensure!(fits, "cannot use the store {shown}: it is no file, and no block device");
         }
-        let name = self.store.file_name().and_then(|name| name.to_str());
+        // Names of devices are often symbolic links (/dev/disk/by-id), which a disk does not
+        // follow.
+        let store = match self.is_device() {
+            true => self.store.canonicalize()?,
+            false => self.store.clone(),
+        };
+        let name = store.file_name().and_then(|name| name.to_str());
         let name = name.ok_or_else(|| Usage(format!("--store {shown}: name a file")))?;
-        let parent = self.store.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let parent = store.parent().filter(|parent| !parent.as_os_str().is_empty());
         let parent = parent.unwrap_or(Path::new("."));
         let disk = RealDisk::open(parent)
             .with_context(|| format!("cannot use the directory {}", parent.display()))?;
