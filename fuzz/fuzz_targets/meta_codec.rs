@@ -67,6 +67,7 @@ fuzz_target!(|input: &[u8]| {
         39 => both::<calls::Archive>(rest),
         40 => both::<calls::Make>(rest),
         41 => both::<calls::Retain>(rest),
+        42 => both::<calls::Lost>(rest),
         _ => (),
     }
 });

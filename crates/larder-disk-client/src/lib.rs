@@ -22,7 +22,7 @@ use larder_wire::capability::{
     BootEpoch, CapabilityId, DiskId, Extent, Extents, GroupId, KeyEpoch,
 };
 use larder_wire::disk::sealed::ReplyError;
-use larder_wire::disk::session::{AskError, Granted, Hailing};
+use larder_wire::disk::session::{Granted, Hailing};
 use larder_wire::disk::words::{
     AwaitWrittenHead, ClearHead, CopyHead, Done, EpochHead, FlushHead, GroupReplaceHead, Head,
     Origin, ReadHead, RefreshDone, RefreshHead, Refusal, Remedy, RevokeHead, StatusDone,
@@ -56,16 +56,6 @@ pub enum DiskError {
     Rpc(RpcError),
 }
 
-impl From<AskError> for DiskError {
-    fn from(error: AskError) -> DiskError {
-        match error {
-            AskError::Refused(refusal) => DiskError::Refused(refusal),
-            AskError::Hearsay(refusal) => DiskError::Hearsay(refusal),
-            AskError::Reply(error) => DiskError::NotGenuine(error),
-        }
-    }
-}
-
 impl DiskError {
     /// What the caller should do: try once more at most, because an attacker in between can send
     /// anything.
@@ -89,6 +79,18 @@ impl DiskClient {
         DiskClient { link: Link::new(rpc) }
     }
 
+    /// For tests: the numbers of the present session below this one count as used.
+    #[doc(hidden)]
+    pub fn skip_to(&self, sequence: u64) {
+        self.link.skip_to(sequence);
+    }
+
+    /// How many answers were refused here ([`DiskError::NotGenuine`]): they were forged, altered,
+    /// or belonged to other requests.
+    pub fn forged(&self) -> u64 {
+        self.link.forged()
+    }
+
     /// Reads `length` bytes, at most [`larder_wire::disk::DATA_BYTES_MAX`], from `offset` of the
     /// disk.
     ///
@@ -104,7 +106,7 @@ impl DiskClient {
         let head = ReadHead { capability: granted.capability.clone(), offset, length };
         let (_, data, _) = self.ask(granted, head, Bytes::new(), options).await?;
         if data.len() != length as usize {
-            return Err(DiskError::NotGenuine(ReplyError::Malformed(XdrError::Short)));
+            return Err(self.link.not_genuine(ReplyError::Malformed(XdrError::Short)));
         }
         Ok(data)
     }

@@ -1,10 +1,12 @@
 //! One session with one disk, made and remade.
 
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use larder_rpc::{CallOptions, RpcClient};
 use larder_wire::capability::BootEpoch;
+use larder_wire::disk::sealed::ReplyError;
 use larder_wire::disk::session::{AskError, Hailing, Session};
 use larder_wire::disk::words::{FlushHead, HandshakeCall, Head, ReadHead, Remedy};
 use larder_wire::rpc::Credential;
@@ -29,6 +31,8 @@ pub(crate) struct Link {
     slot: Mutex<Slot>,
     /// Held by the task that performs a handshake.
     hailing: tokio::sync::Mutex<()>,
+    /// Answers that were not from the disk, or not to the request.
+    forged: AtomicU64,
 }
 
 /// The session in use, and the previous one, which the disk has not yet been told to end.
@@ -56,7 +60,26 @@ impl Drop for InUse<'_> {
 
 impl Link {
     pub(crate) fn new(rpc: RpcClient) -> Link {
-        Link { rpc, slot: Mutex::default(), hailing: tokio::sync::Mutex::default() }
+        let (slot, hailing) = (Mutex::default(), tokio::sync::Mutex::default());
+        Link { rpc, slot, hailing, forged: AtomicU64::new(0) }
+    }
+
+    /// How many answers were not from the disk, or not to their requests.
+    pub(crate) fn forged(&self) -> u64 {
+        self.forged.load(Relaxed)
+    }
+
+    /// For tests ([`Session::skip_to`]).
+    pub(crate) fn skip_to(&self, sequence: u64) {
+        if let Some(session) = self.current() {
+            session.skip_to(sequence);
+        }
+    }
+
+    /// Counts an answer that is not from the disk.
+    pub(crate) fn not_genuine(&self, why: ReplyError) -> DiskError {
+        self.forged.fetch_add(1, Relaxed);
+        DiskError::NotGenuine(why)
     }
 
     /// Calls the disk, with the secret of the capability in `head`, or `None` if it has none.
@@ -90,7 +113,9 @@ impl Link {
                 Ok((done, data)) => return Ok((done, data, boot)),
                 Err(AskError::Hearsay(refusal))
                     if refusal.remedy() == Remedy::Handshake && tries < TRIES_MAX => {}
-                Err(error) => return Err(error.into()),
+                Err(AskError::Reply(why)) => return Err(self.not_genuine(why)),
+                Err(AskError::Refused(refusal)) => return Err(DiskError::Refused(refusal)),
+                Err(AskError::Hearsay(refusal)) => return Err(DiskError::Hearsay(refusal)),
             }
             tries += 1;
         }
@@ -123,7 +148,7 @@ impl Link {
         let reply = self.rpc.call(&Credential::None, &call, options).await;
         let done = reply.map_err(DiskError::Rpc)?.results.map_err(DiskError::Hearsay)?;
         let session = hailing.welcomed(&done);
-        let session = session.map_err(|forged| DiskError::NotGenuine(forged.into()))?;
+        let session = session.map_err(|forged| self.not_genuine(forged.into()))?;
         let session = Arc::new(session);
         *self.slot() = Slot { current: Some(Arc::clone(&session)), over: None };
         Ok(session)

@@ -5,53 +5,31 @@ mod controlled;
 mod data;
 mod disk_state;
 mod extents;
+mod minted;
 mod orders;
 mod pending;
 mod questions;
 mod reach;
 mod revoking;
 mod store_check;
+mod trust;
 
 pub use controlled::ControlledDisks;
+pub use minted::{CapabilityName, Minted};
 pub(crate) use store_check::continues;
+pub use trust::{TrustInterval, Trusting};
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::pin::Pin;
-use std::time::Duration;
 
 use bytes::Bytes;
-use larder_wire::capability::{CapabilityId, GroupId};
 use larder_wire::disk::words::{StatusDone, StoreState};
 use larder_wire::meta::words::{DiskId, DiskInfo, Mode};
 use larder_wire::seal::MasterKey;
 use tokio::sync::watch;
-
-/// Identifies a capability to its disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct CapabilityName {
-    /// Its group.
-    pub group: GroupId,
-    /// Its number in that.
-    pub id: CapabilityId,
-}
-
-/// A capability that was made.
-#[derive(Clone, Debug)]
-pub struct Minted {
-    /// To revoke it by.
-    pub name: CapabilityName,
-    /// What its holder presents to the disk.
-    pub capability: Bytes,
-    /// The proof that it belongs to the holder.
-    pub secret: [u8; 32],
-    /// How long it is good at most.
-    pub lasts: Duration,
-    /// The boot of the disk in which it is valid.
-    pub boot: u64,
-}
 
 /// An end of something at the disks.
 pub type Acknowledged = Pin<Box<dyn Future<Output = ()> + Send>>;

@@ -6,6 +6,7 @@
 //! - [`tenure`]: whether a disk stays.
 
 pub(crate) mod loss;
+mod machine;
 mod recovery;
 mod removal;
 mod tenure;
@@ -24,6 +25,7 @@ use thiserror::Error;
 
 use crate::data::copies::{self, Set, Sets};
 use crate::data::{self, blocks};
+use crate::disks::{TrustInterval, Trusting};
 use crate::engine::{self, Engine, EngineError, Writes};
 use crate::inode;
 use crate::late;
@@ -92,6 +94,8 @@ pub struct Owned {
     pub(crate) owner: engine::Owner,
     /// What its late commits live in ([`Engine::boot`]).
     pub(crate) boot: Option<Vec<u8>>,
+    /// For how long disks are let trust what they know.
+    pub(crate) trust: Trusting,
 }
 
 impl Owned {
@@ -103,6 +107,11 @@ impl Owned {
     /// Which owner of the volume this is: higher than all before it.
     pub fn epoch(&self) -> u64 {
         self.epoch
+    }
+
+    /// For how long it lets the volume's disks trust what they know.
+    pub fn trust(&self) -> Trusting {
+        self.trust
     }
 
     /// Releases the volume: the next owner can begin at once. If the store cannot be reached, it
@@ -134,10 +143,8 @@ pub fn create(
     }
     let none = Writes::new();
     let mut txn = Txn::new(&*view, &none);
-    txn.put(
-        key::volume(),
-        &Volume { id: id.0, next_file: FileId::ROOT.0 + 1, copies, next_disk: 0 },
-    );
+    let (next_file, trust_ms) = (FileId::ROOT.0 + 1, TrustInterval::default().to_record());
+    txn.put(key::volume(), &Volume { id: id.0, next_file, copies, next_disk: 0, trust_ms });
     txn.put(key::inode(FileId::ROOT), &root(now));
     let (writes, _) = txn.finish();
     let nobody = engine::Owner { key: key::owner(), value: None };
@@ -331,6 +338,15 @@ fn put_beside(txn: &mut Txn<'_>, other: DiskId, new: &NewDisk) -> Result<DiskId,
     if disks.len() >= COPIES_MAX as usize {
         return refused(format!("there are {COPIES_MAX} disks beside each other already"));
     }
+    for (number, there) in copies::all(txn).map_err(unreadable)? {
+        let shared = machine::shared(&there.address, new.address.as_bytes());
+        if let Some(ip) = shared.filter(|_| disks.contains(&number)) {
+            return refused(format!(
+                "disk {} is on {ip}, too: what is on both would go with that machine; use another one",
+                number.0
+            ));
+        }
+    }
     let (number, disk) = judge(txn, new)?;
     if disk.blocks * BLOCK_BYTES < *bytes {
         return refused(format!("the disk is smaller than disk {}: {bytes} bytes", other.0));
@@ -488,7 +504,32 @@ pub struct Space {
 /// [`VolumeError::None`], [`VolumeError::Owned`], [`VolumeError::Unreadable`],
 /// [`VolumeError::Engine`]
 pub fn take(engine: &dyn Engine) -> Result<Owned, VolumeError> {
-    take_and(engine, |txn| data::release_all_ahead(txn).map_err(unreadable))
+    take_trusting(engine, TrustInterval::default())
+}
+
+/// The same, to let disks trust what they know for this time.
+///
+/// # Errors
+/// As [`take`]
+pub fn take_trusting(engine: &dyn Engine, interval: TrustInterval) -> Result<Owned, VolumeError> {
+    let mut longest = interval;
+    let owned = take_and(engine, |txn| {
+        longest = note_trust(txn, interval)?;
+        data::release_all_ahead(txn).map_err(unreadable)
+    })?;
+    Ok(Owned { trust: Trusting { interval, longest }, ..owned })
+}
+
+/// Puts on record for how long disks will be let trust. Returns the longest time so far: a disk
+/// that is away may have been told so by any earlier owner.
+fn note_trust(txn: &mut Txn<'_>, interval: TrustInterval) -> Result<TrustInterval, VolumeError> {
+    let volume = txn.get::<Volume>(&key::volume()).map_err(unreadable)?.ok_or(VolumeError::None)?;
+    let longest = TrustInterval::from_record(volume.trust_ms).max(interval);
+    let trust_ms = longest.to_record();
+    if trust_ms != volume.trust_ms {
+        txn.put(key::volume(), &Volume { trust_ms, ..volume });
+    }
+    Ok(longest)
 }
 
 /// The same to repair it.
@@ -523,7 +564,7 @@ fn take_and(
         error => error.into(),
     })?;
     let owner = engine::Owner { key: key::owner(), value: Some(owner.to_bytes()) };
-    Ok(Owned { id: VolumeId(volume.id), epoch, owner, boot })
+    Ok(Owned { id: VolumeId(volume.id), epoch, owner, boot, trust: Trusting::default() })
 }
 
 /// Brings in order what late commits of earlier owners have left, and puts on record what those of

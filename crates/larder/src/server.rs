@@ -58,6 +58,8 @@ impl From<anyhow::Error> for Unreached {
 pub(crate) struct Rpc {
     pub(crate) procedures: BTreeMap<String, Procedure>,
     pub(crate) connections: Vec<Connection>,
+    /// Answers of disks that were not theirs, or not to the requests.
+    pub(crate) forged: u64,
 }
 
 impl Server {
@@ -205,7 +207,11 @@ impl Server {
             name => name.to_owned(),
         };
         let procedures = procedures.iter().map(|one| (name(one), procedure(one))).collect();
-        Rpc { procedures, connections: connections.iter().map(connection).collect() }
+        let forged = match &self.way {
+            Way::Native(native) => native.get().map_or(0, |native| native.forged()),
+            Way::Nfs(_) | Way::Smb(_) => 0,
+        };
+        Rpc { procedures, connections: connections.iter().map(connection).collect(), forged }
     }
 
     /// Begins to record the activity of each connection to the server, in slices of `width`.

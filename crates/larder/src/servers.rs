@@ -185,6 +185,7 @@ impl Asked {
             archive: ArchiveStatus::of(&activity.archiving).map(Box::new),
             lost,
             losses: losses.collect(),
+            trust_ms: u64::try_from(self.disks.trust().time().as_millis()).unwrap_or(u64::MAX),
             copies: count(copies.copies),
             disks_missing: count(copies.missing),
             sessions: activity.sessions,

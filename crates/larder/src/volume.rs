@@ -11,7 +11,7 @@ use larder_disk::Device;
 use larder_io::{
     AvailableMemory, Clock, Disk, RealClock, RealDisk, SlowDisk, available_memory, headroom, secret,
 };
-use larder_meta::disks::{ControlledDisks, DiskAddress, Disks};
+use larder_meta::disks::{ControlledDisks, DiskAddress, Disks, TrustInterval};
 use larder_meta::engine::embedded::{Embedded, Sizes};
 use larder_meta::engine::postgres::{Postgres, Target, Waits};
 use larder_meta::engine::{Engine, EngineError};
@@ -26,7 +26,7 @@ use larder_wire::meta::words::Time;
 
 use crate::enrolment::forget_unused_keys;
 use crate::error::Usage;
-use crate::options::Bytes;
+use crate::options::{Bytes, parse_span};
 use crate::runtime_dir::make_private;
 use crate::servers::{self, Answering, Asked};
 
@@ -343,6 +343,13 @@ pub(crate) fn reached_at(address: SocketAddr) -> SocketAddr {
     }
 }
 
+/// Reads the TIME of `--trust`.
+pub(crate) fn parse_trust(typed: &str) -> Result<TrustInterval, String> {
+    let (least, most) = (TrustInterval::MIN.as_secs(), TrustInterval::MAX.as_secs());
+    let bad = || format!("{typed:?} is not between {least}s and {most}s");
+    TrustInterval::new(parse_span(typed)?).ok_or_else(bad)
+}
+
 /// A metadata server that is about to serve.
 pub(crate) struct MetaServer {
     pub(crate) server: Server<Metadata>,
@@ -371,7 +378,8 @@ pub(crate) async fn begin_meta(
     (options, clock): (Options, &Arc<dyn Clock>),
 ) -> Result<MetaServer> {
     let id = owned.id();
-    let disks = Arc::new(ControlledDisks::start(disks, id, owned.epoch(), clock));
+    let (whose, trust) = ((id, owned.epoch()), owned.trust());
+    let disks = Arc::new(ControlledDisks::start_trusting(disks, whose, trust, clock));
     let asked = Arc::clone(&disks) as Arc<dyn Disks>;
     let kept = Arc::clone(&engine);
     if let Some(keys) = &stored_in.keys {
@@ -448,5 +456,22 @@ pub(crate) async fn measure_memory(device: Weak<Device>, clock: Arc<dyn Clock>) 
         }
         drop(device);
         clock.sleep_until(clock.instant() + MEASURE).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn disks_trust_for_seconds_or_minutes() {
+        for (typed, seconds) in [("5s", 5), ("30s", 30), ("5min", 300), ("600s", 600)] {
+            assert_eq!(parse_trust(typed).unwrap().time(), Duration::from_secs(seconds));
+        }
+        for typed in ["4s", "4999ms", "601s", "0s", "1h"] {
+            let refused = parse_trust(typed).unwrap_err();
+            assert!(refused.contains("between 5s and 600s"), "{refused}");
+        }
+        assert!(parse_trust("30").unwrap_err().contains("is no time"));
     }
 }

@@ -215,6 +215,11 @@ fn leftovers() -> Attacks {
             scene.stand.hail(&scene.owner, nonce, Some(&scene.session)).await.unwrap();
             scene.stand.bring(&kept).await.map(drop)
         };
+        "a hello that comes again after its session was used" => Replayed, |scene| {
+            let session = scene.stand.hail(&scene.owner, [3; 32], None).await.unwrap();
+            scene.stand.read(&session, &scene.owner, 8192, 16).await.unwrap();
+            scene.stand.hail(&scene.owner, [3; 32], None).await.map(drop)
+        };
         "a disk that has not heard of the metadata server in time" => NotRefreshed, |scene| {
             let long = |one: &mut Capability| one.expiry_ms = u64::MAX;
             scene.stand.clock.advance(TRUST);
@@ -223,16 +228,40 @@ fn leftovers() -> Attacks {
     }
 }
 
-/// Each attack is refused for its reason, is counted once, and changes no byte.
+/// By a metadata server that has lost its state, or the volume.
+fn rollbacks() -> Attacks {
+    attacks! {
+        "a group table that is rolled back" => StaleGroup, |scene| {
+            let replace = |victim, group| GroupReplaceHead { victim, group: GroupId(group) };
+            scene.stand.order(&replace(None, GROUP.0 + 2)).await.unwrap();
+            refused(scene.stand.order(&replace(Some(GROUP), GROUP.0 + 1)).await)
+        };
+        "a group that begins again" => StaleGroup, |scene| {
+            let again = GroupReplaceHead { victim: Some(GROUP), group: GROUP };
+            refused(scene.stand.order(&again).await)
+        };
+        "a key epoch that is rolled back" => StaleKey, |scene| {
+            refused(scene.stand.order(&EpochHead { key: KeyEpoch(KEY.0 - 1) }).await)
+        };
+        "an earlier owner of the volume" => OldOwner, |scene| {
+            scene.stand.control_as(0, [2; 32]).await.map(drop)
+        };
+    }
+}
+
+/// Each attack is refused for its reason, is counted once, also in the disk's status, and changes
+/// no byte.
 #[tokio::test]
 async fn each_attack_is_refused_and_counted() {
-    let attacks = [forgeries(), trespasses(), leftovers()].into_iter().flatten();
+    let attacks = [forgeries(), trespasses(), leftovers(), rollbacks()].into_iter().flatten();
     for (name, expected, attack) in attacks {
         let scene = Scene::new().await;
-        let before = scene.stand.refused(expected);
+        let before = scene.stand.told(expected).await;
+        assert_eq!(before, scene.stand.refused(expected), "{name}");
         assert_eq!(attack(&scene).await, Err(expected), "{name}");
-        let after = scene.stand.refused(expected);
+        let after = scene.stand.told(expected).await;
         assert_eq!((after.0 - before.0, after.1 - before.1), (1, 1), "{name}: counted once");
+        assert_eq!(after, scene.stand.refused(expected), "{name}");
         let bytes = scene.stand.device.store().read(extent(8192, SECRET.len() as u64)).unwrap();
         assert_eq!(bytes, SECRET, "{name}: nothing is changed");
         assert_eq!(scene.stand.device.store().written(), 4096, "{name}");
@@ -307,12 +336,20 @@ async fn a_fresh_allocation_shows_nothing_of_its_earlier_owner() {
     stand.order(&ClearHead { extents }).await.unwrap();
 
     let next = stand.grant(Mode::ReadWrite, &[(8192, 4096)]);
+    let earlier = (owner, session);
     let session = stand.session(&next).await;
     assert_eq!(stand.read(&session, &next, 8192, 4096).await.unwrap(), vec![0; 4096]);
     stand.write(&session, &next, 8192 + 5, b"mine").await.unwrap();
     let bytes = stand.read(&session, &next, 8192, 4096).await.unwrap();
     assert_eq!(&bytes[..12], b"\0\0\0\0\0mine\0\0\0");
     assert!(bytes[12..].iter().all(|byte| *byte == 0));
+
+    // Nor are those of the next one visible to the earlier one.
+    assert_eq!(stand.told(Refusal::Revoked).await, (0, 0));
+    let (owner, session) = earlier;
+    let read = stand.read(session, owner, 8192, 4096).await;
+    assert_eq!(read, Err(AskError::Refused(Refusal::Revoked)));
+    assert_eq!(stand.told(Refusal::Revoked).await, (1, 1));
 }
 
 /// A metadata server that has lost its state cannot undo its earlier orders.
@@ -331,6 +368,7 @@ async fn a_group_table_is_not_rolled_back() {
         let refused = stand.order(&replace(victim, group)).await;
         assert_eq!(refused, Err(AskError::Refused(Refusal::StaleGroup)));
     }
+    assert_eq!(stand.told(Refusal::StaleGroup).await, (5, 5));
     assert_eq!(scene.write_under(owner).await, Err(Refusal::Revoked));
     let stale = stand.order(&EpochHead { key: KeyEpoch(KEY.0 - 1) }).await;
     assert_eq!(stale, Err(AskError::Refused(Refusal::StaleKey)));

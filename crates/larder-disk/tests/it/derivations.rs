@@ -2,14 +2,21 @@
 //!
 //! Client and disk run on the thread of the test, which counts. A capability that neither side has
 //! seen takes two keys of requests on each side, and its secret at the disk.
+//!
+//! And that a restart of the disk leads to other keys.
+
+use std::collections::BTreeSet;
 
 use larder_disk::sessions::KEYS_MAX;
-use larder_wire::capability::{Capability, CapabilityId, GroupId, KeyEpoch, Mode};
-use larder_wire::disk::session::{Granted, Session};
-use larder_wire::disk::words::{AwaitWrittenHead, EpochHead, GroupReplaceHead, StatusHead};
+use larder_io::MemDisk;
+use larder_wire::capability::{BootEpoch, Capability, CapabilityId, GroupId, KeyEpoch, Mode};
+use larder_wire::disk::session::{Granted, Hailing, Session};
+use larder_wire::disk::words::{
+    AwaitWrittenHead, EpochHead, GroupReplaceHead, SessionId, StatusHead, Welcome,
+};
 use larder_wire::seal::{Setup, derived};
 
-use crate::stand::{GROUP, KEY, Stand, master, write};
+use crate::stand::{DISK, GROUP, KEY, Stand, VOLUME, master, write};
 
 /// What was derived of the master key and of the secret: the disk's secret, and its keys.
 const DISK_FIRST: u64 = 3;
@@ -134,4 +141,25 @@ async fn no_keys_are_kept_of_what_has_ended() {
     let last = Granted::mint(&master(), of(next, 3));
     stand.hail(&last, [1; 32], Some(&session)).await.unwrap();
     assert_eq!(stand.device.keys(), 0);
+}
+
+/// A disk that starts again draws another nonce: the same handshake, under the same secret and with
+/// the same nonce of the client, leads to another key in each boot.
+#[tokio::test]
+async fn a_disk_that_starts_anew_never_repeats_a_key() {
+    let (disk, nonce) = (MemDisk::new(), [3; 32]);
+    let secret = master().control_secret(VOLUME, DISK);
+    let mut seals = BTreeSet::new();
+    for boot in 0..4 {
+        let stand = Stand::on(&disk, Setup::Secure).await;
+        let (hello, hailing) = Hailing::control(&master(), VOLUME, DISK, 1, nonce, None);
+        let done = stand.call(&hello).await.unwrap().unwrap();
+        let key = secret.session_key(&nonce, &done.welcome.nonce);
+        key.check_welcome(&done.welcome, &done.mac).unwrap();
+        hailing.welcomed(&done).unwrap();
+        // Keys are the same if they seal the same bytes in the same way.
+        let (session, setup) = (SessionId(1), Setup::Secure);
+        let same = Welcome { session, boot: BootEpoch(1), setup, nonce };
+        assert!(seals.insert(key.sign_welcome(&same)), "boot {boot} has the key of another one");
+    }
 }

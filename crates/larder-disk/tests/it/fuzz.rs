@@ -6,6 +6,7 @@
 //! The first byte of an input chooses who sends the rest: a stranger, as a whole message or as
 //! arguments of a call; a client with a session, as the part after a valid capability in a head,
 //! and data, under a valid seal; the metadata server, as the head of an order, under a valid seal.
+//! The second byte chooses the procedure, of all that there are.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,7 +21,9 @@ use larder_wire::capability::{
     Capability, CapabilityId, DiskId, Extent, Extents, GroupId, KeyEpoch, Mode, VolumeId,
 };
 use larder_wire::disk::session::{Granted, Hailing, Session};
-use larder_wire::disk::words::{EpochHead, GroupReplaceHead, Head, RefreshHead, Trust};
+use larder_wire::disk::words::{
+    EpochHead, GroupReplaceHead, Head, Origin, RefreshHead, Trust, WriteFromHead,
+};
 use larder_wire::rpc::{Credential, Outcome, ReplyHeader, Xid, encode_call};
 use larder_wire::seal::{MasterKey, Setup};
 use larder_wire::xdr::{Decode, Encode, Encoder, Framing, XdrError, to_segments};
@@ -36,6 +39,8 @@ const WAIT_MAX: Duration = Duration::from_secs(60);
 const CANARY: &[u8] = b"nobody has a capability for this";
 /// The bytes that the client may read and write.
 const OURS: u64 = 16 * 4096;
+/// How many procedures a disk has.
+const PROCEDURES: u8 = larder_wire::disk::PROCEDURE_NAMES.len() as u8;
 /// Longest reply to be expected: all that a READ can ask for, and some.
 const REPLY_BYTES_MAX: usize = (1 << 20) + 4096;
 
@@ -48,6 +53,8 @@ pub(crate) struct Fuzzed {
     control: Session,
     client: Session,
     granted: Granted,
+    /// For a source of WRITE_FROM: to read the same bytes.
+    source: Granted,
     inputs: u32,
 }
 
@@ -127,10 +134,12 @@ impl Fuzzed {
             expiry_ms: u64::MAX,
             extents: Extents::new(extents).expect("one extent"),
         };
+        let reading = Capability { id: CapabilityId(2), mode: Mode::Read, ..capability.clone() };
+        let source = Granted::mint(&master(), reading);
         let granted = Granted::mint(&master(), capability);
         let (hello, hailing) = Hailing::client(&granted, [2; 32], None);
         let client = welcomed(call(message(&hello)), hailing);
-        Fuzzed { runtime, device, service, clock, control, client, granted, inputs: 0 }
+        Fuzzed { runtime, device, service, clock, control, client, granted, source, inputs: 0 }
     }
 
     /// Sends what one input says; returns the results, after the RPC header, if there are any.
@@ -172,12 +181,15 @@ impl Fuzzed {
         }
         let (procedure, rest) = rest.split_first()?;
         let rest = Bytes::copy_from_slice(rest);
-        Some(match (kind, procedure % 13) {
+        Some(match (kind, procedure % PROCEDURES) {
             (1, procedure) => stranger(u32::from(procedure), &rest),
-            (2, 2 | 5) => self.client::<2>(rest),
-            (2, 3 | 6) => self.client::<3>(rest),
-            (2, 4 | 7) => self.client::<4>(rest),
-            (2, _) => self.client::<10>(rest),
+            (2, _) => match called_by_client(*procedure) {
+                2 => self.client::<2>(rest),
+                3 => self.client::<3>(rest),
+                4 => self.client::<4>(rest),
+                13 => self.write_from(&rest),
+                _ => self.client::<10>(rest),
+            },
             (_, 5) => self.control::<5>(rest),
             (_, 6) => self.control::<6>(rest),
             (_, 7) => self.control::<7>(rest),
@@ -185,6 +197,7 @@ impl Fuzzed {
             (_, 9) => self.control::<9>(rest),
             (_, 10) => self.control::<10>(rest),
             (_, 12) => self.control::<12>(rest),
+            (_, 13) => self.control::<13>(rest),
             (_, _) => self.control::<11>(rest),
         })
     }
@@ -211,9 +224,53 @@ impl Fuzzed {
         message(&self.client.ask(&self.granted.secret, &head, data).expect("a number").0)
     }
 
+    /// A WRITE_FROM of the client: if the first byte of the input is even, between positions near
+    /// the beginning of the client's bytes, with a proof that is right; otherwise with the bytes of
+    /// the input around the capability of the source.
+    fn write_from(&self, rest: &Bytes) -> Bytes {
+        let (client, secret) = (&self.client, &self.granted.secret);
+        if let [shape, place, from, number, data @ ..] = &rest[..]
+            && shape % 2 == 0
+        {
+            let Granted { capability, secret: proves } = &self.source;
+            // Rarely before the client's bytes, or nothing would ever be copied.
+            let offset = OURS - 4 + u64::from(*from);
+            let source = Origin { capability: capability.clone(), offset, proof: [0; 32] };
+            let mut head = WriteFromHead {
+                capability: self.granted.capability.clone(),
+                offset: OURS - 64 + u64::from(*place),
+                stable: number % 2 == 0,
+                length: u32::from(*number),
+                source,
+            };
+            head.source.proof = proves.sign_source(&head.claim());
+            let data = if shape % 16 == 2 { Bytes::copy_from_slice(data) } else { Bytes::new() };
+            return message(&client.ask(secret, &head, data).expect("a number").0);
+        }
+        let (before, after) = rest.split_at(rest.len().min(16));
+        let after = &after[..after.len().min(64)];
+        let [target, source] = [&self.granted, &self.source]
+            .map(|granted| to_segments(&granted.capability).to_bytes());
+        let head = [&target[..], before, &source[..], after].concat();
+        let head = Raw::<13>(head.into());
+        message(&client.ask(secret, &head, Bytes::new()).expect("a number").0)
+    }
+
     fn control<const NUMBER: u32>(&self, rest: Bytes) -> Bytes {
         let head = Raw::<NUMBER>(rest.slice(..rest.len().min(1024)));
         message(&self.control.order(&head).expect("a number").0)
+    }
+}
+
+/// The procedure that the second byte of a client's input stands for: one of a client's, or CLEAR,
+/// which it may not call.
+fn called_by_client(byte: u8) -> u32 {
+    match byte % PROCEDURES {
+        2 | 5 => 2,
+        3 | 6 => 3,
+        4 | 7 => 4,
+        8 | 13 => 13,
+        _ => 10,
     }
 }
 
@@ -266,7 +323,7 @@ mod tests {
     }
 
     /// Inputs reach everything: each kind of sender is refused, and permitted requests are
-    /// answered.
+    /// carried out, of each procedure that a client may call.
     #[test]
     fn random_bytes_do_no_harm() {
         let seed = std::env::var("LARDER_SEED").ok().and_then(|seed| seed.parse().ok());
@@ -274,16 +331,26 @@ mod tests {
         println!("LARDER_SEED={seed}");
         let (mut fuzzed, mut noise) = (Fuzzed::begin(), Noise(seed));
         let mut carried_out = [0_u32; 4];
+        let mut of_client = [0_u32; PROCEDURES as usize];
         for at in 0..20_000_u32 {
             let kind = (at % 4) as u8;
-            if let Some(results) = fuzzed.feed(&noise.input(kind)) {
+            let input = noise.input(kind);
+            if let Some(results) = fuzzed.feed(&input) {
                 // A status of zero, and of the results' head another one.
                 let is_done =
                     results.len() > 12 && results[..4] == [0; 4] && results[8..12] == [0; 4];
                 carried_out[usize::from(kind)] += u32::from(is_done);
+                if kind == 2 {
+                    of_client[called_by_client(input[1]) as usize] += u32::from(is_done);
+                }
             }
         }
         assert_eq!(carried_out[..2], [0, 0]);
         assert!(carried_out[2] > 10 && carried_out[3] > 1, "{carried_out:?}");
+        let may_call = [2, 3, 4, 13];
+        for (procedure, count) in of_client.into_iter().enumerate() {
+            let is_carried_out = count > 0;
+            assert_eq!(is_carried_out, may_call.contains(&procedure), "{of_client:?}");
+        }
     }
 }

@@ -10,4 +10,5 @@ mod floods;
 mod fuzz;
 mod order;
 mod stand;
+mod tampering;
 mod traffic;

@@ -20,7 +20,7 @@ use larder_wire::disk::sealed::{Sealed, SealedReply};
 use larder_wire::disk::session::{AskError, Asked, Granted, Hailing, Session};
 use larder_wire::disk::words::{
     EpochHead, FlushHead, GroupReplaceHead, Head, ReadHead, RefreshHead, Refusal, Res, RevokeHead,
-    Trust, WriteHead,
+    StatusHead, Trust, WriteHead,
 };
 use larder_wire::rpc::{Credential, Outcome, ReplyHeader, Xid, encode_call};
 use larder_wire::seal::{MasterKey, Setup};
@@ -214,6 +214,14 @@ impl Stand {
     pub(crate) fn refused(&self, refusal: Refusal) -> (u64, u64) {
         let counts = self.device.counts();
         (counts.all().iter().map(|counted| counted.count).sum(), counts.get(refusal))
+    }
+
+    /// The same, as the disk reports it to the metadata server.
+    pub(crate) async fn told(&self, refusal: Refusal) -> (u64, u64) {
+        let refusals = self.order(&StatusHead {}).await.unwrap().refusals.0;
+        let of_reason = refusals.iter().filter(|counted| counted.refusal == refusal);
+        let of_reason = of_reason.map(|counted| counted.count).sum();
+        (refusals.iter().map(|counted| counted.count).sum(), of_reason)
     }
 }
 

@@ -10,11 +10,13 @@ use larder_io::{Disk, MemDisk, RealClock};
 use larder_rpc::server::{Config as ServerConfig, Server, Shutdown, SourcePorts};
 use larder_rpc::{CallOptions, Config as ClientConfig, RpcClient, SourcePort, Transport};
 use larder_wire::capability::{BootEpoch, Capability, CapabilityId, Extents, GroupId, Mode};
+use larder_wire::disk::SEQUENCE_END;
 use larder_wire::disk::session::Granted;
 use larder_wire::disk::words::{Refusal, Remedy, Trust};
 use larder_wire::seal::Setup;
 
 use crate::stand::{DISK, GROUP, KEY, SIZE, VOLUME, extent, master};
+use crate::tampering::{Change, Tampering};
 
 /// A disk that listens.
 struct Listening {
@@ -37,9 +39,7 @@ impl Listening {
     }
 
     async fn rpc(&self) -> RpcClient {
-        let mut config = ClientConfig::new(self.address, Transport::Tcp, DISK_PROGRAM);
-        config.source_port = SourcePort::Any;
-        RpcClient::connect(config).await.unwrap()
+        rpc_to(self.address).await
     }
 
     /// A metadata server that has told the disk everything, and the boot.
@@ -58,6 +58,12 @@ impl Listening {
         self.shutdown.begin();
         self.served.await.unwrap();
     }
+}
+
+async fn rpc_to(address: SocketAddr) -> RpcClient {
+    let mut config = ClientConfig::new(address, Transport::Tcp, DISK_PROGRAM);
+    config.source_port = SourcePort::Any;
+    RpcClient::connect(config).await.unwrap()
 }
 
 fn grant(boot: BootEpoch, id: u32) -> Granted {
@@ -174,6 +180,87 @@ async fn a_client_goes_on_after_a_restart_of_the_disk() {
     assert_ne!(new_boot, boot);
     let granted = grant(new_boot, 1);
     assert_eq!(client.read(&granted, 100, 4, CallOptions::default()).await.unwrap(), &b"kept"[..]);
+    listening.stop().await;
+}
+
+/// Whoever is between the client and the disk alters answers, and gives two of them to each other's
+/// calls. The client takes none of them, counts them, and continues.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_that_are_not_the_disks_are_refused_and_counted() {
+    // Positions in an answer, behind the header and the status.
+    const RESULTS: usize = 28 + 4 + 3;
+    const SEAL: usize = 28 + 8;
+    const DATA: usize = 28 + 8 + 16 + 4;
+    const WELCOME_NONCE: usize = 28 + 8 + 8 + 4;
+    for setup in [Setup::Secure, Setup::Private] {
+        let disk = MemDisk::new();
+        let listening = Listening::start(&disk, setup, anywhere()).await;
+        let (_, boot) = listening.control().await;
+        let between = Tampering::before(listening.address).await;
+        let client = DiskClient::new(rpc_to(between.address).await);
+        let (granted, options) = (grant(boot, 1), CallOptions::default());
+        let read = |offset| client.read(&granted, offset, 3, options);
+        let is_forged =
+            |read: Result<Bytes, DiskError>| matches!(read, Err(DiskError::NotGenuine(_)));
+        client.write(&granted, 0, Bytes::from_static(b"onetwo"), true, options).await.unwrap();
+        for (at, position) in [RESULTS, SEAL, DATA].into_iter().enumerate() {
+            // In a session that is there.
+            assert_eq!(read(0).await.unwrap(), &b"one"[..]);
+            assert_eq!(client.forged(), at as u64);
+            between.next(Change::Flip(position));
+            assert!(is_forged(read(0).await), "{setup:?}: byte {position}");
+        }
+        // After an answer that was not the disk's the client makes another session.
+        between.next(Change::Flip(WELCOME_NONCE));
+        assert!(is_forged(read(0).await), "{setup:?}: the answer to the handshake");
+        assert_eq!(client.forged(), 4);
+
+        assert_eq!(read(3).await.unwrap(), &b"two"[..]);
+        between.next(Change::Swap);
+        let (one, two) = tokio::join!(read(0), read(3));
+        assert!(is_forged(one) && is_forged(two), "{setup:?}: swapped");
+        assert_eq!(client.forged(), 6);
+        assert_eq!(read(0).await.unwrap(), &b"one"[..]);
+        assert_eq!(client.forged(), 6);
+        listening.stop().await;
+    }
+}
+
+/// A session has so many numbers, and no more. The client whose numbers come to their end makes
+/// another one, and its callers notice nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_at_the_end_of_its_numbers_is_made_anew() {
+    let disk = MemDisk::new();
+    let listening = Listening::start(&disk, Setup::Secure, anywhere()).await;
+    let (control, boot) = listening.control().await;
+    let rpc = listening.rpc().await;
+    let handshakes = || {
+        let procedures = rpc.stats().procedures;
+        procedures.iter().find(|one| one.name == "HANDSHAKE").map_or(0, |one| one.calls)
+    };
+    let client = Arc::new(DiskClient::new(rpc.clone()));
+    let (granted, options) = (grant(boot, 1), CallOptions::default());
+    client.write(&granted, 0, Bytes::from_static(b"one"), false, options).await.unwrap();
+    client.skip_to(SEQUENCE_END - 5);
+    let calls: Vec<_> = (0..40_u64)
+        .map(|number| {
+            let (client, granted) = (Arc::clone(&client), granted.clone());
+            tokio::spawn(async move {
+                let data = Bytes::from(vec![number as u8; 8]);
+                client.write(&granted, 4096 + number * 8, data, false, options).await?;
+                client.read(&granted, 0, 3, options).await
+            })
+        })
+        .collect();
+    for call in calls {
+        assert_eq!(call.await.unwrap().unwrap(), &b"one"[..]);
+    }
+    assert_eq!(handshakes(), 2);
+    let written = client.read(&granted, 4096, 320, options).await.unwrap();
+    assert!(written.chunks(8).zip(0_u8..).all(|(bytes, number)| bytes == [number; 8]));
+    let refused = control.status().await.unwrap().refusals.0;
+    // Nothing but requests of the session that has ended, which were sent again in the next.
+    assert!(refused.iter().all(|one| one.refusal == Refusal::UnknownSession), "{refused:?}");
     listening.stop().await;
 }
 

@@ -1,12 +1,13 @@
 //! Disks over the network: one task for each keeps it informed.
 //!
 //! A disk trusts its state until a time of its own clock, which is computed from the clock that it
-//! reported: at most [`TRUST`] after we sent it, however late the message arrives. Then it refuses
-//! everything. So a revocation that cannot be sent to a disk is effective when that time is over;
-//! before the disk is refreshed again, all capabilities that were ever made for it are voided.
-//! Orders to one disk are sent one after the other, in the order in which they were given.
+//! reported: at most a [`TrustInterval`] after we sent it, however late the message arrives. Then
+//! it refuses everything. So a revocation that cannot be sent to a disk is effective when that time
+//! is over; before the disk is refreshed again, all capabilities that were ever made for it are
+//! voided. Orders to one disk are sent one after the other, in the order in which they were given.
 
 mod asking;
+mod ending;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -18,7 +19,7 @@ use bytes::Bytes;
 use larder_disk_client::{Control, DISK_PROGRAM, DiskControl, DiskError};
 use larder_io::Clock;
 use larder_rpc::{Config, RpcClient, Transport};
-use larder_wire::capability::{CapabilityId, DiskId, GroupId, Mode, VolumeId};
+use larder_wire::capability::{DiskId, Mode, VolumeId};
 use larder_wire::disk::words::{Refusal, StatusDone, StoreState};
 use larder_wire::meta::words::DiskInfo;
 use larder_wire::xdr::Opaque;
@@ -29,19 +30,13 @@ use super::disk_state::{Identity, Known, granted};
 use super::orders::{self, Order, Orders};
 use super::pending::Pending;
 use super::reach::{Reach, Unreached};
-use super::revoking::{self, Revoked};
 use super::store_check::StoreCheck;
 use super::{
     Acknowledged, BytesRead, CapabilityName, Copied, DiskAddress, Disks, Limits, Minted, Stores,
-    Witnessed,
+    TrustInterval, Trusting, Witnessed,
 };
 
-/// How long a disk trusts what it knows: the most by which a disk that is away can delay a
-/// revocation.
-const TRUST: Duration = Duration::from_secs(30);
-/// How often a disk is refreshed.
-const REFRESH: Duration = Duration::from_secs(8);
-/// The same for a memory disk, which says at each time how much memory its machine has.
+/// How often a memory disk is refreshed, which says at each time how much memory its machine has.
 const MEMORY_REFRESH: Duration = Duration::from_secs(1);
 /// Pause after an order that did not reach its disk.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -56,6 +51,7 @@ pub struct ControlledDisks {
     disks: RwLock<BTreeMap<DiskId, Keeper>>,
     volume: VolumeId,
     owner: u64,
+    trust: Trusting,
     clock: Arc<dyn Clock>,
     limits: watch::Sender<Limits>,
     stores: watch::Sender<Stores>,
@@ -74,18 +70,28 @@ struct Keeper {
 }
 
 impl ControlledDisks {
-    /// Begins to control `disks` as owner number `owner` of the volume. To be called within a tokio
-    /// runtime.
+    /// Begins to control `disks` as owner number `owner` of the volume, which lets them trust for
+    /// the usual time. To be called within a tokio runtime.
     pub fn start(
         disks: Vec<DiskAddress>,
         volume: VolumeId,
         owner: u64,
         clock: &Arc<dyn Clock>,
     ) -> ControlledDisks {
+        ControlledDisks::start_trusting(disks, (volume, owner), Trusting::default(), clock)
+    }
+
+    /// The same, as an owner that lets them trust for another time.
+    pub fn start_trusting(
+        disks: Vec<DiskAddress>,
+        (volume, owner): (VolumeId, u64),
+        trust: Trusting,
+        clock: &Arc<dyn Clock>,
+    ) -> ControlledDisks {
         let clock = Arc::clone(clock);
         let (limits, stores) = (watch::Sender::default(), watch::Sender::default());
-        let disks_now = RwLock::default();
-        let all = ControlledDisks { disks: disks_now, volume, owner, clock, limits, stores };
+        let now = RwLock::default();
+        let all = ControlledDisks { disks: now, volume, owner, trust, clock, limits, stores };
         disks.into_iter().for_each(|disk| all.add(disk));
         all
     }
@@ -108,8 +114,9 @@ impl ControlledDisks {
             bytes,
             reach: told,
             control: None,
+            trust: self.trust.interval,
             // By a server before us.
-            trusted_until: clock.instant() + TRUST,
+            trusted_until: clock.instant() + self.trust.longest.time(),
             must_void: true,
             has_booted: false,
             pending: Pending::default(),
@@ -135,6 +142,11 @@ impl ControlledDisks {
     /// The disks as they are now.
     fn all(&self) -> RwLockReadGuard<'_, BTreeMap<DiskId, Keeper>> {
         self.disks.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// For how long disks are let trust what they know.
+    pub fn trust(&self) -> TrustInterval {
+        self.trust.interval
     }
 
     /// Resolves when capabilities can be made for every disk.
@@ -300,6 +312,7 @@ struct Keep {
     /// How many bytes it is to have.
     bytes: u64,
     control: Option<Arc<DiskControl>>,
+    trust: TrustInterval,
     /// Until when the disk may trust what it knows, as far as we have allowed it.
     trusted_until: Instant,
     /// Capabilities that should have ended may still be valid: none is made, and the disk is not
@@ -366,7 +379,7 @@ impl Keep {
         }
         let pause = match refreshed {
             Ok(()) if self.limits.is_some() => MEMORY_REFRESH,
-            Ok(()) => REFRESH,
+            Ok(()) => self.trust.refresh(),
             Err(error) => {
                 self.is_away(&error);
                 PAUSE
@@ -384,9 +397,7 @@ impl Keep {
             }
             Order::Void(done) => {
                 // Unless it has been done with the first refresh.
-                while self.must_void && self.void().await.is_err() && !self.trusts_nothing() {
-                    self.pause().await;
-                }
+                self.end_all().await;
                 let _ = done.send(());
             }
             Order::Status(done) => {
@@ -405,20 +416,11 @@ impl Keep {
         }
     }
 
-    /// Whether the disk refuses everything by now.
-    fn trusts_nothing(&self) -> bool {
-        self.clock.instant() > self.trusted_until
-    }
-
-    async fn pause(&self) {
-        self.clock.sleep_until(self.clock.instant() + PAUSE).await;
-    }
-
     /// The disk, once it was reached.
     async fn control(&mut self) -> Result<&Arc<DiskControl>, Unreached> {
         if self.control.is_none() {
             let mut config = Config::new(self.address, Transport::Tcp, DISK_PROGRAM);
-            (config.connections, config.timeout) = (1, REFRESH / 2);
+            (config.connections, config.timeout) = (1, self.trust.refresh() / 2);
             config.clock = Arc::clone(&self.clock);
             let rpc = RpcClient::connect(config).await.map_err(Unreached::Connect)?;
             self.control = Some(Arc::new(DiskControl::new(rpc, self.whose.clone())));
@@ -426,39 +428,8 @@ impl Keep {
         self.control.as_ref().ok_or(Unreached::Never)
     }
 
-    /// Revokes capabilities, or waits until the disk trusts nothing any more.
-    async fn revoke(&mut self, names: Vec<(GroupId, CapabilityId)>) {
-        let all = revoking::by_call(names.into_iter());
-        while !self.must_void {
-            match self.try_revoke(&all).await {
-                Ok(()) => break,
-                Err(_) if self.trusts_nothing() => self.distrust(),
-                Err(error) => {
-                    // Others need not wait for it meanwhile.
-                    self.is_away(&error);
-                    self.pause().await;
-                }
-            }
-        }
-        while self.must_void && !self.trusts_nothing() && self.void().await.is_err() {
-            self.pause().await;
-        }
-    }
-
-    async fn try_revoke(&mut self, all: &[Revoked]) -> Result<(), Unreached> {
-        revoking::revoke(self.control().await?, all).await
-    }
-
     async fn status(&mut self) -> Result<StatusDone, Unreached> {
         Ok(self.control().await?.status().await?)
-    }
-
-    /// The disk may accept what it should not.
-    fn distrust(&mut self) {
-        self.must_void = true;
-        lock(&self.known).forget();
-        let why = "it could not be told in time what it is to refuse".to_owned();
-        self.reach.send_replace(Reach::Away(why));
     }
 
     /// The disk was not reached.
@@ -467,32 +438,12 @@ impl Keep {
         self.reach.send_replace(Reach::Away(why.to_string()));
     }
 
-    /// Ends every group that the disk accepts. Others begin in their place.
-    async fn void(&mut self) -> Result<(), Unreached> {
-        lock(&self.known).forget();
-        let key = lock(&self.known).key();
-        let control = self.control().await?;
-        control.rotate(key).await?;
-        let groups = control.status().await?.groups.0;
-        let mut victims: Vec<_> = groups.iter().map(|status| Some(status.group)).collect();
-        if victims.is_empty() {
-            victims.push(None);
-        }
-        for victim in victims {
-            let group = lock(&self.known).next_group();
-            self.control().await?.replace_group(victim, group).await?;
-            lock(&self.known).began(None, group, self.clock.instant());
-        }
-        self.must_void = false;
-        Ok(())
-    }
-
     /// Lets the disk trust what it knows for another while, and tells it about new groups.
     async fn refresh(&mut self) -> Result<(), Unreached> {
         if self.must_void {
             self.void().await?;
         }
-        let until = self.clock.instant() + TRUST;
+        let until = self.clock.instant() + self.trust.time();
         let known = lock(&self.known).trust(until);
         let trust = match known {
             Some(trust) => trust,
@@ -510,13 +461,15 @@ impl Keep {
                 false => Unreached::Unrecorded,
             });
         }
-        // It may hear us, whatever we hear, and whenever.
-        self.trusted_until = until;
+        // It may hear us, whatever we hear, and whenever; or not at all, and an owner before us may
+        // have given it more time.
+        self.trusted_until = self.trusted_until.max(until);
         let refreshed = self.control().await?.refresh(Some(trust)).await;
         if let Err(DiskError::Refused(Refusal::OldBoot)) = refreshed {
             lock(&self.known).forget_clock();
         }
         let (done, _) = refreshed?;
+        self.trusted_until = until;
         lock(&self.known).refreshed(done.clock_ms, self.clock.instant());
         self.tell_store(done.store, true);
         if let Some(limits) = &self.limits {

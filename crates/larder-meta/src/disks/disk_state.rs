@@ -19,8 +19,8 @@ use larder_wire::disk::words::Trust;
 use larder_wire::seal::{MasterKey, Secret};
 use larder_wire::xdr::{Decode, to_segments};
 
+use super::minted::{CapabilityName, Minted};
 use super::store_check::StoreCheck;
-use super::{CapabilityName, Minted};
 
 /// How long capabilities last. A client that needs one longer requests another.
 pub(super) const LASTS: Duration = Duration::from_secs(600);

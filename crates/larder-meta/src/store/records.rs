@@ -97,6 +97,9 @@ records! {
         /// The least number that the next disk gets: those below were given. 0 if no disk was ever
         /// removed.
         next_disk: u32 = 0
+    }, or 5 {
+        /// The longest time for which an owner has let disks trust what they know, in ms.
+        trust_ms: u32 = crate::disks::TrustInterval::USUAL_MS
     }
 
     /// The owner of the volume. There is one such record, and each transaction expects it

@@ -1,5 +1,7 @@
 //! Bytes in memory that are due on other disks.
 
+mod on_time;
+
 use std::collections::BTreeSet;
 use std::time::Duration;
 

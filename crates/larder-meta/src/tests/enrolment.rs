@@ -160,13 +160,21 @@ fn a_disk_with_copies_is_not_removed() {
 /// never lost a disk.
 #[test]
 fn a_volume_record_has_the_least_format_that_says_it() {
-    let plain = Volume { id: [1; 16], next_file: 5, copies: 1, next_disk: 0 };
+    let (id, trust_ms) = ([1; 16], 30_000);
+    let plain = Volume { id, next_file: 5, copies: 1, next_disk: 0, trust_ms };
     let fields = [&[1; 16][..], &5_u64.to_be_bytes()].concat();
     let word = u32::to_be_bytes;
     for (record, bytes) in [
         (plain.clone(), [&word(2)[..], &fields].concat()),
         (Volume { copies: 2, ..plain.clone() }, [&word(3)[..], &fields, &word(2)].concat()),
-        (Volume { next_disk: 7, ..plain }, [&word(4)[..], &fields, &word(1), &word(7)].concat()),
+        (
+            Volume { next_disk: 7, ..plain.clone() },
+            [&word(4)[..], &fields, &word(1), &word(7)].concat(),
+        ),
+        (
+            Volume { trust_ms: 60_000, ..plain },
+            [&word(5)[..], &fields, &word(1), &word(0), &word(60_000)].concat(),
+        ),
     ] {
         assert_eq!(record.to_bytes(), bytes);
         assert_eq!(Volume::from_bytes(bytes), Ok(record));

@@ -525,6 +525,23 @@ fn go_through(steps: &[Blow]) -> bool {
     have.is_empty()
 }
 
+/// Memory disks beside each other are on machines of their own, as far as their addresses tell.
+#[test]
+fn memory_disks_of_one_machine_are_not_beside_each_other() {
+    let (mut rig, _) = with_memory(4);
+    let at = |address: &str| NewDisk { address: address.into(), ..memory(4) };
+    let first = rig.enrol(at("192.0.2.1:2051"), Joining::Anywhere).unwrap();
+    let second = rig.enrol(at("192.0.2.2:2051"), Joining::Beside(first)).unwrap();
+    for beside in [first, second] {
+        let refused = rig.enrol(at("192.0.2.1:2052"), Joining::Beside(beside)).unwrap_err();
+        let refused = refused.to_string();
+        assert!(refused.contains(&format!("disk {} is on 192.0.2.1, too", first.0)), "{refused}");
+    }
+    rig.enrol(at("192.0.2.3:2051"), Joining::Beside(first)).unwrap();
+    rig.enrol(at("192.0.2.1:2052"), Joining::Anywhere).unwrap();
+    rig.check();
+}
+
 /// Bytes that are to be in two memories go to a disk where no two memory disks are beside each
 /// other, and bytes that are to be in one go to a single memory disk first.
 #[test]

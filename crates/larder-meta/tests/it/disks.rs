@@ -11,7 +11,7 @@ use larder_disk::{Config as DeviceConfig, Device, DiskService, Identity, Store};
 use larder_disk_client::{DISK_PROGRAM, DiskClient, DiskError};
 use larder_io::{Clock, MemDisk, RealClock, SimClock};
 use larder_meta::disks::{
-    Acknowledged, CapabilityName, ControlledDisks, DiskAddress, Disks, Witnessed,
+    Acknowledged, CapabilityName, ControlledDisks, DiskAddress, Disks, TrustInterval, Witnessed,
 };
 use larder_meta::engine::memory::MemoryEngine;
 use larder_meta::volume::{self, NewDisk};
@@ -28,7 +28,7 @@ use larder_wire::seal::{MasterKey, Secret, Setup};
 use larder_wire::xdr::{Array, Decode};
 use tokio::task::JoinHandle;
 
-use crate::client::{Client, dentry, serve_metadata};
+use crate::client::{Client, create, dentry, serve_metadata};
 
 const ROOT: FileId = FileId::ROOT;
 const VOLUME: VolumeId = VolumeId([1; 16]);
@@ -46,6 +46,8 @@ struct Served {
     address: SocketAddr,
     device: Option<Arc<Device>>,
     running: Option<(Shutdown, JoinHandle<()>)>,
+    /// For how long servers let it trust.
+    trusts: TrustInterval,
 }
 
 impl Served {
@@ -53,7 +55,8 @@ impl Served {
         let address = "127.0.0.1:0".parse().unwrap();
         let clock = Arc::clone(clock);
         let medium = MemDisk::new();
-        let mut served = Served { medium, clock, address, device: None, running: None };
+        let (device, running, trusts) = (None, None, TrustInterval::default());
+        let mut served = Served { medium, clock, address, device, running, trusts };
         served.start().await;
         served
     }
@@ -110,7 +113,7 @@ async fn begin_by(
         };
         assert_eq!(volume::add_disk(engine, &new).unwrap(), DISK);
     }
-    let owned = volume::take(engine).unwrap();
+    let owned = volume::take_trusting(engine, served.trusts).unwrap();
     let public = served.address.to_string();
     let disks = vec![DiskAddress {
         disk: DISK,
@@ -120,7 +123,8 @@ async fn begin_by(
         is_memory: false,
         master: master(),
     }];
-    let disks = ControlledDisks::start(disks, owned.id(), owned.epoch(), clock);
+    let whose = (owned.id(), owned.epoch());
+    let disks = ControlledDisks::start_trusting(disks, whose, owned.trust(), clock);
     let disks = Arc::new(disks);
     let (own, engine) = (Arc::clone(&disks) as Arc<dyn Disks>, Arc::new(engine.clone()));
     let metadata =
@@ -158,10 +162,12 @@ impl Both {
         self.meta.sequence(0, self.sequence)
     }
 
-    /// Makes a file of one block with this text in it. Returns the file and its layout.
+    /// Makes a file of as many blocks as this text takes, with the text in it. Returns the file and
+    /// its layout.
     async fn write(&mut self, name: &str, text: &'static [u8]) -> (FileId, Layout) {
-        let at = (0, self.next().sequence);
-        let opened = self.meta.create(at, ROOT, name).await.unwrap();
+        let range = (0..(text.len() as u64).next_multiple_of(4096)).into();
+        let call = calls::Open { range, ..create(self.next(), ROOT, name) };
+        let opened = self.meta.call(call).await.unwrap();
         let (file, layout) = (opened.file.after.file, opened.layout);
         let (extent, grant) = (layout.extents.0[0], granted(&layout.grants.0[0]));
         let (data, options) = (Bytes::from_static(text), CallOptions::default());
@@ -196,7 +202,7 @@ impl Both {
 
     async fn layout(&self, file: FileId) -> Layout {
         let (session, open, mode) = (self.meta.session, OpenId::NONE, Mode::Read);
-        let range = (0..4096).into();
+        let range = (0..SIZE).into();
         let call = calls::GetCaps { session, file, open, mode, range };
         self.meta.call(call).await.unwrap().layout
     }
@@ -466,6 +472,34 @@ async fn blocks_change_hands_and_show_nothing() {
     assert_eq!(larder_meta::check(&engine).unwrap(), []);
 }
 
+/// Readers are granted a file's last block as a whole: behind the bytes that were written they find
+/// zeros, and nothing of the file that had the block before.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reader_finds_zeros_behind_what_was_committed() {
+    static OLD: [u8; SIZE as usize] = [b'o'; SIZE as usize];
+    static NEW: [u8; 5000] = [b'n'; 5000];
+    let (engine, clock) = (MemoryEngine::new(), real());
+    let served = Served::new(&clock).await;
+    let (address, _disks) = begin(&engine, &served, &clock).await;
+    let mut one = Both::connect(address, served.address, 1).await;
+    let two = Both::connect(address, served.address, 2).await;
+    let (old, _) = one.write("old", &OLD).await;
+    assert!(two.read(&two.layout(old).await, SIZE as u32).await.unwrap() == OLD[..]);
+    let call = calls::Remove { sequence: one.next(), dentry: dentry(ROOT, "old") };
+    one.meta.call(call).await.unwrap();
+    let until = Instant::now() + Duration::from_secs(20);
+    while volume::space(&engine).unwrap().bytes_free < SIZE {
+        assert!(Instant::now() < until, "its blocks become free");
+        tokio::task::yield_now().await;
+    }
+    let (file, _) = one.write("new", &NEW).await;
+    let given = two.layout(file).await;
+    assert_eq!((given.extents.0.len(), given.extents.0[0].length), (1, 8192));
+    let read = two.read(&given, 8192).await.unwrap();
+    assert!(read[..5000] == NEW && read[5000..] == [0; 3192]);
+    assert_eq!(two.read(&given, 8193).await, Err(DiskError::Refused(Refusal::OutOfExtents)));
+}
+
 /// Neither a new server nor a new boot of the disk accepts capabilities from before it.
 #[tokio::test(flavor = "multi_thread")]
 async fn capabilities_end_with_the_server_and_with_the_disk() {
@@ -503,30 +537,35 @@ async fn capabilities_end_with_the_server_and_with_the_disk() {
     assert_eq!(&read.unwrap()[..], b"hello");
 }
 
-/// A disk that is away cannot be told; but after a while it trusts nothing by itself, and the
-/// change is answered.
+/// A disk that is away cannot be told; but after the interval that was set it trusts nothing by
+/// itself, and the change is answered: not before, and hardly later.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_waits_for_a_disk_that_is_away_as_long_as_it_may_be_trusted() {
-    let sim = Arc::new(SimClock::new());
-    let clock = Arc::clone(&sim) as Arc<dyn Clock>;
-    let engine = MemoryEngine::new();
-    let mut served = Served::new(&clock).await;
-    let (address, _disks) = begin(&engine, &served, &clock).await;
-    let mut one = Both::connect(address, served.address, 1).await;
-    let (file, _) = one.write("a", b"hello").await;
-    one.layout(file).await;
-    served.stop().await;
-    let asked = one.begin_to_close_to_others(file).await;
-    let begun = sim.instant();
-    let passing = async {
-        while !asked.is_finished() {
-            sim.advance(Duration::from_millis(100));
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(60), passing).await.expect("it is answered");
-    assert!(sim.instant() - begun >= Duration::from_secs(20), "it was answered too soon");
-    asked.await.unwrap();
+    for trusts in [30, 5].map(Duration::from_secs) {
+        let sim = Arc::new(SimClock::new());
+        let (engine, clock) = (MemoryEngine::new(), Arc::clone(&sim) as Arc<dyn Clock>);
+        let mut served = Served::new(&clock).await;
+        served.trusts = TrustInterval::new(trusts).unwrap();
+        let (address, _disks) = begin(&engine, &served, &clock).await;
+        let mut one = Both::connect(address, served.address, 1).await;
+        let (file, _) = one.write("a", b"hello").await;
+        one.layout(file).await;
+        served.stop().await;
+        // The disk was refreshed now: until here time stood still.
+        let asked = one.begin_to_close_to_others(file).await;
+        let (begun, session) = (sim.instant(), one.meta.session);
+        let passing = async {
+            while !asked.is_finished() {
+                sim.advance(Duration::from_millis(100));
+                // The call lets the servers keep pace with the clock.
+                one.meta.call(calls::GetAttr { session, file }).await.unwrap();
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), passing).await.expect("it is answered");
+        asked.await.unwrap();
+        let late = (sim.instant() - begun).checked_sub(trusts).expect("not too soon");
+        assert!(late <= Duration::from_secs(2), "{late:?} too late, for {trusts:?}");
+    }
 }
 
 /// A disk is stopped with a REFRESH in its socket, and continues after the metadata server has

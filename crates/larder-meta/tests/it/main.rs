@@ -14,3 +14,4 @@ mod postgres_late;
 mod postgres_tls;
 mod serving;
 mod store;
+mod trust;

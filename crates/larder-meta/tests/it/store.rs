@@ -1,10 +1,13 @@
 //! The embedded engine on a disk that loses what was not synced, at every point where it may.
 
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::sync::Arc;
 
 use larder_io::{Disk, Image, SimDisk};
 use larder_meta::engine::embedded::{Embedded, Sizes};
 use larder_meta::engine::{Engine, EngineError, Owner, Writes};
+use redb::{Database, ReadableDatabase, TableDefinition};
 
 const NOBODY: &[u8] = b"owner";
 
@@ -205,6 +208,52 @@ fn what_is_no_store_of_this_version_is_refused() {
     assert!(refused.starts_with("the metadata store failed: "), "{refused}");
     assert_eq!(refused.lines().count(), 1);
     assert_eq!(std::fs::read(dir.path().join("tree.redb")).unwrap(), b"my thesis");
+}
+
+/// A sound store whose own record names another format: one line that says which, and no record of
+/// it is changed. (redb writes to its own file when it opens it.)
+#[test]
+fn a_store_of_another_version_is_refused_and_left_as_it_is() {
+    const TABLE: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("larder-meta");
+    let dir = tempfile::tempdir().unwrap();
+    let disk: Arc<dyn Disk> = Arc::new(larder_io::RealDisk::open(dir.path()).unwrap());
+    let engine = Embedded::open(&disk, sizes()).unwrap();
+    engine.commit(&batch(1), &nobody()).unwrap();
+    drop(engine);
+    let database = Database::create(dir.path().join("tree.redb")).unwrap();
+    let transaction = database.begin_write().unwrap();
+    let mut table = transaction.open_table(TABLE).unwrap();
+    let other = &b"larder metadata store 7"[..];
+    assert!(table.insert(&b"\0format"[..], other).unwrap().is_some(), "it had one");
+    drop(table);
+    transaction.commit().unwrap();
+    drop(database);
+
+    let tree = dir.path().join("tree.redb");
+    let files = || -> BTreeMap<OsString, Vec<u8>> {
+        let names = std::fs::read_dir(dir.path()).unwrap().map(|one| one.unwrap().file_name());
+        let others = names.filter(|name| name != "tree.redb");
+        others.map(|name| (name.clone(), std::fs::read(dir.path().join(name)).unwrap())).collect()
+    };
+    let records = || -> Vec<(Vec<u8>, Vec<u8>)> {
+        let database = Database::create(&tree).unwrap();
+        let table = database.begin_read().unwrap().open_table(TABLE).unwrap();
+        let all = table.range::<&[u8]>(..).unwrap().map(Result::unwrap);
+        all.map(|(key, value)| (key.value().to_vec(), value.value().to_vec())).collect()
+    };
+    let (before, recorded) = (files(), records());
+    assert!(!before.is_empty(), "there is a log");
+    for _ in 0..2 {
+        let refused = Embedded::open(&disk, sizes()).unwrap_err().to_string();
+        let said = "it is \"larder metadata store 7\", this version reads \"larder metadata";
+        assert!(refused.contains(said) && refused.lines().count() == 1, "{refused}");
+        let after = files();
+        assert!(after.keys().eq(before.keys()));
+        for (name, bytes) in &before {
+            assert!(after[name] == *bytes, "{} was changed", name.display());
+        }
+        assert!(records() == recorded);
+    }
 }
 
 /// A long log, and what it contains after checkpoints.

@@ -4,7 +4,7 @@
 use bytes::Bytes;
 
 use super::sealed::{ReplyError, Sealed, SealedReply};
-use super::session::{AskError, Granted, Hailing, Session};
+use super::session::{AskError, Exhausted, Granted, Hailing, Session};
 use super::words::*;
 use super::*;
 use crate::Procedure;
@@ -178,6 +178,27 @@ fn a_reply_is_to_its_request() {
     assert_eq!(asked.answered::<ReadHead>(Err(Refusal::Revoked)), Err(hearsay));
 }
 
+/// No number is used twice, nor one that the disk does not take: a session that is used up stays
+/// so.
+#[test]
+fn a_session_ends_with_its_last_number() {
+    let (key, session) = session(Setup::Secure);
+    let keys = key.request_keys(&granted().secret);
+    let head = FlushHead { capability: granted().capability };
+    let ask = || session.ask(&granted().secret, &head, Bytes::new());
+    session.skip_to(SEQUENCE_END - 2);
+    for sequence in [SEQUENCE_END - 2, SEQUENCE_END - 1] {
+        let (request, _) = ask().unwrap();
+        assert_eq!(request.sequence, sequence);
+        assert_eq!(request.open(&keys.to_disk, Setup::Secure), Ok(Bytes::new()));
+        // It does not lead back.
+        session.skip_to(1);
+    }
+    for _ in 0..3 {
+        assert_eq!(ask().unwrap_err(), Exhausted);
+    }
+}
+
 #[test]
 fn a_welcome_for_another_handshake_makes_no_session() {
     let (_, hailing) = Hailing::client(&granted(), [0x11; 32], None);
@@ -248,28 +269,114 @@ fn each_refusal_and_each_procedure_has_its_number() {
     assert!(numbers.iter().enumerate().all(|(at, number)| at as u32 == *number));
 }
 
-/// As in `docs/formats/disk-protocol.md`.
-#[test]
-fn a_refresh_has_its_bytes() {
-    let trust = Trust { boot: BootEpoch(0x0102_0304_0506_0708), until_ms: 90_000 };
-    let with = "00000001 0102030405060708 0000000000015f90";
-    for (trust, expected) in [(None, "00000000"), (Some(trust), with)] {
-        let bytes = to_segments(&RefreshHead { trust }).to_bytes();
-        let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-        assert_eq!(hex, expected.replace(' ', ""));
-    }
+/// These bytes, in `docs/formats/disk-protocol.md`, where `<capability>` stands for those of
+/// [`CAPABILITY`].
+fn golden<T>(value: &T, written: &str)
+where
+    T: Encode + Decode + PartialEq + std::fmt::Debug,
+{
+    let expected =
+        written.replace("<capability>", CAPABILITY).split_whitespace().collect::<String>();
+    assert_eq!(hex(value), expected, "{value:?}");
+    let bytes = (0..expected.len()).step_by(2);
+    let bytes: Vec<u8> =
+        bytes.map(|at| u8::from_str_radix(&expected[at..at + 2], 16).unwrap()).collect();
+    assert_eq!(&T::decode(&mut Bytes::from(bytes)).unwrap(), value);
+    let squeezed = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let document = squeezed(include_str!("../../../../docs/formats/disk-protocol.md"));
+    assert!(document.contains(&squeezed(written)), "the document lacks {written}");
 }
 
-/// As in `docs/formats/disk-protocol.md`.
+fn extents(all: &[(u64, u64)]) -> Extents {
+    let extent = |(offset, length): &(u64, u64)| Extent::new(*offset, *length).unwrap();
+    Extents::new(all.iter().map(extent).collect()).unwrap()
+}
+
 #[test]
-fn an_await_written_has_its_bytes() {
-    let extents = [(0, 4096), (0x10_0000, 5)].map(|(at, length)| Extent::new(at, length).unwrap());
-    let extents = Extents::new(extents.to_vec()).unwrap();
-    let bytes = to_segments(&AwaitWrittenHead { extents, wait_ms: 1000 }).to_bytes();
-    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    let expected = "00000002 0000000000000000 0000000000001000
-                    0000000000100000 0000000000000005 000003e8";
-    assert_eq!(hex, expected.split_whitespace().collect::<String>());
+fn requests_of_clients_are_what_the_document_says() {
+    let capability = granted().capability;
+    golden(
+        &ReadHead { capability: capability.clone(), offset: 4096, length: 8192 },
+        "<capability> 0000000000001000 00002000",
+    );
+    golden(&FlushHead { capability: capability.clone() }, "<capability>");
+    let reading = Capability { id: CapabilityId(12), mode: Mode::Read, ..capability.clone() };
+    let source = Granted::mint(&master(), reading);
+    let taken = Origin { capability: source.capability, offset: 1 << 20, proof: [0; 32] };
+    let mut head =
+        WriteFromHead { capability, offset: 4096, stable: true, length: 100, source: taken };
+    head.source.proof = source.secret.sign_source(&head.claim());
+    golden(
+        &head,
+        "<capability> 0000000000001000 00000001 00000064
+         a0a1a2a3a4a5a6a7a8a9aaabacadaeaf 00000003 0102030405060708 00000007 0000000000000009
+         0000000c 00000001 000000000000ea60 00000002 0000000000001000 0000000000002000
+         0000000000100000 0000000000000064
+         0000000000100000 acbfc58209f8deecc267544b6bc10d940c40fd2fd5eac8058116e564c9d09b10",
+    );
+}
+
+#[test]
+fn a_refresh_is_what_the_document_says() {
+    let trust = Trust { boot: BootEpoch(0x0102_0304_0506_0708), until_ms: 90_000 };
+    golden(&RefreshHead { trust: Some(trust) }, "00000001 0102030405060708 0000000000015f90");
+    golden(&RefreshHead { trust: None }, "00000000");
+    let store = StoreState { id: [0x5e; 16], generation: 3 };
+    golden(
+        &Ok::<_, Refusal>(RefreshDone { clock_ms: 60_000, limit: 1 << 30, store }),
+        "00000000 000000000000ea60 0000000040000000 5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e 0000000000000003",
+    );
+}
+
+#[test]
+fn orders_are_what_the_document_says() {
+    let ids = crate::xdr::Array(vec![CapabilityId(11), CapabilityId(12)]);
+    golden(&RevokeHead { group: GroupId(9), ids }, "0000000000000009 00000002 0000000b 0000000c");
+    golden(
+        &GroupReplaceHead { victim: Some(GroupId(9)), group: GroupId(10) },
+        "00000001 0000000000000009 000000000000000a",
+    );
+    golden(&GroupReplaceHead { victim: None, group: GroupId(10) }, "00000000 000000000000000a");
+    golden(&EpochHead { key: KeyEpoch(8) }, "00000008");
+    golden(
+        &CopyHead { from: Extent::new(1 << 20, 4096).unwrap(), to: 8192 },
+        "0000000000100000 0000000000001000 0000000000002000",
+    );
+    let two = [(0, 4096), (0x10_0000, 5)];
+    golden(
+        &ClearHead { extents: extents(&two) },
+        "00000002 0000000000000000 0000000000001000 0000000000100000 0000000000000005",
+    );
+    golden(
+        &AwaitWrittenHead { extents: extents(&two), wait_ms: 1000 },
+        "00000002 0000000000000000 0000000000001000 0000000000100000 0000000000000005 000003e8",
+    );
+    golden(&Ok::<_, Refusal>(WrittenDone { is_durable: true }), "00000000 00000001");
+    golden(&Err::<Done, _>(Refusal::StaleGroup), "00000022");
+}
+
+#[test]
+fn a_status_is_what_the_document_says() {
+    assert!(to_segments(&StatusHead {}).is_empty());
+    let status = StatusDone {
+        setup: Setup::Secure,
+        size: 1 << 30,
+        written: 8192,
+        limit: 1 << 30,
+        clock_ms: 90_000,
+        trusted_until_ms: 120_000,
+        key: Some(KeyEpoch(7)),
+        sessions: 3,
+        poisoned: false,
+        groups: crate::xdr::Array(vec![GroupStatus { group: GroupId(9), revoked: 2 }]),
+        refusals: crate::xdr::Array(vec![RefusalCount { refusal: Refusal::Replayed, count: 7 }]),
+    };
+    golden(
+        &Ok::<_, Refusal>(status),
+        "00000000 00000001 0000000040000000 0000000000002000 0000000040000000
+         0000000000015f90 000000000001d4c0 00000001 00000007 00000003 00000000
+         00000001 0000000000000009 00000002 00000001 00000004 0000000000000007",
+    );
 }
 
 /// The largest heads that there can be fit their limit.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use larder_io::{Clock, RealClock};
 use larder_meta::Options;
+use larder_meta::disks::TrustInterval;
 use larder_meta::engine::{Engine, EngineError};
 use larder_meta::volume::{self, Owned, VolumeError};
 
@@ -15,7 +16,7 @@ use crate::log;
 use crate::options::{parse_rate, parse_span};
 use crate::servers;
 use crate::signals::Ends;
-use crate::volume::{END_MAX, Listening, Storage, StoredIn, begin_meta};
+use crate::volume::{END_MAX, Listening, Storage, StoredIn, begin_meta, parse_trust};
 
 /// How often a standby checks whether the volume is free.
 const LOOK: Duration = Duration::from_millis(500);
@@ -52,6 +53,12 @@ pub(crate) struct Args {
     /// wait for that long (postgres:)
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_span)]
     take_over: Duration,
+    /// How long a disk goes on serving without hearing from the metadata server, 5s to 600s. If a
+    /// disk cannot be reached, a change that ends somebody's access to what is on it is answered
+    /// when this time is over, at the latest; by then the disk refuses everything, until it hears
+    /// from the metadata server again
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_trust)]
+    trust: TrustInterval,
     /// How fast to copy blocks that disks have missed from the other disks of their set, as in
     /// 25MB/s
     #[arg(long, value_name = "RATE", default_value = "100MB/s", value_parser = parse_rate)]
@@ -90,7 +97,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             servers::answering(|runtime| servers::answer_for_standby(runtime, args.listening.listen))
         });
         let owned = tokio::select! {
-            taken = take(&*engine, args.standby, &*clock) => taken?,
+            taken = take(args, &*engine, &*clock) => taken?,
             () = ends.come() => return Ok(()),
         };
         drop(standing_by);
@@ -104,10 +111,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
 /// Takes the volume. If its owner was killed, this waits for the end of the term; a standby waits
 /// for as long as the owner lives.
-async fn take(engine: &dyn Engine, is_standby: bool, clock: &dyn Clock) -> Result<Owned> {
-    let mut has_waited = false;
+async fn take(args: &Args, engine: &dyn Engine, clock: &dyn Clock) -> Result<Owned> {
+    let (is_standby, mut has_waited) = (args.standby, false);
     loop {
-        let pause = match volume::take(engine) {
+        let pause = match volume::take_trusting(engine, args.trust) {
             Err(VolumeError::Owned(left)) if is_standby => left.min(LOOK),
             Err(VolumeError::Engine(EngineError::Away(_))) if is_standby => LOOK,
             // If the time has passed and the term is not over, a live owner has renewed it.

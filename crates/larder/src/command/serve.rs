@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 use larder_disk::{Config as DeviceConfig, Device, DiskService, Identity, Store};
 use larder_io::{Clock, Disk, MemDisk, RealClock, RealDisk, SlowDisk, secret};
 use larder_meta::Options;
-use larder_meta::disks::DiskAddress;
+use larder_meta::disks::{DiskAddress, TrustInterval};
 use larder_meta::engine::Engine;
 use larder_meta::volume::{self, NewDisk};
 use larder_rpc::server::{self, Shutdown};
@@ -28,7 +28,7 @@ use crate::runtime_dir::make_private;
 use crate::signals::Ends;
 use crate::volume::{
     END_MAX, Listening, META_DIR, StoredIn, begin_meta, bind, demand_memory, key_path,
-    measure_memory, now, open_embedded, reached_at, read_key, remove_if_there,
+    measure_memory, now, open_embedded, parse_trust, reached_at, read_key, remove_if_there,
 };
 
 /// The disk of the volume.
@@ -67,6 +67,12 @@ pub(crate) struct Args {
     /// metadata or of bytes. A memory disk has none
     #[arg(long, value_name = "TIME", value_parser = parse_span)]
     disk_latency: Option<Duration>,
+    /// How long a disk goes on serving without hearing from the metadata server, 5s to 600s. If a
+    /// disk cannot be reached, a change that ends somebody's access to what is on it is answered
+    /// when this time is over, at the latest; by then the disk refuses everything, until it hears
+    /// from the metadata server again
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_trust)]
+    trust: TrustInterval,
     #[command(flatten)]
     listening: Listening,
     #[command(flatten)]
@@ -113,7 +119,7 @@ async fn serve(args: &Args) -> Result<()> {
         serving.push(served);
     }
 
-    let owned = volume::take(&*engine).with_context(|| args.cannot())?;
+    let owned = volume::take_trusting(&*engine, args.trust).with_context(|| args.cannot())?;
     let meta = args.dir.join(META_DIR);
     let shown = std::fs::canonicalize(&meta).unwrap_or(meta);
     let at = StoredIn { engine: format!("embedded:{}", shown.display()), keys: None };
@@ -311,6 +317,7 @@ mod tests {
             size,
             memory: None,
             disk_latency: None,
+            trust: TrustInterval::default(),
             listening: Listening {
                 listen: "127.0.0.1:0".parse().unwrap(),
                 cert: None,

@@ -108,6 +108,7 @@ impl Answers {
             uptime_s: self.begin.elapsed().as_secs(),
             rpc: rpc.procedures,
             connections: rpc.connections,
+            forged: rpc.forged,
             cache: self.stack.engine.cache_state(),
             fuse: self.stack.fuse_requests().into_iter().collect(),
             kernel: self.stack.kernel_state(),

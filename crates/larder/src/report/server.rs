@@ -88,6 +88,9 @@ pub(crate) struct VolumeStatus {
     /// The last losses of this kind, 64 at most, the earliest first.
     #[serde(default)]
     pub(crate) losses: Vec<LossTold>,
+    /// For how long a disk trusts what it knows without hearing from the metadata server.
+    #[serde(default)]
+    pub(crate) trust_ms: u64,
     /// On how many disks each block is.
     pub(crate) copies: u32,
     /// How many disks must be added before those in incomplete sets can be used.
@@ -362,6 +365,8 @@ impl fmt::Display for VolumeStatus {
         let (pid, engine, owner) = (self.pid, &self.engine, self.owner);
         line("served", &format!("by process {pid} from {engine}, its owner number {owner}"));
         line("setup", &self.setup());
+        let trust = self.trust_ms as f64 / 1000.0;
+        line("trust", &format!("for {trust} s: so long a disk that is away delays changes"));
         let (size, free) = (Bytes(self.size_bytes), Bytes(self.free_bytes));
         line("size", &format!("{size}, {free} free"));
         self.tell_memory(&mut line);
@@ -516,6 +521,7 @@ mod tests {
             archive: None,
             lost: Vec::new(),
             losses: Vec::new(),
+            trust_ms: 30_000,
             copies: 1,
             disks_missing: 0,
             sessions: 2,
@@ -524,7 +530,7 @@ mod tests {
             disks,
         };
         let head = "volume    a0\naddress   192.0.2.1:2050\nserved    by process 7 from embedded:/srv/meta, its owner number 3\n\
-                    setup     secure\nsize      2.00 GiB, 1.00 GiB free\n";
+                    setup     secure\ntrust     for 30 s: so long a disk that is away delays changes\nsize      2.00 GiB, 1.00 GiB free\n";
         let text = format!(
             "{head}clients   2, with 40 leases\n\
              disk 1    192.0.2.2:2051: up, 512 MiB free\n          setup     secure\n\
@@ -552,8 +558,7 @@ mod tests {
         (status.instead_bytes, status.is_short_of_memory) = (4096, true);
         (status.yielded_bytes, status.yielded_to_memory_bytes) = (6144, 4096);
         let text = status.to_string();
-        let instead = "\ninstead   4.00 KiB for memory went to disks, now: no memory disk had room or \
-                       could be reached\n";
+        let instead = "\ninstead   4.00 KiB for memory went to disks, now: no memory disk had room";
         let yielded = "\nyielded   4.00 KiB went to other memory disks, 2.00 KiB to disks: their";
         let memory = "\nmemory    1.00 GiB, 512 MiB free; 3 files go to disks when they are due\n";
         let late = "\nlate      bytes are due on other disks, and";

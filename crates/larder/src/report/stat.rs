@@ -19,6 +19,9 @@ pub(crate) struct Stat {
     pub(crate) rpc: BTreeMap<String, Procedure>,
     /// By connection.
     pub(crate) connections: Vec<Connection>,
+    /// Answers of disks that were refused: they were forged, altered, or swapped.
+    #[serde(default)]
+    pub(crate) forged: u64,
     /// The cache, as in [`super::Status`].
     pub(crate) cache: Option<CacheState>,
     /// Requests of the kernel, since the process that serves began.
@@ -140,6 +143,9 @@ impl fmt::Display for Stat {
                 one.in_flight, one.window, one.backlog, one.reconnects
             )?;
         }
+        if self.forged > 0 {
+            writeln!(f, "{} answers refused: they were not the disks'", self.forged)?;
+        }
         Ok(())
     }
 }
@@ -160,5 +166,15 @@ mod tests {
             assert!(json["rpc"]["READ"]["latency_us"][field].is_u64(), "{field}");
         }
         assert_eq!(json["rpc"]["READ"]["calls"], 3);
+    }
+
+    #[test]
+    fn answers_that_are_not_the_disks_are_told() {
+        let quiet = Stat::default();
+        assert!(!quiet.to_string().contains("refused"));
+        let attacked = Stat { forged: 3, ..quiet };
+        let told = "\n3 answers refused: they were not the disks'\n";
+        assert!(attacked.to_string().ends_with(told), "{attacked}");
+        assert_eq!(serde_json::to_value(&attacked).unwrap()["forged"], 3);
     }
 }
