@@ -6,12 +6,13 @@ use larder_vfs::{Ino, LockOwner, OpenId};
 
 use super::record::Record;
 use super::session::{
-    LOCK, LockRecord, OPEN, OPEN_BLOCK, OpenRecord, RUN, Run, UNFINISHED, Unfinished, key,
-    lock_kind_code,
+    LOCK, LockRecord, OPEN, OPEN_BLOCK, OpenRecord, REQUESTS, RUN, Run, UNFINISHED, Unfinished,
+    key, lock_kind_code,
 };
 use crate::core::Core;
 use crate::locks::Table;
 use crate::node::State;
+use crate::options::Keeps;
 
 impl Core {
     /// Records the run. Must be called before a number of an open file from `next_open` on is
@@ -71,6 +72,7 @@ impl Core {
             removed: state.is_gone() && !state.opens().is_empty(),
             write_error: state.unsent().failure(),
             writer: state.unsent().end().and_then(|_| state.unsent().writer().cloned()),
+            has_requests: state.has_unsent() && state.unsent().requests().are_made(),
         };
         if !state.note(left.clone()) {
             return;
@@ -82,9 +84,25 @@ impl Core {
         }
     }
 
+    /// Whether requests that may change a file with unsent data are on record before they are made.
+    pub(crate) fn tells_requests(&self) -> bool {
+        self.options.keeps != Keeps::Empty && self.remote.deferring().is_none()
+    }
+
+    /// From now on the records of all files say whether requests were made, also of files that an
+    /// earlier process left; or they do not say that any more.
+    pub(crate) fn note_requests_told(&self, are_told: bool) {
+        match are_told {
+            true => self.cache.put_session(REQUESTS, &[1]),
+            false => self.cache.drop_session(REQUESTS),
+        }
+    }
+
     /// The mount is over: forgets what only a run that continues it would need. Hidden files that
     /// still exist are left to the next mount.
     pub(crate) fn end_session(&self) {
+        // First: without the other records it would not be true.
+        self.cache.drop_session(REQUESTS);
         for (key, value) in self.cache.session_records() {
             let hidden = key.first() == Some(&UNFINISHED)
                 && Unfinished::decode(&value).is_some_and(|left| !left.hidden.is_empty());

@@ -10,6 +10,8 @@ use larder_cache::codec::{Reader, Writer};
 use larder_io::Monotonic;
 use larder_vfs::{Attr, Device, Ino, Kind, Time, Validator};
 
+use crate::node::have_same_bytes;
+
 /// A kind of record. Each kind has a format number of its own, so that a change of one kind
 /// invalidates no records of the others.
 pub(crate) trait Record: Sized {
@@ -110,6 +112,24 @@ impl Version {
             out.u64(self.rereads);
         }
         out.into_bytes()
+    }
+
+    /// Whether such [bytes](Version::bytes) name a version that has other bytes than the version
+    /// `now`; of a server with change attributes that do not tell bytes from all else: whether it
+    /// is another one. `false` if the two cannot be compared.
+    pub(crate) fn has_other_bytes(held: &[u8], now: &Validator) -> bool {
+        let differ = |held: Option<u64>, now: Option<u64>| {
+            held.zip(now).is_some_and(|(held, now)| held != now)
+        };
+        let mut input = Reader::new(held);
+        if input.u8() == Some(Version::FORMAT_OF_DATA) {
+            return differ(input.u64(), now.data_change);
+        }
+        match (Version::times_in(held), now.change) {
+            (Some(held), None) => !have_same_bytes(&held, now),
+            (None, change) => differ(input.option(Reader::u64).flatten(), change),
+            (Some(_), Some(_)) => false,
+        }
     }
 
     /// The validator in such [bytes](Version::bytes), of a server that identifies versions by times

@@ -7,9 +7,8 @@
 //! server is asked again sooner).
 //!
 //! *New mount*: no process has the open files any more. Hidden files are removed at the server,
-//! unsent data is sent in the background, even to a file that another client has changed meanwhile:
-//! the last close wins, as if the writer had closed it now; unless its class lets it wait on this
-//! machine, where it is sent as what is kept.
+//! unsent data is sent in the background: over another client's change only if the earlier process
+//! may have begun to send it ([`crate::write`]'s `recovered`).
 
 use std::path::Path;
 use std::sync::Arc;
@@ -22,7 +21,7 @@ use super::session::{Carried, OpenRecord, Unfinished};
 use crate::core::Core;
 use crate::locks::Table as LockTable;
 use crate::names::Dentry;
-use crate::node::Node;
+use crate::node::{Node, State};
 use crate::open::{Mode, OpenFile};
 use crate::options::Start;
 use crate::read::Shown;
@@ -39,6 +38,12 @@ impl Core {
         match start {
             Start::Resume => self.resume(carried),
             Start::NewMount => self.begin_anew(carried),
+        }
+        if !self.tells_requests() {
+            self.note_requests_told(false);
+        } else if !self.options.read_only {
+            // What a read-only mount does not send stays as it is.
+            self.note_requests_told(true);
         }
     }
 
@@ -67,7 +72,11 @@ impl Core {
         self.restore_locks(&carried.locks);
         for node in unsent.iter().filter(|node| !self.is_written(node)) {
             self.enter_left(node);
+            self.doubt_left(node, carried);
             self.send_left(node);
+        }
+        if !carried.tells_requests {
+            self.doubt_written(carried);
         }
         closed.retain(|node| node.state().opens().is_empty());
         for node in closed {
@@ -79,6 +88,18 @@ impl Core {
         }
         let (opens, files) = (carried.opens.len(), unsent.len());
         tracing::info!(opens, unsent = files, "going on with the mount of a process that died");
+    }
+
+    /// Of files that are still being written, the next process must not take unknown requests for
+    /// none.
+    fn doubt_written(&self, carried: &Carried) {
+        for ino in carried.opens.values().filter(|open| open.flags.write).map(|open| open.ino) {
+            if let Ok(node) = self.node(ino)
+                && node.state().has_unsent()
+            {
+                self.doubt_left(&node, carried);
+            }
+        }
     }
 
     /// The last release of a hidden or removed file may have been interrupted.
@@ -134,6 +155,7 @@ impl Core {
                 if !carried.opens.values().any(is_open) {
                     core.enter_left(node);
                 }
+                core.doubt_left(node, carried);
             });
         }
         // Only now: the records of open files say whose data it is.
@@ -146,7 +168,7 @@ impl Core {
     fn set_writer(&self, node: &Node, left: &Unfinished) {
         let mut state = node.state();
         state.note(left.clone());
-        state.unsent_mut().restore(left.writer.clone(), None);
+        restore_unsent(&mut state, left, None);
     }
 
     /// Nodes with local changes that no server has.
@@ -205,7 +227,7 @@ impl Core {
         if left.removed {
             state.go();
         }
-        state.unsent_mut().restore(left.writer.clone(), left.write_error);
+        restore_unsent(&mut state, left, left.write_error);
         state.note(left.clone());
     }
 
@@ -253,7 +275,7 @@ impl Core {
     }
 
     /// Sends what an earlier mount left unsent, and logs that; does something `before`, when that
-    /// is known to be unsent.
+    /// is known to be unsent, and its record is still the earlier one.
     fn send_from_before(
         self: &Arc<Self>,
         node: &Arc<Node>,
@@ -268,12 +290,9 @@ impl Core {
         }
         tracing::info!(ino = node.ino.0, ?name, bytes, "sending what an earlier mount left unsent");
         self.mark_unsent(node);
-        {
-            let mut state = node.state();
-            state.unsent_mut().may_be_of(cred);
-            self.note_unfinished(node.ino, &mut state);
-        }
+        node.state().unsent_mut().may_be_of(cred);
         before(self);
+        self.note_unfinished(node.ino, &mut node.state());
         self.send_left(node);
     }
 
@@ -313,7 +332,11 @@ impl Core {
                                 core.cache.drop_node(node.no());
                             }
                             Ok(false) if core.cache.unsent().contains(&node.no()) => {
-                                core.send_from_before(&node, &cred, |_| ());
+                                // It has another record from now on.
+                                core.forget_unfinished(node.ino);
+                                return core.send_from_before(&node, &cred, |core| {
+                                    core.doubt_left(&node, &Carried::default());
+                                });
                             }
                             Ok(false) => {}
                             Err(error) => tell_left(&node, error),
@@ -361,6 +384,15 @@ impl Core {
             },
             removed => removed.map(|_| true),
         }
+    }
+}
+
+/// Restores what is on record of a file's unsent data.
+fn restore_unsent(state: &mut State, left: &Unfinished, failure: Option<Error>) {
+    let unsent = state.unsent_mut();
+    unsent.restore(left.writer.clone(), failure);
+    if left.has_requests {
+        unsent.requests_mut().make();
     }
 }
 

@@ -6,6 +6,7 @@
 //! - An [`OpenRecord`] for each open file.
 //! - A [`LockRecord`] for each owner of locks on a file.
 //! - An [`Unfinished`] for each file that needs more work than its dirty data shows.
+//! - A mark that the latter say whether a request was made that changes the file.
 //!
 //! A record is written before its subject becomes visible outside: that of an open before the open
 //! is answered, that of a hidden name before the server is asked for it.
@@ -29,6 +30,7 @@ pub(super) const RUN: &[u8] = b"r";
 pub(super) const OPEN: u8 = b'o';
 pub(super) const UNFINISHED: u8 = b'n';
 pub(super) const LOCK: u8 = b'l';
+pub(super) const REQUESTS: &[u8] = b"q";
 
 /// Numbers of open files are recorded this many at a time.
 pub(crate) const OPEN_BLOCK: u64 = 1024;
@@ -77,6 +79,8 @@ pub(crate) struct Unfinished {
     pub(crate) write_error: Option<Error>,
     /// On whose behalf its dirty data is written back.
     pub(crate) writer: Option<Cred>,
+    /// The server may have a change of ours that is not in the version below that data.
+    pub(crate) has_requests: bool,
 }
 
 /// Everything that an earlier run left.
@@ -86,6 +90,8 @@ pub(crate) struct Carried {
     pub(crate) opens: BTreeMap<OpenId, OpenRecord>,
     pub(crate) unfinished: BTreeMap<Ino, Unfinished>,
     pub(crate) locks: Vec<LockRecord>,
+    /// A file of which no record says that a request was made has none.
+    pub(crate) tells_requests: bool,
 }
 
 impl Carried {
@@ -103,6 +109,7 @@ impl Carried {
                 }
                 (Some(&LOCK), _) => carried.locks.extend(LockRecord::decode(&value)),
                 _ if key == RUN => carried.run = Run::decode(&value),
+                _ if key == REQUESTS => carried.tells_requests = true,
                 _ => {}
             }
         }
@@ -235,8 +242,11 @@ pub(super) fn lock_kind_code(kind: LockKind) -> u8 {
     }
 }
 
+/// Format of an [`Unfinished`] before it said whether requests were made.
+const FORMAT_WITHOUT_REQUESTS: u8 = 2;
+
 impl Record for Unfinished {
-    const FORMAT: u8 = 2;
+    const FORMAT: u8 = 3;
 
     fn put(&self, out: &mut Writer) {
         out.u8(u8::try_from(self.hidden.len()).expect("there are two at most"));
@@ -247,10 +257,11 @@ impl Record for Unfinished {
         out.flag(self.removed);
         out.option(self.write_error, |out, error| out.u8(error_code(error)));
         out.option(self.writer.as_ref(), put_cred);
+        out.flag(self.has_requests);
     }
 
     fn take(format: u8, input: &mut Reader<'_>) -> Option<Unfinished> {
-        if format != Unfinished::FORMAT {
+        if !(FORMAT_WITHOUT_REQUESTS..=Unfinished::FORMAT).contains(&format) {
             return None;
         }
         let count = input.u8().filter(|count| *count <= 2)?;
@@ -260,6 +271,7 @@ impl Record for Unfinished {
             removed: input.flag()?,
             write_error: input.option(|input| Some(error_of(input.u8()?)))?,
             writer: input.option(cred)?,
+            has_requests: format == FORMAT_WITHOUT_REQUESTS || input.flag()?,
         })
     }
 }
@@ -347,8 +359,9 @@ mod tests {
         for write_error in [None, Some(Error::NoSpace), Some(Error::Io)] {
             let names = [(Ino(1), OsString::from(".nfs1")), (Ino(2), ".nfs1".into())];
             for count in 0..=2 {
-                let hidden = names[..count].to_vec();
-                let left = Unfinished { hidden, removed: true, write_error, writer: Some(cred()) };
+                let (hidden, has_requests) = (names[..count].to_vec(), count == 1);
+                let writer = Some(cred());
+                let left = Unfinished { hidden, removed: true, write_error, writer, has_requests };
                 assert_eq!(Unfinished::decode(&left.encode()), Some(left));
             }
         }
@@ -368,6 +381,19 @@ mod tests {
         assert_eq!(OpenRecord::decode(&earlier), Some(open));
         earlier[0] = OpenRecord::FORMAT + 1;
         assert_eq!(OpenRecord::decode(&earlier), None);
+    }
+
+    /// What the process that wrote it had asked of the server is not known.
+    #[test]
+    fn records_of_unsent_data_without_its_requests_are_read() {
+        let left = Unfinished { writer: Some(cred()), ..Unfinished::default() };
+        let mut earlier = left.encode();
+        assert_eq!(earlier.pop(), Some(0));
+        earlier[0] = FORMAT_WITHOUT_REQUESTS;
+        let read = Unfinished { has_requests: true, ..left };
+        assert_eq!(Unfinished::decode(&earlier), Some(read));
+        earlier[0] = Unfinished::FORMAT + 1;
+        assert_eq!(Unfinished::decode(&earlier), None);
     }
 
     #[test]
@@ -419,7 +445,8 @@ mod tests {
         let open =
             OpenRecord { ino, cred: cred_of_open, flags, mode, local, version, epoch, class };
         let hidden = vec![(Ino(1), ".nfs1".into()), (Ino(2), ".nfs1".into())];
-        let left = Unfinished { hidden, removed: true, write_error: None, writer: Some(cred()) };
+        let (writer, write_error, has_requests) = (Some(cred()), None, true);
+        let left = Unfinished { hidden, removed: true, write_error, writer, has_requests };
         let mut held = LockMap::default();
         held.set(3..9, Some(LockMode::Shared));
         let owner = LockOwner { kind: LockKind::Range, id: 5 };
@@ -463,7 +490,10 @@ mod tests {
         cache.put_session(&key(UNFINISHED, 9), &open.encode());
         cache.put_session(b"o", &open.encode());
         cache.put_session(b"?", b"of a later version");
+        assert!(!Carried::read(&cache).tells_requests);
+        cache.put_session(REQUESTS, &[1]);
         let carried = Carried::read(&cache);
+        assert!(carried.tells_requests);
         assert_eq!(carried.run, Some(run));
         assert_eq!(carried.opens, BTreeMap::from([(OpenId(1), open)]));
         assert_eq!(carried.unfinished, BTreeMap::from([(Ino(7), left)]));

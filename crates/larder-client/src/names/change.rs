@@ -194,7 +194,8 @@ impl Core {
         self.end_names_change(dir, answer.as_ref().ok().map(|(_, change)| *change));
         self.distrust_if_refused(&[node, dir], (dir, name), &answer);
         let (attr, _) = answer?;
-        let is_here = within.is_some_and(|within| self.promise_link(dir, name, within));
+        let is_here =
+            within.is_some_and(|within| self.promise_link(cred, node, (dir, name), within));
         match attr {
             Some(attr) => {
                 node.state().linked();

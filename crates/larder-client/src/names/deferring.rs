@@ -8,19 +8,24 @@ use std::time::Duration;
 
 use larder_cache::Keeping;
 use larder_class::{Class, Level};
-use larder_vfs::{Cred, Deferring, Ino, Remote, Result};
+use larder_vfs::{Cred, Deferred, Deferring, Handle, Ino, Remote, Result};
 
 use super::hiding::Ending;
 use crate::core::Core;
 use crate::node::Node;
 
 impl Core {
-    /// The server for a change of these names: the change may be answered on this machine.
+    /// The server for a change of these names: the change may be answered on this machine. To be
+    /// called between [`Core::begin_change`] of the directories and its end.
     pub(crate) fn server_of_names(&self, cred: &Cred, names: &[(&Node, &OsStr)]) -> &dyn Remote {
-        match self.remote.deferring() {
-            Some(here) if self.may_defer_names(cred, names) => here.names(),
-            _ => &*self.remote,
+        let Some(here) = self.remote.deferring() else { return &*self.remote };
+        let class_at = |(dir, name): &(&Node, &OsStr)| self.class_at(dir, name, cred);
+        let classes: Vec<_> = names.iter().map(class_at).collect();
+        if !classes.iter().all(|class| self.may_defer(class)) {
+            return &*self.remote;
         }
+        self.owe_names(here, names, &classes);
+        here.names()
     }
 
     /// The caller for a second attempt of a change of these names that the server did not answer,
@@ -38,7 +43,9 @@ impl Core {
 
     /// Whoever may answer here for a change of a file's attributes.
     pub(crate) fn deferring_attributes(&self, cred: &Cred, node: &Node) -> Option<&dyn Deferring> {
-        self.remote.deferring().filter(|_| self.may_defer(&self.class_for(node, cred)))
+        let here = self.remote.deferring()?;
+        self.begin_owed_names(here).ok()?;
+        self.may_defer(&self.class_for(node, cred)).then_some(here)
     }
 
     /// Whether a change of these names need not be at the server when it is acknowledged.
@@ -68,16 +75,28 @@ impl Core {
     /// The server for that.
     pub(crate) fn server_of_link(&self, within: Option<Duration>) -> &dyn Remote {
         let here = self.remote.deferring().filter(|_| within.is_some());
+        let here = here.filter(|here| self.begin_owed_names(*here).is_ok());
         here.map_or(&*self.remote, Deferring::names)
     }
 
     /// Ensures that another name of a file is at the server by then. Returns whether it is not
     /// there yet.
-    pub(crate) fn promise_link(&self, dir: &Node, name: &OsStr, within: Duration) -> bool {
-        let Some((here, dir)) = self.remote.deferring().zip(dir.handle().ok()) else {
+    pub(crate) fn promise_link(
+        &self,
+        cred: &Cred,
+        node: &Node,
+        (dir, name): (&Node, &OsStr),
+        within: Duration,
+    ) -> bool {
+        let Some((here, handle)) = self.remote.deferring().zip(dir.handle().ok()) else {
             return false;
         };
-        here.promise_link(&dir, name, within)
+        let waits = here.promise_link(&handle, name, within);
+        if waits {
+            let classes = [self.class_for(node, cred), self.class_of_name(dir, name, cred)];
+            self.owe_names(here, &[(dir, name)], &classes);
+        }
+        waits
     }
 
     /// Whether a file whose unsent bytes are kept here may be renamed before they are sent. Not one
@@ -166,18 +185,65 @@ impl Core {
         }
     }
 
-    /// Makes changes of names as durable as the class of a directory requires after an fsync.
-    pub(crate) async fn sync_names(&self, cred: &Cred, dir: Ino) -> Result<()> {
-        let class = self.class_for(&*self.node(dir)?, cred);
-        match self.remote.deferring() {
-            None => Ok(()),
-            Some(here)
-                if (class.promised.fsync <= Some(Level::Local) || here.is_kept_enough())
-                    && here.keep().await.is_ok() =>
-            {
-                Ok(())
-            }
-            Some(here) => here.replay(None).await,
+    /// The root's node, which has the record of what fsyncs of directories are to bring to the
+    /// server. To be called before anything is changed here: what waits at the first call was left
+    /// by an earlier process.
+    fn begin_owed_names(&self, here: &dyn Deferring) -> Result<Arc<Node>> {
+        let root = self.node(Ino::ROOT)?;
+        if !root.state().has_owed_names() {
+            let left = here.deferred();
+            let from_before = left.iter().filter_map(|left| self.promised_to(left)).max();
+            root.state().begin_owed_names(from_before);
         }
+        Ok(root)
+    }
+
+    /// What an fsync promises for a name that waits, by the class that its owner's files have
+    /// there.
+    fn promised_to(&self, left: &Deferred) -> Option<Level> {
+        let node = |handle: &Handle| {
+            let no = self.cache.number_of(handle.as_bytes())?;
+            self.table.get(Ino(no.0))
+        };
+        let Some(dir) = left.dir.as_ref().and_then(node) else { return Some(Level::Archive) };
+        let owner = node(&left.file).map(|file| {
+            let state = file.state();
+            Cred::new(state.known().attr.uid, state.known().attr.gid, &[])
+        });
+        let cred = owner.unwrap_or_else(Cred::root);
+        self.class_of_name(&dir, &left.name, &cred).promised.fsync
+    }
+
+    /// Names that files of these classes have, get or lose are changed here.
+    fn owe_names(&self, here: &dyn Deferring, names: &[(&Node, &OsStr)], classes: &[Arc<Class>]) {
+        let promised = classes.iter().filter_map(|class| class.promised.fsync).max();
+        // Without the root no fsync of a directory succeeds.
+        if let Ok(root) = self.begin_owed_names(here) {
+            let mut state = root.state();
+            names.iter().for_each(|(dir, _)| state.owe_names(dir.ino, promised));
+        }
+    }
+
+    /// Makes changes of names in a directory as durable as the strongest class requires after an
+    /// fsync: the directory's own, or that of a name which was changed in it since they were last
+    /// at the server.
+    pub(crate) async fn sync_names(&self, cred: &Cred, dir: Ino) -> Result<()> {
+        let node = self.node(dir)?;
+        let Some(here) = self.remote.deferring() else { return Ok(()) };
+        let root = self.begin_owed_names(here)?;
+        let owed = root.state().owed_names(dir);
+        // Only now: what is owed, and does not change any more, is known to the server of names.
+        let is_quiet = match owed.is_anywhere() {
+            false => !node.state().changing(),
+            true => self.table.select(|node| node.state().changing()).is_empty(),
+        };
+        let promised = self.class_for(&node, cred).promised.fsync.max(owed.promised());
+        let is_local = promised <= Some(Level::Local) || here.is_kept_enough();
+        if is_local && here.keep().await.is_ok() {
+            return Ok(());
+        }
+        here.replay(None).await?;
+        root.state().names_are_at_server(dir, owed, is_quiet);
+        Ok(())
     }
 }

@@ -184,6 +184,8 @@ pub(crate) struct Changes {
     /// Up to here the server has bytes that we wrote and that its last description may not show: a
     /// reply need not describe the file. Zero if it shows all of them.
     pub(crate) written_end: u64,
+    /// The server may have carried out one that no description which we have includes.
+    pub(crate) is_untold: bool,
 }
 
 #[cfg(test)]

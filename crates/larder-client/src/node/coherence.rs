@@ -181,9 +181,14 @@ impl Core {
         }
     }
 
-    /// Before a change of ours is sent.
+    /// Before a change of ours is sent. The next process must know of it: it would take the version
+    /// that it finds for another client's, and what is unsent here for a conflict with that.
     pub(crate) fn begin_change(&self, node: &Node) {
-        node.state().begin_change();
+        let mut state = node.state();
+        state.begin_change();
+        if self.tells_requests() && state.has_unsent() && state.unsent_mut().requests_mut().make() {
+            self.note_unfinished(node.ino, &mut state);
+        }
     }
 
     /// Ends a change of ours that [`Core::begin_change`] began, and keeps what is still valid.

@@ -71,6 +71,8 @@ pub(crate) struct State {
     ctime_moved: Option<Monotonic>,
     /// Bits of the mode that a writer drops.
     dropped: Dropped,
+    /// The root directory: of all directories, the names that an fsync has to bring to the server.
+    owed_names: Option<Box<owed_names::OwedNames>>,
 }
 
 /// Which file of the server it is.
@@ -112,6 +114,7 @@ impl State {
             ctime_may_move: false,
             ctime_moved: None,
             dropped: Dropped::default(),
+            owed_names: None,
         }
     }
 
@@ -494,6 +497,7 @@ impl State {
         }
         self.judge_age(seen, was_fresh, age);
         self.adopt(attr, session, asked);
+        self.changes.is_untold = false;
         seen
     }
 
@@ -566,10 +570,12 @@ impl State {
             && self.unsent.end().is_none()
             && self.hidden.is_none()
             && self.unsent.failure().is_none()
+            && self.owed_names.is_none()
     }
 }
 
 mod leased;
+mod owed_names;
 mod own_changes;
 #[cfg(test)]
 mod tests;

@@ -47,6 +47,12 @@ impl Offer {
     }
 }
 
+/// The flags by which the mode of an open file of this class is chosen: its class may change while
+/// it is open, its mode does not.
+pub(super) fn as_of_class(flags: OpenFlags, class: &Class) -> OpenFlags {
+    OpenFlags { sync: flags.sync || class.is_synchronous(), ..flags }
+}
+
 /// The result of an offer.
 enum Accepted {
     /// It was taken.
@@ -107,7 +113,7 @@ impl Core {
             self.promise(node, &class);
             file.prefer_memory(class.is_in_memory());
         }
-        let (mode, path) = self.take_mode(node, &file, &flags);
+        let (mode, path) = self.take_mode(node, &file, &as_of_class(flags, &class));
         debug_assert_eq!(
             mode.passes_through(),
             matches!(path, DataPath::Passthrough(_)),

@@ -10,6 +10,7 @@ use larder_vfs::{
     OpenId, Opened, Result, SetAttr, Token,
 };
 
+use super::choose::as_of_class;
 use super::open_file::{OpenFile, intent};
 use crate::core::{Core, blocking, blocking_unless};
 use crate::names::on_handle;
@@ -201,9 +202,8 @@ impl Core {
             self.update_older(&node, &cred).await;
         }
         let class = self.class_for(&node, &cred);
-        let flags = OpenFlags { sync: flags.sync || class.is_synchronous(), ..flags };
         let file = self.file(&node);
-        let quick = self.chooses_quickly(&node, &file, &flags);
+        let quick = self.chooses_quickly(&node, &file, &as_of_class(flags, &class));
         let core = self.clone();
         let opened = blocking_unless(quick, move || core.choose(&node, cred, flags, class)).await?;
         if let Ok(open) = self.open_file(opened.id) {

@@ -21,6 +21,7 @@ use larder_vfs::{
     Stability, Time, Watcher,
 };
 
+use super::compared::is_late;
 use super::engine::LOOK_EVERY;
 use super::schedule::RETRY_AFTER;
 use crate::core::{Core, blocking};
@@ -276,12 +277,4 @@ impl Core {
             on_handle!(self, cred, dir, at => self.remote.remove(cred, &at, name, Removal::File));
         removed.map(drop)
     }
-}
-
-/// Whether the same may succeed later.
-fn is_late(error: Error) -> bool {
-    matches!(
-        error,
-        Error::TimedOut | Error::Shutdown | Error::TryAgain | Error::Locked | Error::Interrupted
-    )
 }

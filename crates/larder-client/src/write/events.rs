@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use larder_cache::FileNo;
 use larder_vfs::Ino;
 
 use super::unsent::{Actions, Context, Event};
@@ -22,13 +23,19 @@ impl Core {
     /// [`Actions::set_aside`].
     pub(super) fn apply(&self, ino: Ino, state: &mut State, event: Event<'_>) -> Actions {
         let before = state.unsent().schedule();
+        let was_there = state.unsent().since().is_some() && !matches!(event, Event::Sent);
         let context = Context {
             kernel_writes: state.opens().bypassing(),
             now: self.clock.instant(),
             age: state.unsent().age(self.options.unsent_age_max),
             is_away: self.is_away(),
         };
-        let actions = state.unsent_mut().apply(event, context);
+        let mut actions = state.unsent_mut().apply(event, context);
+        // What an earlier process left was judged by that process.
+        let is_left = matches!(event, Event::Recovered { .. });
+        if !was_there && !is_left && self.is_moved_below(ino, state) {
+            actions.record |= state.unsent_mut().requests_mut().make();
+        }
         self.engine.replan(ino, before, state.unsent().schedule());
         if actions.record {
             self.note_unfinished(ino, state);
@@ -38,6 +45,15 @@ impl Core {
             self.drop_pages(ino, state);
         }
         actions
+    }
+
+    /// Whether something is unsent of a file, and the server may have a change of ours that the
+    /// version below it lacks.
+    fn is_moved_below(&self, ino: Ino, state: &State) -> bool {
+        let below = || self.cache.file(FileNo(ino.0)).version();
+        self.tells_requests()
+            && state.unsent().since().is_some()
+            && (state.may_be_moved() || below() != Some(state.version().bytes()))
     }
 
     /// No caller will send what is unsent of a file: the engine does, after `wait`, repeatedly for

@@ -315,25 +315,6 @@ impl Core {
         })
     }
 
-    /// Whether the server's file has our bytes in every unsent range, and ends where ours does.
-    async fn is_sent_already(&self, node: &Arc<Node>, cred: &Cred) -> Result<bool> {
-        let file = self.file(node);
-        if node.state().known().attr.size != file.size() {
-            return Ok(false);
-        }
-        for piece in self.pieces(&file.dirty()) {
-            let len = u32::try_from(piece.end - piece.start).expect("a request is short");
-            let there = on_handle!(self, cred, node, handle =>
-                self.remote.read(cred, &handle, None, piece.start, len))?;
-            let mut ours = vec![0; len as usize];
-            file.read_dirty(piece.start, &mut ours).map_err(|_| Error::Io)?;
-            if there.data[..] != ours[..] {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-
     /// A file that is sent long after it was written gets the time at which it was written:
     /// programs compare times. A caller that may not set the time does without.
     pub(super) async fn set_time_of_writing(&self, node: &Arc<Node>, cred: &Cred, mtime: Time) {

@@ -10,6 +10,8 @@
 //!   [`queue`]; [`events`] reports events to them.
 //! - [`keep`]: unsent data on this machine's disk; [`keep_soon`] keeps closed files a moment later,
 //!   by the list [`entered`].
+//! - [`recovered`]: asks the server before what an earlier process left is sent; [`compared`]:
+//!   whether it has that already.
 //! - [`beside`]: has the server make files of what another client's changes were in the way of;
 //!   [`placing`]: whose turn that is.
 //! - [`retain`]: unsent data in this machine's memory, of files that other clients see.
@@ -17,6 +19,7 @@
 
 mod before_stat;
 mod beside;
+mod compared;
 mod copy;
 mod engine;
 mod entered;
@@ -26,6 +29,7 @@ mod keep_soon;
 mod local_end;
 mod placing;
 mod queue;
+mod recovered;
 mod retain;
 mod schedule;
 mod send;

@@ -110,6 +110,13 @@ impl Core {
         // What an earlier process has told the server is not known.
         let by_others = node.state().unsent().is_late();
         self.begin_sending_kept(node, &cred).await?;
+        if !self.is_retained(node) {
+            let asked = self.ask_before_left(node, &file, &cred).await;
+            if asked == Err(Error::Changed) {
+                self.set_aside(node, Error::Changed).await;
+            }
+            asked?;
+        }
         self.lease_before_many_are_lost(node, &file, &cred, &dirty).await;
         let _shown = TimeOnWay::show(node, written_at);
         self.begin_change(node);
@@ -244,6 +251,9 @@ impl Core {
         }
         let ended = self.end_change_of(&mut state, changes);
         node.released.notify_waiters();
+        if result.is_err() {
+            state.is_told_in_part();
+        }
         let ours = ended.is_some_and(|ended| ended.ours);
         if ours {
             state.carry_shown(held);

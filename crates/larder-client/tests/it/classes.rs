@@ -11,7 +11,7 @@ use larder_vfs::{
     Cred, Error, FileSystem, Ino, New, OpenId, Remote, Result, SetAttr, SetXattr, XattrOnly,
 };
 
-use crate::rig::{Rig, WRITE, pass, root};
+use crate::rig::{Open, Rig, WRITE, pass, root};
 
 /// Options with these classes and rules.
 fn with(toml: &str) -> Options {
@@ -101,6 +101,47 @@ async fn a_hint_gives_one_open_file_a_class() {
     assert_eq!(at_server(&rig, "file").await, b"early two three four", "what was set is nearer");
     one.close().await.unwrap();
     assert_eq!(at_server(&rig, "file").await, b"late! two three four");
+}
+
+/// A hint applies before the class of a directory, and before a rule, whichever is stronger; to the
+/// file's next open they apply again.
+#[tokio::test]
+async fn a_hint_comes_before_the_class_of_a_directory_and_before_a_rule() {
+    let rig = Rig::new(with(RULES)).await;
+    let mut dirs = Vec::new();
+    for class in ["critical", "edited"] {
+        let new = New::Directory;
+        let made = rig.client.make(&root(), Ino::ROOT, class.as_ref(), new, SetAttr::default());
+        dirs.push(made.wait().await.unwrap().ino);
+        set(&rig, &root(), dirs[dirs.len() - 1], Some(class)).await.unwrap();
+    }
+    for (dir, path, class, hint) in [
+        (dirs[0], "critical/file", "critical", "edited"),
+        (dirs[1], "edited/file", "edited", "critical"),
+        // There the directory comes before the rule, and the hint before both.
+        (dirs[1], "edited/a.db", "edited", "critical"),
+        (Ino::ROOT, "a.db", "critical", "edited"),
+        (Ino::ROOT, "a.log", "log", "critical"),
+    ] {
+        let name = path.rsplit('/').next().unwrap();
+        let open = rig.create_in(dir, name).await;
+        assert_eq!(name_of(&rig, open.ino), class, "{path}");
+        let write = async |open: &Open<'_>, class: &str| {
+            let (at, unstable) = (Some(open.id), larder_vfs::Stability::Unstable);
+            let written = rig.client.write(&root(), open.ino, at, 0, b"text", unstable);
+            let is_there =
+                written.wait().await.unwrap().stability == larder_vfs::Stability::FileSync;
+            assert_eq!(is_there, class == "critical", "{path}");
+        };
+        write(&open, class).await;
+        rig.client.hint_class(&root(), open.ino, open.id, hint.to_owned()).wait().await.unwrap();
+        write(&open, hint).await;
+        assert_eq!(name_of(&rig, open.ino), class, "{path}: no open file decides on that");
+        open.close().await.unwrap();
+        let again = rig.open(&root(), path, WRITE).await.unwrap();
+        write(&again, class).await;
+        again.close().await.unwrap();
+    }
 }
 
 /// A front door that opens nothing: each write uses the class of the file.
@@ -273,6 +314,34 @@ async fn a_class_that_was_set_outlives_unmounts_and_boots_and_goes_with_its_file
     let rig = rig.reboot().await;
     assert_eq!(name_of(&rig, rig.find("other").await.unwrap()), "critical");
     assert_eq!(rig.cache().classes().len(), 1);
+}
+
+/// A class that was set is a record of the cache. Without that, rules decide again, and then the
+/// mount.
+#[tokio::test]
+async fn after_the_loss_of_the_cache_the_rules_decide_anew() {
+    let options = Options { has_xattrs: true, ..with(RULES) };
+    let rig = Rig::new(options.clone()).await;
+    for (name, class) in [("a.db", "edited"), ("a.log", "critical"), ("other", "critical")] {
+        rig.put(name, b"bytes").await;
+        let ino = rig.find(name).await.unwrap();
+        set(&rig, &root(), ino, Some(class)).await.unwrap();
+        assert_eq!(name_of(&rig, ino), class, "{name}");
+    }
+    // Its disk is empty.
+    let rig = Rig::of_server(rig.server.another_client(), options).await;
+    assert_eq!(rig.cache().classes().len(), 0);
+    for (name, class) in [("a.db", "critical"), ("a.log", "log"), ("other", "edited")] {
+        let open = rig.open(&root(), name, WRITE).await.unwrap();
+        let choice = rig.client.class(open.ino).unwrap();
+        assert_eq!(choice.class.name, class, "{name}");
+        assert_eq!(matches!(choice.why, Why::Rule(_)), name != "other", "{name}: {}", choice.why);
+        let own = rig.client.xattr(&root(), open.ino, "larder.class".as_ref()).wait().await;
+        assert_eq!(own, Ok(None), "{name}");
+        open.write(0, b"BYTES").await.unwrap();
+        assert_eq!(at_server(&rig, name).await == b"BYTES", class == "critical", "{name}");
+        open.close().await.unwrap();
+    }
 }
 
 const START: larder_client::Start = larder_client::Start::NewMount;

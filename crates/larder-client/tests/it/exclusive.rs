@@ -9,7 +9,8 @@ use larder_class::{Level, Sources, load};
 use larder_client::{Due, Here, Options, Start, offer};
 use larder_io::Image;
 use larder_vfs::{
-    Error, FileSystem, Ino, Kind, Lookup, MemRemote, OpenFlags, Remote, SetAttr, SetTime, Time,
+    Error, FileSystem, Ino, Kind, Lookup, MemRemote, New, OpenFlags, Remote, Result, SetAttr,
+    SetTime, Time,
 };
 
 use crate::kept::generated;
@@ -430,4 +431,96 @@ async fn a_silent_server_makes_no_class_weaker() {
     rig.client.sync(&|_| true).await.unwrap();
     assert_eq!(all_of(&rig.foreigner().await).await.len(), 1);
     assert_eq!(at_server(&rig, "file").await.bytes, b"new");
+}
+
+/// Class generated, and `*.db` of a class whose close waits for no server, and whose fsync does.
+fn with_databases() -> Options {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("larder.toml");
+    let toml = "[class.db]\nlike = 'generated'\nclose = 'nothing'\nfsync = 'durable'\n\
+                [[rule]]\nglob = '*.db'\nclass = 'db'\n";
+    std::fs::write(&path, toml).unwrap();
+    let sources = Sources { files: vec![path], class: Some("generated".into()), rules: None };
+    let classes = load(&sources, &offer("a mount", Here::DISK, Duration::from_secs(30))).unwrap();
+    Options { classes: Arc::new(classes), ..Options::default() }
+}
+
+/// An fsync of a directory.
+async fn sync_dir(rig: &Rig, dir: Ino) -> Result<()> {
+    rig.client.sync_names(&root(), dir).expect("names are made here").wait().await
+}
+
+/// An fsync of the root directory brings these names to the server, or asks it nothing. A second
+/// one always asks nothing.
+async fn brings(rig: &Rig, what: &str, is_asked: bool, wanted: &[&str]) {
+    let calls = rig.server.calls_total();
+    sync_dir(rig, Ino::ROOT).await.unwrap();
+    assert_eq!(rig.server.calls_total() > calls, is_asked, "{what}");
+    assert_eq!(rig.foreigner().await.names().await, wanted, "{what}");
+    let calls = rig.server.calls_total();
+    sync_dir(rig, Ino::ROOT).await.unwrap();
+    assert_eq!(rig.server.calls_total(), calls, "{what}: again");
+}
+
+/// Whatever the class of the directory, and of what else is in it.
+#[tokio::test]
+async fn an_fsync_of_a_directory_waits_for_what_the_strongest_class_in_it_promises() {
+    let rig = Rig::exclusive(with_databases()).await;
+    // The server reveals whether it squashes root.
+    rig.put("first", b"").await;
+    rig.put("plain", b"bytes").await;
+    rig.rename("plain", "other").await.unwrap();
+    brings(&rig, "generated files alone", false, &["first"]).await;
+    rig.put("one.db", b"bytes").await;
+    let set = SetAttr { mode: Some(0o755), ..SetAttr::default() };
+    let made = rig.client.make(&root(), Ino::ROOT, OsStr::new("build"), New::Directory, set);
+    let build = made.wait().await.unwrap().ino;
+    rig.create_in(build, "made").await.close().await.unwrap();
+    let calls = rig.server.calls_total();
+    sync_dir(&rig, build).await.unwrap();
+    assert_eq!(rig.server.calls_total(), calls, "what is beside it is another directory's");
+    brings(&rig, "made", true, &["build", "first", "one.db", "other"]).await;
+    rig.rename("one.db", "two.db").await.unwrap();
+    brings(&rig, "renamed", true, &["build", "first", "other", "two.db"]).await;
+    rig.rename("two.db", "two").await.unwrap();
+    brings(&rig, "no such class any more", true, &["build", "first", "other", "two"]).await;
+    rig.rename("two", "three.db").await.unwrap();
+    brings(&rig, "such a class now", true, &["build", "first", "other", "three.db"]).await;
+    rig.remove("three.db").await.unwrap();
+    brings(&rig, "removed", true, &["build", "first", "other"]).await;
+    rig.put("file", b"bytes").await;
+    let ino = rig.find("file").await.unwrap();
+    let link = rig.client.link(&root(), ino, Ino::ROOT, OsStr::new("four.db"));
+    link.wait().await.unwrap();
+    brings(&rig, "linked", true, &["build", "file", "first", "four.db", "other"]).await;
+    rig.remove("other").await.unwrap();
+    brings(&rig, "removed", false, &["build", "file", "first", "four.db", "other"]).await;
+}
+
+/// The next process does not know what a dead one promised for the names that it left: an fsync of
+/// a directory brings all of them to the server. What is made from then on is as ever.
+#[tokio::test]
+async fn what_a_dead_process_promised_for_an_fsync_of_a_directory_holds() {
+    for die in ["resume", "crash"] {
+        let rig = Rig::exclusive(with_databases()).await;
+        rig.put("first", b"").await;
+        rig.put("one.db", b"bytes").await;
+        rig.checkpoint();
+        let server = silent(&rig);
+        let rig = match die {
+            "resume" => rig.on_image(rig.image(), server, Start::Resume).await,
+            _ => rig.boot(rig.disk.crash(Image::Synced), server).await,
+        };
+        assert_eq!(sync_dir(&rig, Ino::ROOT).await, Err(Error::TimedOut), "{die}");
+        rig.server.reconnect();
+        sync_dir(&rig, Ino::ROOT).await.unwrap();
+        assert_eq!(rig.foreigner().await.names().await, ["first", "one.db"], "{die}");
+        rig.client.sync(&|_| true).await.unwrap();
+        // The server reveals to this process, too, whether it squashes root.
+        rig.put("second", b"").await;
+        rig.put("plain", b"bytes").await;
+        sync_dir(&rig, Ino::ROOT).await.unwrap();
+        let there = rig.foreigner().await.names().await;
+        assert!(!there.contains(&"plain".to_owned()), "{die}: {there:?}");
+    }
 }

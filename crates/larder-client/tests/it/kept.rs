@@ -122,6 +122,36 @@ async fn what_is_removed_before_is_never_sent() {
     );
 }
 
+/// Bytes that are written again before they are sent cost no call: the same 4 KiB, kept ten times,
+/// are one WRITE of 4 KiB, by this process or in the next boot. (Requests have 4 KiB at most here.)
+#[tokio::test]
+async fn what_is_overwritten_while_it_is_kept_is_sent_once() {
+    const PART: usize = 4096;
+    for crashes in [false, true] {
+        let write_bytes_max = u32::try_from(PART).unwrap();
+        let rig = Rig::new(Options { write_bytes_max, ..generated() }).await;
+        let below = pattern(1, 16 * PART);
+        rig.put("file", &below).await;
+        rig.client.sync(&|_| true).await.unwrap();
+        rig.server.reset_calls();
+        let open = rig.open(&root(), "file", WRITE).await.unwrap();
+        let last = pattern(11, PART);
+        for seed in 2..=11 {
+            open.write(5 * PART as u64, &pattern(seed, PART)).await.unwrap();
+            open.flush().await.unwrap();
+            assert_eq!(level(&rig, "file").await, Level::Local, "{seed}");
+        }
+        open.close().await.unwrap();
+        assert_eq!(rig.server.calls("write"), 0);
+        let rig = if crashes { rig.crash().await } else { rig };
+        rig.client.sync(&|_| true).await.unwrap();
+        let expected = [&below[..5 * PART], &last, &below[6 * PART..]].concat();
+        assert!(at_server(&rig, "file").await == expected, "{crashes}");
+        assert_eq!(rig.server.calls("write"), 1, "{crashes}");
+        assert_eq!((rig.client.unsaved(), rig.set_aside().len()), (vec![], 0), "{crashes}");
+    }
+}
+
 /// An fsync promises as much as a close; what is written after it is not promised.
 #[tokio::test]
 async fn what_was_acknowledged_outlives_a_crash_of_the_machine() {

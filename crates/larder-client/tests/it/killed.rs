@@ -8,6 +8,8 @@ use larder_vfs::{Error, FileSystem, Ino, New, OpenId, Remote, SetAttr};
 
 use crate::rig::{Open, PATIENCE, READ, Random, Rig, WRITE, pattern, root};
 
+mod over_another;
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn open_files_numbers_and_unsent_data_outlive_the_process() {
     let rig = Rig::new(Options::default()).await;
@@ -282,20 +284,6 @@ async fn hidden_file_whose_removal_the_end_of_the_mount_interrupts_is_removed_by
         tokio::task::yield_now().await;
     }
     rig.sent().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn new_mount_after_a_kill_is_the_last_close() {
-    let rig = Rig::new(Options::default()).await;
-    rig.put("file", b"before").await;
-    rig.open(&root(), "file", WRITE).await.unwrap().write(0, b"OURS").await.unwrap();
-    let other = rig.foreigner().await;
-    other.put("file", b"theirs, longer").await;
-    let rig = rig.kill(Start::NewMount).await;
-    rig.sent().await;
-    assert_eq!(rig.foreigner().await.cat("file").await, b"OURSrs, longer");
-    rig.advance(100);
-    assert_eq!(rig.cat("file").await, b"OURSrs, longer");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

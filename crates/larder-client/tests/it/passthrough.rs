@@ -17,7 +17,9 @@ use larder_vfs::{
 use tempfile::TempDir;
 
 use crate::parallel::trouble;
-use crate::rig::{READ, Random, WRITE, next_session, pass, pattern, root};
+use crate::rig::{READ, Random, WRITE, next_session, pattern, root};
+
+mod in_time;
 
 /// A kernel that reads and writes local files itself.
 struct Passthrough;
@@ -207,28 +209,6 @@ async fn what_the_kernel_wrote_itself_is_sent_when_the_server_is_back() {
     client.write_back_all().await.unwrap();
     assert_eq!((cache.unsent(), client.status().unsent.files), (vec![], 0));
     assert_eq!(content_of(&server, "file").await, b"by the kernel");
-}
-
-/// The kernel does not report what it writes to a file that stays open: it is looked for in time. A
-/// file that the kernel no longer writes is not read again and again.
-#[tokio::test(start_paused = true)]
-async fn what_the_kernel_writes_to_an_open_file_reaches_the_server_in_time() {
-    let folder = tempfile::tempdir().unwrap();
-    let server = Arc::new(MemRemote::new());
-    let clock = Arc::new(SimClock::new());
-    let (client, _) =
-        with_clock(folder.path(), server.clone(), Start::NewMount, clock.clone()).await;
-    let (ino, open, local) = create(&client, "log").await;
-    for (offset, line) in [(0, "first\n"), (6, "second\n")] {
-        rustix::io::pwrite(local.as_fd(), line.as_bytes(), offset).unwrap();
-        pass(&clock, Duration::from_secs(61)).await;
-        assert!(content_of(&server, "log").await.ends_with(line.as_bytes()));
-        assert_eq!(client.status().unsent.files, 0);
-    }
-    let calls = server.calls_total();
-    pass(&clock, Duration::from_secs(3600)).await;
-    assert_eq!(server.calls_total(), calls);
-    close(&client, ino, open).await;
 }
 
 /// What the server refuses one writer is not lost for the others: each close reports it, and tries

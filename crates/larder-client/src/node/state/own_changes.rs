@@ -46,7 +46,12 @@ impl State {
         assert!(self.changes.in_flight > 0, "a change ends that did not begin");
         debug_assert!(now >= self.changes.ended, "changes end in the order of their times");
         self.changes.in_flight -= 1;
+        let earlier = self.changes.replies.len();
         self.changes.replies.extend(replies);
+        let told = &self.changes.replies[earlier..];
+        if told.is_empty() || told.iter().any(|change| change.after.is_none()) {
+            self.is_told_in_part();
+        }
         self.changes.ended = now;
         if self.changes.in_flight > 0 || self.changes.replies.is_empty() {
             return None;
@@ -104,6 +109,16 @@ impl State {
     /// which then may describe the state before.
     pub(crate) fn changed_since(&self, asked: Monotonic) -> bool {
         self.changes.in_flight > 0 || self.changes.ended > asked
+    }
+
+    /// The server may have carried out more of a change of ours than its replies describe.
+    pub(crate) fn is_told_in_part(&mut self) {
+        self.changes.is_untold = true;
+    }
+
+    /// Whether the server's version may be one of ours that we do not know.
+    pub(crate) fn may_be_moved(&self) -> bool {
+        self.changing() || self.changes.is_untold
     }
 
     /// Whether changes of our own are in flight.
