@@ -12,6 +12,7 @@ mod process;
 mod recorder;
 mod scratch;
 pub(crate) mod shared;
+mod staged;
 
 use larder_rebuild::System;
 

@@ -3,16 +3,17 @@
 //!
 //! Two processes of this program stand between: the outer one leaves the machine's namespaces, the
 //! inner one is the first process of the new ones, so that everything in them ends with it. Both
-//! get the [`Cell`] as JSON on standard input; the inner one writes an [`End`] to standard output.
+//! get the [`Cell`] as a line of JSON on standard input, which their parent holds open for as long
+//! as it lives; the inner one writes an [`End`] to standard output.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, FileTimes, Permissions};
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
-use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::process::{Child, ChildStdin, Command, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result};
@@ -68,7 +69,7 @@ pub(crate) fn is_meant(program: Option<&OsStr>) -> bool {
 /// Is one of them.
 pub(crate) fn run_inside(program: Option<&OsStr>) -> ExitCode {
     let mut cell = Vec::new();
-    let read = io::stdin().read_to_end(&mut cell).context("no standard input");
+    let read = io::stdin().lock().read_until(b'\n', &mut cell).context("no standard input");
     let done = read.and_then(|_| match program == Some(OsStr::new(INNER)) {
         true => inner(&cell).map(Some),
         false => outer(&cell).map(|()| None),
@@ -84,9 +85,20 @@ pub(crate) fn run_inside(program: Option<&OsStr>) -> ExitCode {
 
 fn outer(cell: &[u8]) -> Result<()> {
     leave().context("this user cannot make namespaces (user_namespaces(7))")?;
+    parent_lives()?;
     let mut inner = this_program(INNER).spawn().context("cannot start ourselves")?;
-    feed(&mut inner, cell)?;
+    let _open = feed(&mut inner, cell)?;
     inner.wait()?;
+    Ok(())
+}
+
+/// Fails if the parent died before this process had asked the kernel to be killed then: nobody
+/// would end it any more. The parent's end of standard input tells.
+fn parent_lives() -> Result<()> {
+    let stdin = io::stdin();
+    let mut end = [PollFd::new(&stdin, PollFlags::empty())];
+    poll(&mut end, Some(&Timespec::default()))?;
+    anyhow::ensure!(end[0].revents().is_empty(), "the process that asked for it is gone");
     Ok(())
 }
 
@@ -95,6 +107,7 @@ fn inner(cell: &[u8]) -> Result<End> {
     furnish(&cell)?;
     let binds = cell.shown.iter().map(|(from, to)| Bind { from: from.into(), to: to.into() });
     enter(Path::new(&cell.root), &binds.collect::<Vec<_>>())?;
+    parent_lives()?;
     let (program, arguments) = cell.command.split_first().context("no command")?;
     let mut command = Command::new(program);
     command
@@ -143,8 +156,11 @@ fn this_program(name: &str) -> Command {
     command
 }
 
-fn feed(child: &mut Child, cell: &[u8]) -> io::Result<()> {
-    child.stdin.take().expect("it is piped").write_all(cell)
+/// Gives a child its cell. What it returns is to be kept until the child has ended.
+fn feed(child: &mut Child, cell: &[u8]) -> io::Result<ChildStdin> {
+    let mut stdin = child.stdin.take().expect("it is piped");
+    stdin.write_all(cell)?;
+    Ok(stdin)
 }
 
 /// Runs a cell's command as this user. Blocks.
@@ -152,14 +168,15 @@ fn feed(child: &mut Child, cell: &[u8]) -> io::Result<()> {
 /// # Errors
 /// If it cannot be started.
 pub(super) fn confine(cell: &Cell, timeout: Duration) -> Result<Ended> {
-    let cell = serde_json::to_vec(cell)?;
+    let mut cell = serde_json::to_vec(cell)?;
+    cell.push(b'\n');
     let mut command = this_program(OUTER);
     command.env_clear().current_dir("/").stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut outer = command.spawn().context("cannot start ourselves")?;
     let (stdout, stderr) = (outer.stdout.take(), outer.stderr.take());
     let (mut stdout, stderr) = (stdout.expect("it is piped"), stderr.expect("it is piped"));
     let said = std::thread::spawn(move || last_line(stderr));
-    feed(&mut outer, &cell)?;
+    let _open = feed(&mut outer, &cell)?;
     let is_over = !ends_within(&outer, timeout)?;
     if is_over {
         let pidfd = pidfd_open(pid(&outer), PidfdFlags::empty())?;

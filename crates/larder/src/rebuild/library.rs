@@ -200,15 +200,25 @@ impl Library {
         }
     }
 
-    /// The rules that are listed for a work, and the users who keep them.
-    pub(super) fn rules_of_work(&self, work: Hash) -> Vec<(Hash, u32)> {
+    /// The rules that believed users have listed for a work, with these users; newest first.
+    pub(super) fn rules_of_work(
+        &self,
+        work: Hash,
+        is_believed: impl Fn(u32) -> bool,
+    ) -> Vec<(Hash, u32)> {
         let Ok(names) = fs::read_dir(self.path("works", work)) else { return Vec::new() };
         let listed = names.filter_map(|entry| {
-            let entry = entry.ok()?.file_name();
-            let (id, user) = entry.to_str()?.split_once('-')?;
-            Some((id.parse().ok()?, user.parse().ok()?))
+            let entry = entry.ok()?;
+            let name = entry.file_name();
+            let (id, user) = name.to_str()?.split_once('-')?;
+            let (id, user) = (id.parse().ok()?, user.parse().ok()?);
+            // Other users may have listed many rules, and each asked for costs a call.
+            let seen = is_believed(user).then(|| entry.metadata())?.ok()?;
+            Some((bytes::changed_ns(&seen), id, user))
         });
-        listed.collect()
+        let mut listed: Vec<_> = listed.collect();
+        listed.sort_unstable_by_key(|listed| std::cmp::Reverse(*listed));
+        listed.into_iter().map(|(_, id, user)| (id, user)).collect()
     }
 
     fn keep(&self, kept: &Kept, hash: Hash, from: impl Read) -> Result<()> {
@@ -317,22 +327,6 @@ fn read_rule(file: File, id: Hash) -> Result<Rule, Refusal> {
     }
 }
 
-/// Makes a file and replaces another one by it. It is made in a directory beside, under its own
-/// name: so rules by name and by directory give it the class of the file.
-///
-/// # Errors
-/// Those of `make`, and of renaming.
-pub(super) fn beside(path: &Path, make: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
-    let (parent, name) = (path.parent().context("no file")?, path.file_name().context("no file")?);
-    let dir = parent.join(format!(".larder-new-{}", std::process::id()));
-    fs::create_dir(&dir)?;
-    let new = dir.join(name);
-    let made = make(&new).and_then(|()| Ok(fs::rename(&new, path)?));
-    let _ = fs::remove_file(&new);
-    let _ = fs::remove_dir(&dir);
-    made
-}
-
 fn read_made(value: &[u8]) -> Option<Made> {
     let mut fields = value.split(|byte| *byte == b' ');
     let mut text = || std::str::from_utf8(fields.next()?).ok();
@@ -346,6 +340,7 @@ fn read_made(value: &[u8]) -> Option<Made> {
 mod tests {
     use super::*;
     use std::ffi::OsStr;
+    use std::time::{Duration, UNIX_EPOCH};
 
     #[test]
     fn hostile_attributes_say_nothing() {
@@ -360,5 +355,27 @@ mod tests {
         {
             assert_eq!(read_made(wrong), None);
         }
+    }
+
+    /// The newest rule is the one whose copies are most likely there. The users' numbers are part
+    /// of the names, so this needs no other users.
+    #[test]
+    fn rules_of_a_work_are_those_of_believed_users_newest_first() {
+        let scratch = tempfile::tempdir().unwrap();
+        let (library, work) = (Library::of(scratch.path()), Hash::of(b"work"));
+        let dir = library.path("works", work);
+        fs::create_dir_all(&dir).unwrap();
+        let rules = [b"a", b"b", b"c", b"d"].map(|bytes| Hash::of(bytes));
+        for (rule, user, changed_s) in
+            [(rules[0], 7, 20), (rules[1], 0, 30), (rules[2], 7, 10), (rules[3], 8, 40)]
+        {
+            let listed = File::create_new(dir.join(name(rule, user))).unwrap();
+            listed.set_modified(UNIX_EPOCH + Duration::from_secs(changed_s)).unwrap();
+        }
+        fs::write(dir.join("other"), "").unwrap();
+        let listed = library.rules_of_work(work, |user| user != 8);
+        assert_eq!(listed, [(rules[1], 0), (rules[0], 7), (rules[2], 7)]);
+        assert_eq!(library.rules_of_work(work, |user| user == 8), [(rules[3], 8)]);
+        assert_eq!(library.rules_of_work(Hash::of(b"other"), |_| true), []);
     }
 }

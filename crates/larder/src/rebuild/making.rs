@@ -23,9 +23,10 @@ use rustix::process::Gid;
 
 use super::bytes::{self, hash, is_lost};
 use super::confined::{Cell, confine};
-use super::library::{Library, beside};
+use super::library::Library;
 use super::paths::SYSTEM;
 use super::scratch::Scratch;
+use super::staged::beside;
 
 /// The result for a file.
 #[derive(Clone, Debug, PartialEq, Eq)]

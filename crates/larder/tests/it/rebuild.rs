@@ -1,12 +1,14 @@
 //! Lost files are made again: rules, and as which user they are run, on mounts of a volume.
 
 mod at_once;
+mod clients;
 mod originals;
+mod refused;
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use rustix::fs::XattrFlags;
@@ -15,6 +17,9 @@ use rustix::io::Errno;
 use crate::harness::{Mount, eventually, scratch, succeed};
 use crate::server::Server;
 use crate::several_disks::{Disk, Volume};
+
+/// A user who is not root.
+const USER: u32 = 1000;
 
 /// Which files are in memory alone.
 const RULES: &str = r#"
@@ -69,10 +74,15 @@ impl Lossy {
         Mount::plain(&self.server, &[&[&rules, "user_xattr", "hard"], options].concat())
     }
 
-    /// The memory disk is restarted, and the mount knows nothing from before.
-    fn lose(&mut self, mount: &mut Mount) {
+    /// The memory disk is started again.
+    fn lose_at_once(&mut self) {
         self.volume.disks[1].kill();
         self.volume.disks[1].start();
+    }
+
+    /// The same, and the mount knows nothing from before.
+    fn lose(&mut self, mount: &mut Mount) {
+        self.lose_at_once();
         mount.remount();
     }
 
@@ -80,13 +90,17 @@ impl Lossy {
     fn lose_and_notice(&mut self, mount: &mut Mount) {
         mount.unmount();
         self.server.kill();
-        self.volume.disks[1].kill();
-        self.volume.disks[1].start();
+        self.lose_at_once();
         self.server.restart();
+        self.notices();
+        mount.mount();
+    }
+
+    /// Waits until the metadata server knows of a loss.
+    fn notices(&self) {
         let lost =
             |told: serde_json::Value| told["lost"].as_array().is_some_and(|lost| !lost.is_empty());
         eventually("the loss is noticed", || status(&self.server).is_some_and(lost));
-        mount.mount();
     }
 }
 
@@ -128,10 +142,16 @@ fn said(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-#[test]
-fn what_make_made_is_made_again_byte_by_byte() {
-    let mut lossy = Lossy::new();
-    let mut mount = lossy.mount();
+/// What a mount's status says of rebuilding.
+fn told(mount: &Mount, what: &str) -> u64 {
+    mount.status()["rebuild"][what].as_u64().unwrap()
+}
+
+/// What the makefile makes and a loss takes.
+const MADE: [&str; 4] = ["main.o", "util.o", "out", "made/here/out-words"];
+
+/// A directory with the makefile and what it needs.
+fn project(mount: &Mount) -> PathBuf {
     let dir = mount.path("project");
     fs::create_dir(&dir).unwrap();
     fs::write(dir.join("Makefile"), MAKEFILE).unwrap();
@@ -140,19 +160,26 @@ fn what_make_made_is_made_again_byte_by_byte() {
         .unwrap();
     let main = "#include <stdio.h>\n#include \"util.h\"\nint main(void) { printf(\"%d\\n\", twice(21)); }\n";
     fs::write(dir.join("main.c"), main).unwrap();
+    dir
+}
+
+#[test]
+fn what_make_made_is_made_again_byte_by_byte() {
+    let mut lossy = Lossy::new();
+    let mut mount = lossy.mount();
+    let dir = project(&mount);
     let counted = lossy.rules.path().join("count");
     let count = format!("COUNT={}", counted.display());
-    let made = ["main.o", "util.o", "out", "made/here/out-words"];
     let make = ["run", "--", "make", &count];
     succeed(&mut larder_in(&mount, &dir, &make));
-    let read = || made.map(|name| fs::read(dir.join(name)).unwrap());
-    let times = || made.map(|name| fs::metadata(dir.join(name)).unwrap().mtime_nsec());
+    let read = || MADE.map(|name| fs::read(dir.join(name)).unwrap());
+    let times = || MADE.map(|name| fs::metadata(dir.join(name)).unwrap().mtime_nsec());
     let (bytes, changed) = (read(), times());
     // A second run makes nothing, and forgets nothing.
     succeed(&mut larder_in(&mount, &dir, &make));
 
     lossy.lose_and_notice(&mut mount);
-    assert!(made.iter().all(|name| is_lost(&dir.join(name))));
+    assert!(MADE.iter().all(|name| is_lost(&dir.join(name))));
     let told = succeed(&mut larder_in(&mount, &dir, &["rebuild", "."]));
     let told = String::from_utf8(told.stdout).unwrap();
     assert_eq!(told.lines().count(), 4, "{told}");
@@ -169,91 +196,10 @@ fn what_make_made_is_made_again_byte_by_byte() {
     assert!(fs::read(dir.join("out-renamed")).unwrap() == bytes[2]);
 }
 
-/// Files, and why each stays lost.
-const REFUSED: [(&str, &str, &str); 15] = [
-    ("out-missing", "missing-input", "its input gone is missing"),
-    ("out-changed", "changed-input", "its input changed has changed"),
-    ("out-of-lost", "missing-input", "its input was-lost.o is lost, too, and no rule"),
-    ("out-a", "cycle", "it would be made from itself: out-a from out-b from out-a"),
-    ("out-self", "cycle", "it would be made from itself: out-self from out-self"),
-    ("out-not-made", "not-made", "the command ended well, but did not make out-not-made"),
-    ("out-link", "not-made", "did not make out-link"),
-    ("out-failed", "failed", "the command ended with status 3: it broke"),
-    ("out-hang", "timeout", "did not end within 0.3 s, and was killed"),
-    ("out-unseen", "failed", "No such file or directory"),
-    ("out-source", "failed", "Read-only file system"),
-    ("out-uuid", "other-bytes", "the command made other bytes than out-uuid had"),
-    ("out-overwritten", "overwritten", "it was changed after its rule had made it"),
-    ("out-no-rule", "no-rule", "no rule says how it was made"),
-    ("out-removed", "no-rule", "no rule says how it was made"),
-];
-
-/// Each rule that cannot be carried out is reported in one line, and the file stays lost.
-#[test]
-fn what_cannot_be_made_again_says_why_and_stays_lost() {
-    let mut lossy = Lossy::new();
-    let mut mount = lossy.mount();
-    let dir = mount.path("");
-    let larder = |mount: &Mount, args: &[&str]| larder_in(mount, &dir, args);
-    let write = |name: &str| fs::write(dir.join(name), format!("bytes of {name}")).unwrap();
-    let secret = lossy.rules.path().join("secret");
-    fs::write(&secret, "unrecorded").unwrap();
-    let secret = secret.to_str().unwrap();
-    ["source", "gone", "changed", "was-lost.o"].into_iter().for_each(write);
-    let run = |output: &str, script: &str| {
-        let script = format!("{script} > {output}");
-        succeed(&mut larder(&mount, &["run", "--", "sh", "-c", &script]));
-    };
-    run("out-missing", "cat gone");
-    run("out-changed", "cat changed");
-    run("out-of-lost", "cat was-lost.o");
-    let by_hand = |output: &str, options: &[&str], script: &str| {
-        write(output);
-        let args = [&["class", "rebuild", output], options, &["--", "sh", "-c", script]].concat();
-        succeed(&mut larder(&mount, &args));
-    };
-    write("out-b");
-    by_hand("out-a", &["--from", "out-b"], "cat out-b > out-a");
-    by_hand("out-b", &["--from", "out-a"], "cat out-a > out-b");
-    by_hand("out-self", &["--from", "out-self"], "echo >> out-self");
-    by_hand("out-not-made", &[], "echo > out-other");
-    by_hand("out-link", &[], &format!("ln -s {secret} out-link"));
-    by_hand("out-failed", &[], "echo first >&2; echo 'it broke' >&2; exit 3");
-    by_hand("out-hang", &["--timeout", "300ms"], "sleep 1000 & sleep 1000");
-    by_hand("out-unseen", &["--from", "source"], &format!("cat {secret} > out-unseen"));
-    by_hand("out-source", &["--from", "source"], "echo >> source && echo > out-source");
-    let uuid = "cat /proc/sys/kernel/random/uuid > out-uuid";
-    succeed(&mut larder(&mount, &["run", "--freshness", "original", "--", "sh", "-c", uuid]));
-    run("out-overwritten", "cat source");
-    write("out-overwritten");
-    write("out-no-rule");
-    write("out-removed");
-    by_hand("out-removed", &[], "echo > out-removed");
-    succeed(&mut larder(&mount, &["class", "rebuild", "--remove", "out-removed"]));
-    fs::remove_file(dir.join("gone")).unwrap();
-    fs::write(dir.join("changed"), "others").unwrap();
-
-    lossy.lose_and_notice(&mut mount);
-    for (name, word, why) in REFUSED {
-        let output = larder(&mount, &["rebuild", name]).output().unwrap();
-        let line = said(&output);
-        assert!(line.contains(why) && line.lines().count() == 1, "{name}: {line}");
-        assert_eq!(output.status.code(), Some(1), "{name}");
-        assert!(is_lost(&dir.join(name)), "{name}");
-        let output = larder(&mount, &["rebuild", "--json", name]).output().unwrap();
-        let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-        assert_eq!(told[0]["outcome"], word, "{told}");
-    }
-    let left = fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().file_name());
-    let left: Vec<_> = left.filter(|name| name.to_str().unwrap().starts_with(".larder-")).collect();
-    assert!(left.is_empty(), "{left:?}");
-}
-
 /// Which inputs each freshness takes; the command runs as the file's owner; and once, for the first
 /// request.
 #[test]
 fn lost_files_are_made_once_as_their_owner_from_what_freshness_says() {
-    const USER: u32 = 1000;
     let mut lossy = Lossy::new();
     let mut mount = lossy.mount();
     let dir = mount.path("project");
@@ -379,7 +325,6 @@ fn a_lost_file_is_made_again_when_it_is_opened() {
 /// results always differ shows whether it ran.
 #[test]
 fn what_a_command_made_before_is_there_for_all_clients() {
-    const USER: u32 = 1000;
     const SCRIPT: &str = "test -f header && cat header; test -d made || mkdir made; \
         (cat source; cat /proc/sys/kernel/random/uuid) > made/tool; chmod 750 made/tool";
     let server = Server::volume(&["--size", "64M", "--memory", "64M"]);

@@ -1,20 +1,19 @@
 //! Mounts that make lost files again as soon as these are known to be lost.
 
 use std::fs;
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, chown};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::Stdio;
 
-use super::{Lossy, larder_in};
-use crate::harness::{Mount, eventually, succeed};
+use super::{Lossy, USER, larder_in, told};
+use crate::harness::{Mount, eventually, larder, succeed};
 
 /// Runs a shell's command whose output is recorded.
 fn run(mount: &Mount, freshness: &str, script: &str) {
     let args = ["run", "--freshness", freshness, "--", "sh", "-c", script];
     succeed(&mut larder_in(mount, &mount.path(""), &args));
-}
-
-/// What the mount's status says of rebuilding.
-fn told(mount: &Mount, what: &str) -> u64 {
-    mount.status()["rebuild"][what].as_u64().unwrap()
 }
 
 /// The files that stay lost, and why.
@@ -23,14 +22,6 @@ fn stay_lost(mount: &Mount) -> Vec<(String, String)> {
     let all = told["stay_lost"].as_array().cloned().unwrap_or_default();
     let text = |one: &serde_json::Value, key: &str| one[key].as_str().unwrap().to_owned();
     all.iter().map(|one| (text(one, "path"), text(one, "why"))).collect()
-}
-
-impl Lossy {
-    /// The memory disk is started again.
-    fn lose_at_once(&mut self) {
-        self.volume.disks[1].kill();
-        self.volume.disks[1].start();
-    }
 }
 
 /// Nobody opens the files, and two mounts make them. Commands whose results always differ show that
@@ -83,6 +74,37 @@ fn lost_files_are_made_again_at_once_and_once_by_all_mounts() {
     assert!(String::from_utf8(shown).unwrap().contains("made again, 0 being made, 0 waiting"));
 }
 
+/// Root's daemon has each file made by a process of its owner. The commands tell which user runs
+/// them: one by what it makes, the other by how it fails.
+#[test]
+fn what_is_made_at_once_is_made_as_its_owner() {
+    let mut lossy = Lossy::new();
+    let mount = lossy.mount_with(&["rebuild=now"]);
+    let dir = mount.path("project");
+    fs::create_dir(&dir).unwrap();
+    run(&mount, "version", "id -u > out-root");
+    fs::write(dir.join("out-failed"), "bytes").unwrap();
+    for path in [&dir, &dir.join("out-failed")] {
+        chown(path, Some(USER), Some(USER)).unwrap();
+    }
+    let as_user = |args: &[&str]| {
+        succeed(larder_in(&mount, &dir, args).uid(USER).gid(USER));
+    };
+    as_user(&["run", "--", "sh", "-c", "id -u > out-id"]);
+    let fails = ["class", "rebuild", "out-failed", "--", "sh", "-c", "id -u >&2; exit 3"];
+    as_user(&fails);
+
+    lossy.lose_at_once();
+    eventually("both are made", || told(&mount, "made") == 2);
+    eventually("it is known what cannot be made", || !stay_lost(&mount).is_empty());
+    let why = format!("the command ended with status 3: {USER}");
+    assert_eq!(stay_lost(&mount), [(dir.join("out-failed").display().to_string(), why)]);
+    for (path, user) in [(mount.path("out-root"), 0), (dir.join("out-id"), USER)] {
+        assert_eq!(fs::read_to_string(&path).unwrap(), format!("{user}\n"));
+        assert_eq!(fs::metadata(&path).unwrap().uid(), user);
+    }
+}
+
 /// A mount that makes files ends as soon as one that does not; and goes on if it stays.
 #[test]
 fn what_is_made_at_once_does_not_keep_the_mount() {
@@ -104,6 +126,25 @@ fn what_is_made_at_once_does_not_keep_the_mount() {
     eventually("it is made anew", || told(&mount, "running") == 1);
     drop(open);
     mount.unmount();
+}
+
+/// A sandbox asks the kernel to end it with its parent. If that was killed before, nobody ends the
+/// command.
+#[test]
+fn a_sandbox_whose_parent_is_gone_begins_nothing() {
+    let text = |text: &str| serde_json::json!({ "Unix": text.as_bytes() });
+    let cell = serde_json::json!({
+        "root": text("/"), "dir": text("/"), "command": [text("sleep"), text("1000")],
+        "shown": [], "copied": [], "dirs": [], "links": [], "environment": [],
+    });
+    let mut sandbox = larder();
+    sandbox.arg0("larder-confined").stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut sandbox = sandbox.spawn().unwrap();
+    // As if the parent died when it had written this.
+    writeln!(sandbox.stdin.take().unwrap(), "{cell}").unwrap();
+    let end = sandbox.wait_with_output().unwrap().stdout;
+    let end = String::from_utf8(end).unwrap();
+    assert!(end.contains("the process that asked for it is gone"), "{end}");
 }
 
 /// Where a mount is, for a path below another directory.

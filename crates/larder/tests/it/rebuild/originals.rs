@@ -7,10 +7,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::{Lossy, is_lost, larder_in, said};
+use super::{Lossy, USER, is_lost, larder_in, said};
 use crate::harness::{eventually, pattern, succeed};
-
-const USER: u32 = 1000;
 
 /// Reads all inputs; waits until another process opens and closes the pipe; then changes one of the
 /// inputs itself, and reads it again.
