@@ -103,6 +103,11 @@ impl Native {
         self.disks.stats().into_iter().fold(self.rpc().stats(), Snapshot::with)
     }
 
+    /// How many answers of disks were refused: they were forged, altered, or swapped.
+    pub fn forged(&self) -> u64 {
+        self.disks.forged()
+    }
+
     /// How often the session ended, or the server refused after a restart what was locked here:
     /// another client may have had these locks since, even if it has released them again.
     pub fn lapses(&self) -> u64 {

@@ -106,6 +106,8 @@ impl Nfs {
         if verifier != VERIFIER {
             return Err(nfsstat3::NFS3ERR_BAD_COOKIE);
         }
+        // This protocol opens no directories, and a cached listing is given to whoever may open it.
+        ask(self.fs.opendir(&caller.cred, dir)).await?;
         let mut entries = Vec::new();
         if cookie < DOT {
             entries.push(self.dot(caller, dir, ".", DOT, plus).await?);

@@ -433,6 +433,11 @@ impl Disks {
         self.connected().values().map(|disk| disk.rpc.stats()).collect()
     }
 
+    /// How many answers were not from the disks, or not to their requests.
+    pub(super) fn forged(&self) -> u64 {
+        self.connected().values().map(|disk| disk.client.forged()).sum()
+    }
+
     /// Ends all calls, now and later.
     pub(super) fn shutdown(&self) {
         self.connected().values().for_each(|disk| disk.rpc.shutdown());

@@ -1,5 +1,6 @@
 //! From an address to a session with a volume's metadata server.
 
+use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -100,6 +101,15 @@ pub enum MountError {
         /// Why.
         cause: ConnectError,
     },
+    /// Something listens there, and it cannot be trusted, or speaks no TLS.
+    #[error(
+        "the metadata server: {cause}; check that ca= has the authority of its certificate, and that this \
+         is for the name or address that is mounted"
+    )]
+    NotTrusted {
+        /// Why.
+        cause: ConnectError,
+    },
     /// It is connected but gives no session.
     #[error(
         "{host}:{port} gives no session: {cause}; check that a larder volume is served on that port, and \
@@ -121,7 +131,7 @@ impl MountError {
         match self {
             MountError::Resolve { .. } | MountError::Unreachable { .. } => true,
             MountError::NoSession { cause, .. } => *cause == Error::TimedOut,
-            MountError::Tls(_) => false,
+            MountError::Tls(_) | MountError::NotTrusted { .. } => false,
         }
     }
 }
@@ -141,7 +151,12 @@ impl Native {
         let callbacks = Some(Callbacks::new(recalls.clone()));
         let config = Config { tls, others, callbacks, ..config(options, address) };
         let client = RpcClient::connect(config).await;
-        let client = client.map_err(|cause| MountError::Unreachable { cause })?;
+        let client = client.map_err(|cause| match &cause {
+            ConnectError::Failed { cause: why, .. } if why.kind() == ErrorKind::InvalidData => {
+                MountError::NotTrusted { cause }
+            }
+            _ => MountError::Unreachable { cause },
+        })?;
         let limit = client.config().limit();
         // A hard mount waits for its server when it is mounted, not before.
         let session = options.clock.timeout(limit, Session::begin(client, options.client)).await;

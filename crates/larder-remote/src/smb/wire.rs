@@ -53,9 +53,10 @@ pub(super) const QUERY_RANGES: u32 = 0x9_40cf;
 pub(super) const REQUEST_RESUME_KEY: u32 = 0x14_0078;
 pub(super) const COPYCHUNK_WRITE: u32 = 0x14_80f2;
 
-/// The changes that a watch on a directory reports: names, attributes, sizes, times of writing, of
-/// creation.
-const CHANGES: u32 = 0x1 | 0x2 | 0x4 | 0x8 | 0x10 | 0x40;
+/// The changes that a watch on a directory reports: names of files, and of directories. What it is
+/// trusted for is its names and its own attributes, which change with them: a change of a file in
+/// it is told by the lease on that file.
+const CHANGES: u32 = 0x1 | 0x2;
 
 const LEASE_CONTEXT: &[u8] = b"RqLs";
 /// The server is taking the lease back and waits for our answer (MS-SMB2, 2.2.14.2.10).
