@@ -227,14 +227,16 @@ mod tests {
     /// The bytes of `docs/formats/cache.md`.
     #[test]
     fn a_kept_record_is_these_bytes() {
-        let bytes = record(b"v1", std::slice::from_ref(&(2..5))).encode();
+        let long = record(b"v1", std::slice::from_ref(&(2..5)));
         let expected = [
             &[1, 0, 1, 0, 0, 0][..],
             &[2, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0],
             &[2, 7, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0],
             b"v1",
         ];
-        assert_eq!(bytes, expected.concat());
+        assert_eq!(long.encode(), expected.concat());
+        // Versions that put no bytes into a record wrote all of them so.
+        assert_eq!(KeptRecord::decode(&expected.concat()), Some(long));
         let mut short = record(b"v1", std::slice::from_ref(&(2..5)));
         short.bytes = Some(KeptBytes { mtime_ns: 3, bytes: b"abc".to_vec() });
         let expected = [
@@ -246,6 +248,7 @@ mod tests {
             b"abc",
         ];
         assert_eq!(short.encode(), expected.concat());
+        assert_eq!(KeptRecord::decode(&expected.concat()), Some(short));
         let empty_range = [&[1, 0, 1, 0, 0, 0][..], &[0; 16], &[0; 17]].concat();
         assert_eq!(KeptRecord::decode(&empty_range), None);
     }

@@ -231,6 +231,25 @@ mod tests {
         }
     }
 
+    /// So far no mount drops what a level refuses. A class that permits it says that it is kept,
+    /// and none of the built-in classes permits it.
+    #[test]
+    fn a_class_that_lets_bytes_be_dropped_says_that_they_are_kept() {
+        let text = "[class.a]\nlike = 'scratch'\non_error = 'discard'\n[class.b]\nlike = 'scratch'\n\
+                    [class.c]\nlike = 'a'\non_error = 'keep'";
+        let classes = loaded(&[text]).unwrap();
+        let raised = |name: &str| classes.get(name).unwrap().raised.clone();
+        assert_eq!(raised("a"), format!("{}; what a level refuses is kept", raised("scratch")));
+        for other in ["b", "c"] {
+            assert_eq!(raised(other), raised("scratch"), "{other}");
+        }
+        for (name, class) in classes.all() {
+            let class = class.unwrap();
+            assert_eq!(class.raised.contains("kept"), name == "a", "{name}");
+            assert_eq!(class.promised.on_error, crate::OnError::Keep, "{name}");
+        }
+    }
+
     #[test]
     fn where_close_waits_for_the_server_the_weak_ones_are_raised() {
         let classes = Classes::shipped(&plain()).unwrap();

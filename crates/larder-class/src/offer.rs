@@ -118,7 +118,10 @@ impl Offer {
             fitted.steps.insert(held, step);
         }
         // No mount drops anything yet: a waiting caller is told, the rest is set aside.
-        fitted.on_error = OnError::Keep;
+        if wanted.on_error < OnError::Keep {
+            raised.push("what a level refuses is kept".to_owned());
+            fitted.on_error = OnError::Keep;
+        }
         if [fitted.write(), fitted.close, fitted.fsync].contains(&Some(Level::Archive)) {
             return Err(Refused::Wait);
         }
@@ -183,6 +186,7 @@ pub(crate) mod tests {
                         let steps = steps.filter(|(_, step)| step.within != Deadline::Never);
                         steps.collect::<BTreeMap<_, _>>() == fitted.steps
                             && (wanted.close, wanted.fsync) == (fitted.close, fitted.fsync)
+                            && wanted.on_error == fitted.on_error
                     };
                     prop_assert_eq!(raised.is_empty(), is_same(&wanted));
                     let again = offer.fit(&fitted).unwrap();
@@ -230,6 +234,10 @@ pub(crate) mod tests {
             ]
         );
         assert_eq!(fitted.due(Level::Durable), Deadline::Within(Duration::from_secs(30)));
+        let (kept, raised) =
+            plain().fit(&Specification { on_error: OnError::Discard, ..fitted.clone() }).unwrap();
+        assert_eq!(raised, ["what a level refuses is kept"]);
+        assert_eq!(kept, fitted);
         let two = Specification {
             steps: BTreeMap::from([(Level::Durable, step(0, 2))]),
             ..Specification::nothing()

@@ -17,6 +17,7 @@ use larder_vfs::{
 };
 
 use crate::doubt::Sizes;
+use crate::due_times::WAITING_MAX;
 use crate::licence::Licence;
 use crate::object::Body;
 use crate::shared::{Shared, Target};
@@ -42,7 +43,20 @@ impl Names {
         host: &str,
         licence: Licence,
     ) -> Names {
-        let shared = Arc::new(Shared::open(remote, cache, clock, host.to_owned(), licence));
+        Names::with_room(remote, cache, clock, host, licence, WAITING_MAX)
+    }
+
+    /// The same, and at most so many changes wait.
+    pub(crate) fn with_room(
+        remote: Arc<dyn Remote>,
+        cache: Cache,
+        clock: Arc<dyn Clock>,
+        host: &str,
+        licence: Licence,
+        waiting_max: usize,
+    ) -> Names {
+        let host = host.to_owned();
+        let shared = Arc::new(Shared::open(remote, cache, clock, host, licence, waiting_max));
         // Nobody has set it before.
         let _ = shared.this.set(Arc::downgrade(&shared));
         let deferring = Names { shared: shared.clone(), may_defer: true, deferring: None };

@@ -12,7 +12,6 @@ use std::ffi::OsStr;
 use larder_cache::Cache;
 use larder_vfs::{Error, Handle, Result};
 
-use crate::due_times::WAITING_MAX;
 use crate::shared::Shared;
 use crate::state::State;
 
@@ -94,7 +93,7 @@ impl Shared {
     /// The same, for a caller that holds the state.
     pub(crate) fn has_room_in(&self, state: &State) -> bool {
         let (waiting, all) = state.journal().counts();
-        waiting < WAITING_MAX && all < OBJECTS_MAX && self.can_record()
+        waiting < self.waiting_max && all < OBJECTS_MAX && self.can_record()
     }
 
     /// Whether a crash of the machine would make us forget that the server has this.

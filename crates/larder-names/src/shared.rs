@@ -34,6 +34,8 @@ pub(crate) struct Shared {
     pub(crate) replayed: Notify,
     pub(crate) watcher: OnceLock<Weak<dyn Watcher>>,
     pub(crate) licence: Licence,
+    /// Most changes that may wait; `due_times::WAITING_MAX`, except in tests.
+    pub(crate) waiting_max: usize,
     /// How often this machine was seen to answer in the server's place.
     stood_in: AtomicU64,
     /// Up to which of these times what is known of the server's directories was checked with it.
@@ -61,6 +63,7 @@ impl Shared {
         clock: Arc<dyn Clock>,
         host: String,
         licence: Licence,
+        waiting_max: usize,
     ) -> Shared {
         let records = cache.names().into_iter().map(|(no, record)| (no, Some(record)));
         let (journal, lost) = Journal::recover(records.collect(), secret::random());
@@ -82,6 +85,7 @@ impl Shared {
             replayed: Notify::new(),
             watcher: OnceLock::new(),
             licence,
+            waiting_max,
             stood_in: AtomicU64::new(0),
             checked: AtomicU64::new(0),
             held: OnceLock::new(),

@@ -195,29 +195,83 @@ impl Workload {
     }
 }
 
-#[test]
-fn crash_at_every_change_loses_nothing_certain_and_serves_nothing_wrong() {
-    let (seed, rounds) = (seed("crash_at_every_change", 1), rounds(4));
-    let mut seen = (0, 0, 0);
-    for round in 0..rounds {
-        let mut workload = Workload::new(seed.wrapping_mul(1_000_003) + round);
-        for _ in 0..40 {
+/// Images, bytes that were read from them, and certain ranges that were found there.
+#[derive(Default)]
+struct Seen {
+    histories: u64,
+    images: u64,
+    read_bytes: u64,
+    certain_ranges: u64,
+}
+
+impl Seen {
+    /// A history of so many steps and a checkpoint. The machine crashes at every change of the
+    /// disk, and each crash leaves three images; or at a few of them, and each leaves one.
+    fn see(&mut self, seed: u64, steps: usize, few: Option<usize>) {
+        let mut workload = Workload::new(seed);
+        let begun = if few.is_some() { workload.disk.logged() } else { 0 };
+        for _ in 0..steps {
             workload.step();
         }
         workload.checkpoint();
-        for point in workload.disk.crash_points() {
+        for point in crash_points(&workload.disk, begun, few, seed) {
             let at = point.logged();
-            for kind in [Image::Synced, Image::Written, Image::Torn(at as u64)] {
+            let all = [Image::Synced, Image::Written, Image::Torn(at as u64)];
+            let one = (seed as usize ^ at) % 3;
+            for kind in if few.is_some() { &all[one..=one] } else { &all[..] } {
                 let (read_bytes, certain_ranges) =
-                    workload.check_image(&point.image(kind), at, kind);
-                seen = (seen.0 + 1, seen.1 + read_bytes, seen.2 + certain_ranges);
+                    workload.check_image(&point.image(*kind), at, *kind);
+                self.images += 1;
+                self.read_bytes += read_bytes;
+                self.certain_ranges += certain_ranges;
             }
         }
+        self.histories += 1;
     }
-    let (images, read_bytes, certain_ranges) = seen;
-    println!(
-        "{rounds} histories, {images} images: {certain_ranges} certain ranges, 0 lost; \
-         {read_bytes} bytes read, 0 wrong"
-    );
-    assert!(read_bytes > 0 && certain_ranges > 0, "the workloads store something");
+
+    fn tell(&self) {
+        let Seen { histories, images, read_bytes, certain_ranges } = self;
+        println!(
+            "{histories} histories, {images} images: {certain_ranges} certain ranges, 0 lost; \
+             {read_bytes} bytes read, 0 wrong"
+        );
+        assert!(*read_bytes > 0 && *certain_ranges > 0, "the workloads store something");
+    }
+}
+
+/// The number of the first history of a seed.
+fn first_of(seed: u64) -> u64 {
+    seed.wrapping_mul(1_000_003)
+}
+
+#[test]
+fn crash_at_every_change_loses_nothing_certain_and_serves_nothing_wrong() {
+    let (first, mut seen) = (first_of(seed("crash_at_every_change", 1)), Seen::default());
+    (0..rounds(4)).for_each(|round| seen.see(first + round, 40, None));
+    seen.tell();
+}
+
+/// The seed of a history; it is printed if a check fails.
+struct Told(u64);
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            println!("LARDER_SEED={}", self.0);
+        }
+    }
+}
+
+/// The same over many histories, each with a few crashes. With the seed of one that fails, the test
+/// above begins with the same steps, and crashes after each.
+#[test]
+fn crash_in_each_of_many_histories_loses_nothing_certain_and_serves_nothing_wrong() {
+    const STEPS: usize = 14;
+    const CRASHES: usize = 2;
+    let (first, mut seen) = (seed("crash_in_each_of_many_histories", 1), Seen::default());
+    for seed in first..first + many(1000) {
+        let told = Told(seed);
+        seen.see(first_of(told.0), STEPS, Some(CRASHES));
+    }
+    seen.tell();
 }

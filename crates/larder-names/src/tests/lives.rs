@@ -48,6 +48,40 @@ async fn what_is_removed_before_its_time_costs_no_request() {
     assert_eq!(left.keys().collect::<Vec<_>>(), ["/first"]);
 }
 
+/// A file that waits is renamed again and again, within a directory and into another one, over an
+/// object that waits too, and is removed: nothing of that costs a request.
+#[tokio::test]
+async fn a_chain_of_renames_and_a_removal_cost_no_request() {
+    let rig = Rig::new().await;
+    let top = rig.top().await;
+    rig.made(&top, "first", New::File).await.unwrap();
+    let dir = rig.made(&top, "dir", New::Directory).await.unwrap().handle;
+    rig.made(&dir, "over", New::File).await.unwrap();
+    let file = rig.made(&top, "0", New::FileExclusive).await.unwrap();
+    rig.server.reset_calls();
+    let chain = [(&top, "0"), (&top, "1"), (&dir, "2"), (&dir, "over"), (&top, "4"), (&top, "5")];
+    for pair in chain.windows(2) {
+        let [from, to] = [pair[0], pair[1]].map(|(dir, name)| (dir, OsStr::new(name)));
+        rig.remote().rename(&user(), from, to).await.unwrap();
+        assert_eq!(rig.find(pair[0].0, pair[0].1).await.map(drop), None, "{pair:?}");
+        let found = rig.find(pair[1].0, pair[1].1).await.unwrap();
+        assert_eq!((found.handle, found.attr.fileid), (file.handle.clone(), file.attr.fileid));
+    }
+    rig.remove(&top, "5", Removal::File).await.unwrap();
+    rig.remove(&top, "dir", Removal::Directory).await.unwrap();
+    assert_eq!(rig.server.calls_total(), 0);
+    // Nothing of the chain comes back with a crash.
+    rig.deferring().keep().await.unwrap();
+    let rig = rig.crash(Some(Image::Synced));
+    rig.server.reset_calls();
+    rig.deferring().replay(None).await.unwrap();
+    let calls = ["make", "remove", "rename"].map(|method| rig.server.calls(method));
+    assert_eq!(calls, [1, 0, 0], "the first one is made, and nothing else");
+    for remote in [rig.remote(), &*rig.server] {
+        assert_eq!(tree(remote).await.into_keys().collect::<Vec<_>>(), ["/first"]);
+    }
+}
+
 /// Owner, mode and times of waiting objects are set without a request, survive a crash of the
 /// machine once they are kept, and are sent to the server with the object.
 #[tokio::test]
@@ -426,6 +460,40 @@ async fn what_waits_goes_when_it_is_due() {
     assert_eq!(there().await, ["/soon"]);
     pass(60).await;
     assert_eq!(there().await, ["/late", "/soon"]);
+}
+
+/// Of the objects that may wait, one after the other takes its room. The next one is made at the
+/// server before the call returns, with the directory in which it is; the others wait on, and one
+/// that goes leaves its room to another. (65,536 may wait; here four.)
+#[tokio::test]
+async fn a_name_beyond_those_that_may_wait_is_made_at_the_server_at_once() {
+    let rig = Rig::with_room_for(4).await;
+    let top = rig.top().await;
+    let there = async || tree(&*rig.server).await.into_keys().collect::<Vec<_>>();
+    let dir = rig.made(&top, "dir", New::Directory).await.unwrap().handle;
+    let other = rig.made(&top, "other", New::Directory).await.unwrap().handle;
+    for name in ["a", "b"] {
+        rig.made(&dir, name, New::File).await.unwrap();
+    }
+    assert_eq!(there().await, Vec::<String>::new(), "four wait");
+    let beyond = rig.made(&other, "c", New::File).await.unwrap();
+    assert_eq!(there().await, ["/other", "/other/c"], "it does not wait");
+    let found = rig.server.getattr(&user(), &beyond.handle).await.unwrap();
+    assert_eq!(found.fileid, beyond.attr.fileid, "it has the server's identity");
+    assert_eq!(tree(rig.remote()).await.len(), 5);
+    // The directory above it waits no more, so one has room again, and the one after it has not.
+    for name in ["d", "e"] {
+        rig.made(&dir, name, New::File).await.unwrap();
+    }
+    let seen = ["/dir", "/dir/e", "/other", "/other/c"];
+    assert_eq!(there().await, seen, "the directory of the last one is made");
+    rig.remove(&dir, "a", Removal::File).await.unwrap();
+    rig.made(&dir, "f", New::File).await.unwrap();
+    assert_eq!(there().await, seen);
+    let shown = tree(rig.remote()).await;
+    rig.deferring().replay(None).await.unwrap();
+    assert_eq!(there().await, shown.into_keys().collect::<Vec<_>>());
+    rig.is_quiet("all of it is there");
 }
 
 /// What an earlier process left is made at the server only when the client has taken up its bytes:

@@ -60,6 +60,8 @@ pub(crate) struct Counts {
     pub(crate) lapses: u64,
     /// Of clients, metadata servers, disks and memory disks.
     pub(crate) kills: [u64; 4],
+    /// Histories of a volume of which one memory disk always lived.
+    survivable: u64,
 }
 
 /// The volume of a game.
@@ -122,6 +124,7 @@ impl Counts {
         self.lost += more.lost;
         self.lapses += more.lapses;
         (0..4).for_each(|kind| self.kills[kind] += more.kills[kind]);
+        self.survivable += more.survivable;
     }
 }
 
@@ -200,11 +203,18 @@ fn wrong_losses(world: &World, on: On, histories: &[Arc<History>], counts: &Coun
             wrong.push(format!("{file:?} is lost"));
         }
     }
+    let is_on_record = |file: &str| {
+        lost.values().any(|one| one.path.as_deref().is_some_and(|path| path == file.as_bytes()))
+    };
     for history in histories {
-        let told = history.record.lock().unwrap().lost;
+        let (file, record) = (history.file(), history.record.lock().unwrap());
+        let (told, is_lost) = (record.lost, record.is_lost_to_the_end);
         let may_be = history.is_volatile() && !losses.is_empty();
         if told > 0 && !may_be {
-            wrong.push(format!("{}: {told} calls were told of a loss", history.file()));
+            wrong.push(format!("{file}: {told} calls were told of a loss"));
+        }
+        if is_lost && !is_on_record(&file) {
+            wrong.push(format!("{file}: its bytes are lost, and the server does not say so"));
         }
     }
     if !on.may_lose() && !losses.is_empty() {
@@ -316,7 +326,8 @@ fn game(on: On, seed: u64, count: u64) -> (Counts, Vec<String>) {
             players.spawn_on(player.play(STEPS), runtime.handle());
         }
     }
-    let mut counts = Counts { histories: count, ..Counts::default() };
+    let survivable = if matches!(on, On::Memory { .. }) && !on.may_lose() { count } else { 0 };
+    let mut counts = Counts { histories: count, survivable, ..Counts::default() };
     let all = count * PLAYERS as u64 * STEPS;
     let mut moments: Vec<u64> = (0..KILLS).map(|_| random.below(all * 2)).collect();
     moments.sort_unstable();

@@ -47,6 +47,8 @@ pub(crate) struct Record {
     pub(crate) unknown: u64,
     /// Calls that were told that bytes are lost.
     pub(crate) lost: u64,
+    /// One of them was a last read of a place.
+    pub(crate) is_lost_to_the_end: bool,
 }
 
 /// What the processes of a history share.
@@ -251,8 +253,8 @@ impl Player {
         }
     }
 
-    /// Reads every place as the server has it: what the client shows while the server is away does
-    /// not count.
+    /// Reads every place as the server has it, when nothing is killed any more: what the client
+    /// shows while the server is away does not count. Bytes that cannot be read then are lost.
     pub(crate) async fn read_places(&mut self) -> Vec<data::Read> {
         let life = self.living().await.expect("it lives to the end");
         loop {
@@ -265,7 +267,16 @@ impl Player {
         }
         let mut last = Vec::new();
         for place in 0..PLACES.len() {
-            last.extend(self.read(&life, place).await);
+            match self.read(&life, place).await {
+                Outcome::Done(read) => last.push(read),
+                Outcome::Refused(Error::Lost) => {
+                    self.history.note(|record| record.is_lost_to_the_end = true);
+                }
+                other => {
+                    let text = format!("the last read of place {place}: {other:?}");
+                    self.history.note(|record| record.odd.push(text));
+                }
+            }
         }
         self.close(&life).await;
         last

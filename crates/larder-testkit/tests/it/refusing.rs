@@ -2,14 +2,50 @@
 //! its machine lacks memory.
 
 use std::ffi::OsStr;
+use std::time::Duration;
 
+use larder_client::Client;
 use larder_io::{Headroom, Image};
-use larder_vfs::{Cred, Entry, Error, FileSystem, Ino, Lookup, OpenFlags, SetAttr, Stability};
+use larder_vfs::{
+    Cred, Entry, Error, FileSystem, Ino, Lookup, Medium, OpenFlags, SetAttr, Stability, StoredPart,
+};
+use larder_wire::disk::words::Refusal;
 use tokio::runtime::Builder;
 
 use crate::world::World;
 
 const FLAGS: OpenFlags = OpenFlags { write: true, read: true, ..OpenFlags::WRITE };
+
+/// So many files are written where memory comes and goes, and more until a disk has refused one.
+const FILES: usize = 10;
+/// By then one has been refused.
+const FILES_MAX: usize = 200;
+/// How long each is.
+const LENGTH: usize = 300_000;
+
+/// The file of this name in the root directory.
+async fn find(client: &Client, name: &str) -> Ino {
+    let found = client.lookup(&Cred::root(), Ino::ROOT, OsStr::new(name)).wait().await.unwrap();
+    let Lookup::Found(Entry { ino, .. }) = found else { panic!("{name} is not there") };
+    ino
+}
+
+/// All bytes of a file.
+async fn whole(client: &Client, ino: Ino) -> Vec<u8> {
+    let root = Cred::root();
+    let open = client.open(&root, ino, OpenFlags::READ).wait().await.unwrap().id;
+    let mut seen = Vec::new();
+    loop {
+        let at = seen.len() as u64;
+        let read = client.read(&root, ino, Some(open), at, 1 << 20).wait().await.unwrap();
+        if read.is_empty() {
+            break;
+        }
+        seen.extend_from_slice(&read);
+    }
+    client.release(ino, open).wait().await.unwrap();
+    seen
+}
 
 /// The writer is told that its data is late, not that it is lost; the data arrives once the disk
 /// trusts the metadata server again.
@@ -39,58 +75,65 @@ fn what_a_disk_refuses_for_long_is_kept_and_tried_again() {
     runtime.block_on(async {
         writer.fsync(&root, ino, None).wait().await.unwrap();
         writer.release(ino, open).wait().await.unwrap();
-        let found = reader.lookup(&root, Ino::ROOT, name).wait().await.unwrap();
-        let Lookup::Found(Entry { ino: there, .. }) = found else { panic!("not there") };
-        let opened = reader.open(&root, there, OpenFlags::READ).wait().await.unwrap().id;
-        let mut seen = Vec::new();
-        while seen.len() < bytes.len() {
-            let at = seen.len() as u64;
-            let read = reader.read(&root, there, Some(opened), at, 1 << 20).wait().await.unwrap();
-            assert!(!read.is_empty(), "it ends at {at}");
-            seen.extend_from_slice(&read);
-        }
-        assert!(seen == bytes);
-        reader.release(there, opened).wait().await.unwrap();
+        let there = find(&reader, "file").await;
+        assert!(whole(&reader, there).await == bytes);
     });
 }
 
+/// What a file of [`LENGTH`] bytes has, unlike others.
+fn content(number: usize) -> Vec<u8> {
+    (0..LENGTH).map(|at| u8::try_from((at / 1000 + number) % 251).unwrap()).collect()
+}
+
 /// A memory disk's machine lacks memory all of a sudden: before the metadata server knows that, and
-/// after, the client writes to the other disk, and no caller learns of it. Each round is another
-/// chance to be faster than the metadata server.
+/// after, the client writes to the other disk, and no caller learns of it. Another client finds the
+/// whole file there. Each round is another chance to be faster than the metadata server.
 #[test]
 fn what_a_memory_disk_refuses_goes_to_another_disk() {
     for disks in [1, 2] {
-        let world = World::with_memory(1, disks);
+        let world = World::with_memory(2, disks);
         let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-        let client = world.lives(0).borrow().clone().unwrap().client;
+        let life = |client: usize| world.lives(client).borrow().clone().unwrap();
+        let (writer, reader) = (life(0).client, life(1).client);
         let (root, set) = (Cred::root(), SetAttr { mode: Some(0o644), ..SetAttr::default() });
         let memory = world.volume.disks();
         let much = Headroom { bytes: 1 << 40, is_stalled: false };
-        let mut files = Vec::new();
-        for round in 0..10_u8 {
-            let (bytes, name) = (vec![round + 1; 300_000], format!("f{round}.v"));
-            let made = client.create(&root, Ino::ROOT, OsStr::new(&name), set, FLAGS).wait();
+        let none = Headroom { bytes: -(1 << 40), is_stalled: false };
+        let refused = || -> u64 {
+            let all = memory..memory + disks;
+            all.map(|at| world.volume.refusals(at, Refusal::NoSpace)).sum()
+        };
+        let mut files = 0;
+        while files < FILES || refused() == 0 {
+            assert!(files < FILES_MAX, "no memory disk refuses anything");
+            let name = format!("f{files}.v");
+            let made = writer.create(&root, Ino::ROOT, OsStr::new(&name), set, FLAGS).wait();
             let (entry, opened) = runtime.block_on(made).unwrap();
-            let none = Headroom { bytes: -(1 << 40), is_stalled: false };
-            let now = if round % 2 == 0 { none } else { much };
+            let now = if files % 2 == 0 { none } else { much };
             world.volume.note_headroom(memory, now);
             runtime.block_on(async {
-                let (ino, open) = (entry.ino, opened.id);
-                let write = client.write(&root, ino, Some(open), 0, &bytes, Stability::Unstable);
+                let (ino, open, bytes) = (entry.ino, opened.id, content(files));
+                let write = writer.write(&root, ino, Some(open), 0, &bytes, Stability::Unstable);
                 write.wait().await.unwrap();
-                client.flush(&root, ino, open, None).wait().await.unwrap();
-                client.release(ino, open).wait().await.unwrap();
+                writer.flush(&root, ino, open, None).wait().await.unwrap();
+                writer.release(ino, open).wait().await.unwrap();
             });
-            files.push((entry.ino, bytes));
+            files += 1;
         }
-        for (ino, bytes) in files {
-            let read = runtime.block_on(async {
-                let opened = client.open(&root, ino, OpenFlags::READ).wait().await.unwrap().id;
-                let read = client.read(&root, ino, Some(opened), 0, 300_000).wait().await.unwrap();
-                client.release(ino, opened).wait().await.unwrap();
-                read
+        for number in 0..files {
+            runtime.block_on(async {
+                let there = find(&reader, &format!("f{number}.v")).await;
+                let stored = reader.stored(&root, there, Duration::from_secs(60)).await.unwrap();
+                assert!(whole(&reader, there).await == content(number), "{number}");
+                let on_disk = StoredPart {
+                    medium: Medium::Disk,
+                    bytes: LENGTH as u64,
+                    disks: vec![1],
+                    is_lost: false,
+                };
+                // What was written while there was no memory for it is on the disk that lasts.
+                assert!(number % 2 == 1 || stored == [on_disk], "{number}: {stored:?}");
             });
-            assert!(!read.is_empty() && read[..] == bytes[..read.len()]);
         }
     }
 }

@@ -165,6 +165,76 @@ fn extended_attributes_tell_of_classes_on_nfs() {
     assert_eq!(busy, Err(Errno::BUSY));
 }
 
+/// A file is made, gets its class by its descriptor, and is written. The class counts for what is
+/// written through that descriptor, and for its close.
+#[test]
+fn a_class_that_a_new_open_file_gets_by_an_attribute_counts_for_it() {
+    for kind in [Kind::Larder, Kind::Ganesha] {
+        let server = Server::start(kind);
+        let mount = Mount::new(&server, &["user_xattr", LATE]);
+        for (name, class, there) in
+            [("made.o", Some("generated"), &b""[..]), ("usual.o", None, b"object")]
+        {
+            let mut open = fs::File::create_new(mount.path(name)).unwrap();
+            if let Some(class) = class {
+                let flags = XattrFlags::CREATE;
+                rustix::fs::fsetxattr(&open, "user.larder.class", class.as_bytes(), flags).unwrap();
+            }
+            open.write_all(b"object").unwrap();
+            drop(open);
+            assert_eq!(fs::read(server.path(name)).unwrap(), there, "{kind:?} {name}");
+        }
+        assert_eq!(xattr(&mount.path("made.o"), "user.larder.class").unwrap(), "generated");
+        let (_, told) = said(&mount, &["status", "--unsaved"]);
+        let is_told = told.contains("made.o: 6 B unsent, class generated, ");
+        assert!(is_told && told.lines().count() == 1, "{kind:?}: {told}");
+        assert_eq!(said(&mount, &["sync", mount.path("").to_str().unwrap()]).0, Some(0));
+        assert_eq!(fs::read(server.path("made.o")).unwrap(), b"object", "{kind:?}");
+    }
+}
+
+/// By `XDG_CONFIG_HOME`, or else in the home directory: its classes and rules count for a mount and
+/// for commands without a mount.
+#[test]
+fn the_file_of_the_user_is_found_by_a_mount_and_by_commands() {
+    let home = scratch("larder-home-");
+    let config = home.path().join(".config");
+    let file = config.join("larder/larder.toml");
+    fs::create_dir_all(file.parent().unwrap()).unwrap();
+    let text = "[class.ledger]\nlike = 'critical'\n[[rule]]\nglob = '*.db'\nclass = 'ledger'\n";
+    fs::write(&file, text).unwrap();
+    let server = Server::start(Kind::Larder);
+    let mut mount = Mount::unmounted(&server, &[LATE]);
+    succeed(mount.command().env("XDG_CONFIG_HOME", &config));
+    mount.mounted();
+    each_write_is_at_the_server(&server, &mount, "a.db");
+    let at = |name: &str| mount.path(name).to_str().unwrap().to_owned();
+    let (_, explained) = said(&mount, &["class", "explain", &at("a.db")]);
+    let why = format!("ledger: rule 1 of {} glob=*.db", file.display());
+    assert!(explained.contains(&why), "{explained}");
+    let (_, listed) = said(&mount, &["class", "list", &at("")]);
+    assert!(listed.contains("ledger: durable at every write"), "{listed}");
+    // The same without a mount, and by nobody whose file it is not.
+    let elsewhere = home.path().join("elsewhere");
+    for (xdg, home, is_found) in [
+        (Some(&config), &elsewhere, true),
+        (None, &home.path().to_owned(), true),
+        (Some(&elsewhere), &home.path().to_owned(), false),
+        (None, &elsewhere, false),
+    ] {
+        let said = |args: &[&str]| {
+            let mut command = mount.larder();
+            command.args(args).env_remove("XDG_CONFIG_HOME").env("HOME", home);
+            command.envs(xdg.map(|dir| ("XDG_CONFIG_HOME", dir)));
+            String::from_utf8(succeed(&mut command).stdout).unwrap()
+        };
+        let listed = said(&["class", "list"]);
+        assert_eq!(listed.contains("ledger: durable"), is_found, "{xdg:?} {home:?}: {listed}");
+        let tested = said(&["class", "rules", "test", "a/b.db"]);
+        assert_eq!(tested.contains(&why), is_found, "{xdg:?} {home:?}: {tested}");
+    }
+}
+
 /// A mount that cannot provide its classes is refused in one line, and a mount that is continued is
 /// not.
 #[test]

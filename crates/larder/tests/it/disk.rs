@@ -3,9 +3,11 @@
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use larder_disk_client::{Control, DISK_PROGRAM, DiskClient, DiskControl};
 use larder_rpc::{CallOptions, Config, RpcClient, SourcePort, Transport};
@@ -17,7 +19,7 @@ use larder_wire::disk::session::Granted;
 use larder_wire::disk::words::Trust;
 use tempfile::TempDir;
 
-use crate::harness::{larder, succeed};
+use crate::harness::{larder, pattern, succeed};
 
 /// A disk's files: its key, its store, and where the store is made.
 struct Place {
@@ -92,8 +94,13 @@ impl Serving {
         RpcClient::connect(config).await.unwrap()
     }
 
-    /// Takes control, and makes a capability for everything.
+    /// Takes control, and makes a capability for the first MiB.
     async fn grant(&self, key: &DiskKeyFile) -> Granted {
+        self.grant_bytes(key, 1 << 20).await
+    }
+
+    /// The same for so many bytes.
+    async fn grant_bytes(&self, key: &DiskKeyFile, bytes: u64) -> Granted {
         let DiskKeyFile { volume, disk, master } = key.clone();
         let control = Control { master, volume, disk, owner: 1 };
         let control = DiskControl::new(self.rpc().await, control);
@@ -102,7 +109,7 @@ impl Serving {
         let (done, boot) = control.refresh(None).await.unwrap();
         let trust = Trust { boot, until_ms: done.clock_ms + 60_000 };
         control.refresh(Some(trust)).await.unwrap();
-        Granted::mint(&key.master, capability(key, boot))
+        Granted::mint(&key.master, capability(key, boot, bytes))
     }
 
     fn status(&self, key: &Path) -> serde_json::Value {
@@ -113,7 +120,7 @@ impl Serving {
     }
 }
 
-fn capability(key: &DiskKeyFile, boot: BootEpoch) -> Capability {
+fn capability(key: &DiskKeyFile, boot: BootEpoch, bytes: u64) -> Capability {
     Capability {
         volume: key.volume,
         disk: key.disk,
@@ -123,7 +130,7 @@ fn capability(key: &DiskKeyFile, boot: BootEpoch) -> Capability {
         id: CapabilityId(0),
         mode: Mode::ReadWrite,
         expiry_ms: u64::MAX,
-        extents: Extents::new(vec![Extent::new(0, 1 << 20).unwrap()]).unwrap(),
+        extents: Extents::new(vec![Extent::new(0, bytes).unwrap()]).unwrap(),
     }
 }
 
@@ -161,6 +168,47 @@ fn a_disk_keeps_what_it_is_given() {
             assert!(serving.process.wait().unwrap().success());
         }
     }
+}
+
+/// Two clients at the same time write and read as many bytes in a second as `--rate` allows, and no
+/// more.
+#[test]
+fn a_disk_with_a_rate_is_no_faster() {
+    const RATE: u64 = 16 << 20;
+    const PART: u64 = 1 << 20;
+    const PARTS: u64 = 8;
+    let place = Place::new();
+    let mut command = place.command(&place.store, "8M");
+    command.args(["--rate", "16MB/s"]);
+    let serving = serve(command);
+    let (key, options) = (place.key_file(), CallOptions::default());
+    let data = |part: u64| pattern(part, PART as usize);
+    let least = Duration::from_secs(1).mul_f64(0.8 * (PARTS * PART) as f64 / RATE as f64);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let granted = &serving.grant_bytes(&key, PARTS * PART).await;
+        let clients = [serving.rpc().await, serving.rpc().await].map(DiskClient::new);
+        let write = async |client: &DiskClient, parts: Range<u64>| {
+            for part in parts {
+                let bytes = data(part).into();
+                client.write(granted, part * PART, bytes, false, options).await.unwrap();
+            }
+        };
+        let read = async |client: &DiskClient, parts: Range<u64>| {
+            for part in parts {
+                let found = client.read(granted, part * PART, PART as u32, options).await.unwrap();
+                assert!(found == data(part), "part {part}");
+            }
+        };
+        let begin = Instant::now();
+        tokio::join!(write(&clients[0], 0..4), write(&clients[1], 4..PARTS));
+        let (written, begin) = (begin.elapsed(), Instant::now());
+        assert_eq!(serving.status(&place.key)["written_bytes"], PARTS * PART);
+        tokio::join!(read(&clients[0], 4..PARTS), read(&clients[1], 0..4));
+        for (what, took) in [("writing", written), ("reading", begin.elapsed())] {
+            assert!(took >= least, "{what} took {took:?}, which is less than {least:?}");
+        }
+    });
 }
 
 #[test]

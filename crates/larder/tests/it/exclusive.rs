@@ -14,6 +14,8 @@ use crate::small_disk::SmallDisk;
 mod conflicts;
 mod leased;
 mod links;
+mod numbers;
+mod stronger;
 
 const OPTIONS: &[&str] = &["exclusive", "class=generated", "actimeo=86400"];
 
@@ -496,36 +498,6 @@ fn what_a_dead_mount_left_is_there_and_goes_to_the_server() {
         sync(&mount);
         is_at_server(&there, &mount, "");
     }
-}
-
-/// For classes that promise more, names are at the server when they are acknowledged.
-#[test]
-fn names_of_stronger_classes_are_written_through() {
-    for kind in [Kind::Larder, Kind::Volume] {
-        names_are_written_through(kind);
-    }
-}
-
-fn names_are_written_through(kind: Kind) {
-    let server = Server::start(kind);
-    let there = Elsewhere::of(kind, &server);
-    let mount = Mount::new(&server, &["exclusive", "rules=build"]);
-    fs::create_dir(mount.path("first")).unwrap();
-    fs::write(mount.path("first/first.o"), "").unwrap();
-    fs::write(mount.path("first/a.o"), "object").unwrap();
-    fs::write(mount.path("first/b.c"), "source").unwrap();
-    assert_eq!(fs::read(there.path("first/b.c")).unwrap(), b"source");
-    // Whoever looks at a name of a volume has it made there.
-    let is_hidden = |name| kind == Kind::Volume || !there.path(name).exists();
-    assert!(is_hidden("first/a.o"));
-    let (_, told) = said(&mount, &["status", "--unsaved"]);
-    assert!(told.contains("first/a.o: 6 B unsent, class generated, "), "{told}");
-    // A file under such a name gets the stronger promise.
-    fs::rename(mount.path("first/a.o"), mount.path("first/a.c")).unwrap();
-    assert_eq!(fs::read(there.path("first/a.c")).unwrap(), b"object");
-    fs::create_dir_all(mount.path("target/debug")).unwrap();
-    assert!(is_hidden("target/debug"));
-    assert_eq!(said(&mount, &["status", "--unsaved"]).1.lines().count(), 1);
 }
 
 #[test]

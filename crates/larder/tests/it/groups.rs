@@ -41,6 +41,14 @@ impl Group {
         (self.limit + inactive).saturating_sub(used.trim().parse().unwrap())
     }
 
+    /// How many of its processes the kernel has killed for want of memory.
+    pub(crate) fn oom_kills(&self) -> u64 {
+        let read = |name: &str| fs::read_to_string(self.dir.join(name));
+        let events = read("memory.oom_control").or_else(|_| read("memory.events")).unwrap();
+        let mut lines = events.lines();
+        lines.find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok()).unwrap()
+    }
+
     /// The command, run in the group.
     pub(crate) fn running(&self, command: &Command) -> Command {
         let mut inner = Command::new("sh");

@@ -1,10 +1,14 @@
-//! Limits of descriptors, inodes and space: no reader ever sees them.
+//! Limits of descriptors, inodes and space: no reader ever sees them. And a cache directory whose
+//! contents are removed under a mount.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
 
-use crate::harness::{Kind, MayForget, Mount, Server, eventually, pattern, run, succeed};
+use crate::harness::{Kind, MayForget, Mount, Server, eventually, pattern, run, scratch, succeed};
 use crate::small_disk::SmallDisk;
 
 /// A daemon that was in use keeps this much more memory than one that was just started, whatever it
@@ -260,4 +264,100 @@ fn walk_over_many_files_stays_within_memory_and_gives_it_back() {
     eventually("the memory is given back", || {
         memory_kib(&mount, "RssAnon") <= begin_kib + MORE_AFTER_USE_KIB
     });
+}
+
+/// Runs a command, which must end soon, whatever comes of it.
+fn ends(command: &mut Command) -> Output {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    eventually(&format!("{command:?} ends"), || child.try_wait().unwrap().is_some());
+    child.wait_with_output().unwrap()
+}
+
+/// Writes a file and closes it. Answers whether all of that was acknowledged: dd(1) looks at what
+/// each write, fsync and close says.
+fn is_put(path: &Path, bytes: &[u8], syncs: bool) -> bool {
+    let folder = scratch("larder-put-");
+    let source = folder.path().join("source");
+    fs::write(&source, bytes).unwrap();
+    let mut dd = Command::new("dd");
+    dd.args(["bs=64k", "status=none"]).args(syncs.then_some("conv=fsync"));
+    dd.arg(format!("if={}", source.display())).arg(format!("of={}", path.display()));
+    ends(&mut dd).status.success()
+}
+
+/// The name and the bytes of a file to be written.
+fn another(count: usize) -> (String, Vec<u8>) {
+    (format!("dir/f{count}"), pattern(count as u64, [10, 5_000, 70_000, 300_000][count % 4]))
+}
+
+/// Unmounts, whatever comes of it but a mount that stays.
+fn is_unmounted(mount: &Mount) -> bool {
+    let told = ends(mount.larder().arg("umount").arg(mount.path("")));
+    println!("umount: {}", String::from_utf8_lossy(&told.stderr).trim_end());
+    let path = mount.path("").to_str().unwrap().trim_end_matches('/').to_owned();
+    !fs::read_to_string("/proc/self/mounts").unwrap().contains(&format!(" {path} "))
+}
+
+/// Somebody removes the contents of the cache directory under a mount that is in use. What is
+/// acknowledged after that gets to the server, no call or command hangs, and a sync that succeeds
+/// means that the server has everything, also what was kept in that directory before.
+#[test]
+fn what_is_acknowledged_after_the_cache_was_removed_gets_to_the_server() {
+    for options in [
+        &[][..],
+        &["class=generated"],
+        &["exclusive", "class=generated", "actimeo=86400"],
+        &["exclusive", "class=scratch", "actimeo=86400"],
+    ] {
+        let server = Server::start(Kind::Larder);
+        let read = pattern(77, 200_000);
+        fs::write(server.path("read"), &read).unwrap();
+        let mut mount = Mount::unmounted(&server, options);
+        mount.mount();
+        fs::create_dir(mount.path("dir")).unwrap();
+        assert!(fs::read(mount.path("read")).unwrap() == read);
+        mount.landed(read.len() as u64);
+        let mut before = BTreeMap::new();
+        for count in 100..104 {
+            let (name, bytes) = another(count);
+            assert!(is_put(&mount.path(&name), &bytes, true), "{options:?}: {name}");
+            before.insert(name, bytes);
+        }
+        // The daemon may make something in the middle of it.
+        let entries = fs::read_dir(mount.cache()).unwrap().map(|entry| entry.unwrap().path());
+        ends(Command::new("rm").arg("-rf").args(entries));
+        let (mut acknowledged, mut refused) = (BTreeMap::new(), 0);
+        for count in 0..20 {
+            let (name, bytes) = another(count);
+            match is_put(&mount.path(&name), &bytes, count % 3 == 0) {
+                true => drop(acknowledged.insert(name, bytes)),
+                false => refused += 1,
+            }
+        }
+        assert!(fs::read(mount.path("read")).unwrap() == read, "{options:?}");
+        let sync = ends(mount.larder().arg("sync").arg(mount.path("")));
+        let code = sync.status.code();
+        println!(
+            "{options:?}: {} acknowledged, {refused} refused, sync: {sync:?}",
+            acknowledged.len()
+        );
+        assert!(matches!(code, Some(0 | 1)), "{options:?}: {sync:?}");
+        let is_there = |(name, bytes): (&String, &Vec<u8>)| {
+            fs::read(server.path(name)).is_ok_and(|there| there == *bytes)
+        };
+        if code == Some(0) {
+            let all = before.iter().chain(&acknowledged);
+            let lost: Vec<_> = all.filter(|one| !is_there(*one)).map(|(name, _)| name).collect();
+            assert!(lost.is_empty(), "{options:?}: the sync succeeded without {lost:?}");
+        }
+        eventually("it is unmounted", || is_unmounted(&mount));
+        mount.set_cache(mount.cache().with_extension("new"));
+        mount.mount();
+        for (name, bytes) in &acknowledged {
+            assert!(is_there((name, bytes)), "{options:?}: {name} is not at the server");
+            assert!(fs::read(mount.path(name)).unwrap() == *bytes, "{options:?}: {name}");
+        }
+        mount.unmount();
+    }
 }

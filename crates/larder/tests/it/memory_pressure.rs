@@ -1,8 +1,14 @@
 //! Memory disks on machines that lack memory.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use serde_json::{Value, json};
 
 use crate::groups::Group;
 use crate::harness::{Mount, eventually, pattern, succeed};
@@ -14,6 +20,10 @@ const MIB: u64 = 1 << 20;
 const GROUP: u64 = 104;
 /// What a memory disk leaves to others.
 const RESERVE: u64 = 16;
+/// What must be available where a memory disk starts.
+const TO_START: u64 = 64 + 32;
+/// Longest time that a write may take, whatever the memory disk does.
+const WRITE_MAX: Duration = Duration::from_secs(20);
 
 /// Memory that other processes of a group take, until it is dropped: files of a tmpfs belong to the
 /// group of their writer.
@@ -40,10 +50,130 @@ impl Drop for Taken {
     }
 }
 
+fn name(number: u64) -> String {
+    format!("f{number}")
+}
+
+/// Writes a file of this length. It must return in time.
+fn write_in_time(mount: &Mount, number: u64, length: u64) {
+    let (path, bytes) = (mount.path(&name(number)), pattern(number, length as usize));
+    let (done, is_done) = mpsc::channel();
+    std::thread::spawn(move || done.send(fs::write(path, bytes)));
+    let written = is_done.recv_timeout(WRITE_MAX);
+    written.unwrap_or_else(|_| panic!("a write of file {number} hangs")).unwrap();
+}
+
+/// What a disk tells of itself. One that is asked while it is busy may not say it in time.
+fn told_by(server: &Server, at: usize, what: &str) -> u64 {
+    let mut told = None;
+    eventually("the disk tells", || {
+        told = status(server)["disks"][at]["status"][what].as_u64();
+        told.is_some()
+    });
+    told.unwrap()
+}
+
+/// How often a disk has refused a write because it had no room, as it tells.
+fn refused_for_room(disk: &Value) -> u64 {
+    let all = disk["status"]["refused"].as_array().into_iter().flatten();
+    all.filter(|one| one["reason"] == "NoSpace").map(|one| one["count"].as_u64().unwrap()).sum()
+}
+
+/// Waits until so many bytes are in memory or on the disk, and the status accounts for those on the
+/// disk: they had to leave memory, or found no room there. `late` were written while memory was
+/// lacking. The status does not count those that a mount writes to the disk by itself, for a time,
+/// because the memory disk has refused something.
+fn are_accounted_for(server: &Server, bytes: u64, late: u64) {
+    eventually("the status accounts for all bytes", || {
+        let told = status(server);
+        let has = |at: usize| told["disks"][at]["status"]["written_bytes"].as_u64();
+        let (Some(on_disk), Some(in_memory)) = (has(0), has(1)) else { return false };
+        let yielded = told["yielded_bytes"].as_u64().unwrap();
+        let instead = told["instead_bytes"].as_u64().unwrap();
+        let may_be_uncounted = refused_for_room(&told["disks"][1]) > 0;
+        let most = yielded + if may_be_uncounted { late } else { instead.min(late) };
+        on_disk + in_memory == bytes && (yielded..=most).contains(&on_disk)
+    });
+}
+
+/// The paths of the files that are lost, and how many bytes of them.
+fn lost(server: &Server) -> (BTreeSet<String>, u64) {
+    let told = status(server);
+    let lost = told["lost"].as_array().unwrap();
+    let path = |file: &Value| file["path"].as_str().unwrap().to_owned();
+    let paths: BTreeSet<String> = lost.iter().map(path).collect();
+    assert_eq!(paths.len(), lost.len(), "each is listed once: {told}");
+    (paths, lost.iter().map(|file| file["bytes"].as_u64().unwrap()).sum())
+}
+
+/// A mount that has read nothing yet finds so many files of this length whole, except for those
+/// that are listed as lost: those cannot be read.
+fn are_whole_or_lost(server: &Server, files: u64, length: u64) {
+    let (lost, _) = lost(server);
+    let reader = Mount::plain(server, &["hard"]);
+    let not_recoverable = Some(Errno::NOTRECOVERABLE.raw_os_error());
+    for number in 0..files {
+        let is_lost = lost.contains(&format!("/{}", name(number)));
+        match (fs::read(reader.path(&name(number))), is_lost) {
+            (Ok(read), false) => assert!(read == pattern(number, length as usize), "{number}"),
+            (Err(error), true) => assert_eq!(error.raw_os_error(), not_recoverable, "{number}"),
+            (read, is_lost) => panic!("{number}: {:?}, lost: {is_lost}", read.map(drop)),
+        }
+    }
+}
+
+/// Whether some bytes of a file of the mount are in memory alone, as its attribute says.
+fn is_in_memory(mount: &Mount, number: u64) -> bool {
+    let mut level = String::new();
+    eventually("it is known where the bytes are", || {
+        let mut line = [0; 256];
+        let path = mount.path(&name(number));
+        let length = rustix::fs::getxattr(path, "user.larder.durability", &mut line).unwrap();
+        let line = String::from_utf8(line[..length].to_vec()).unwrap();
+        level = line.split_whitespace().next().unwrap().to_owned();
+        level != "level=unknown"
+    });
+    assert!(["level=shared", "level=durable"].contains(&level.as_str()), "{number}: {level}");
+    level == "level=shared"
+}
+
+/// The memory disk is killed and started again: what was there alone is lost, as one loss, each
+/// file is listed once, and all others can be read.
+fn lose_memory(volume: &mut Volume, server: &Server, mount: &Mount, files: u64, length: u64) {
+    let written = |at: usize| told_by(server, at, "written_bytes");
+    eventually("nothing is on its way", || written(0) + written(1) == files * length);
+    let bytes = written(1);
+    let in_memory = (0..files).filter(|number| is_in_memory(mount, *number));
+    let expected: BTreeSet<String> = in_memory.map(|number| format!("/{}", name(number))).collect();
+    assert!(!expected.is_empty() && (expected.len() as u64) < files, "{expected:?}");
+
+    let disk = &mut volume.disks[1];
+    disk.kill();
+    let group = disk.group.as_ref().unwrap();
+    eventually("its memory is there again", || group.left() >= TO_START * MIB);
+    disk.start();
+    eventually("the loss is told", || status(server)["losses"] != json!([]));
+    let losses = status(server)["losses"].clone();
+    assert_eq!(losses.as_array().unwrap().len(), 1, "{losses}");
+    let told = (&losses[0]["files"], &losses[0]["bytes"]);
+    assert_eq!(told, (&expected.len().into(), &bytes.into()));
+    assert_eq!(lost(server), (expected, bytes));
+    are_whole_or_lost(server, files, length);
+}
+
+/// Whatever the status of a volume shows.
+fn shown(server: &Server) -> String {
+    let mut shown = server.larder_here();
+    shown.args(["volume", "status", &server.address().to_string()]);
+    String::from_utf8(succeed(&mut shown).stdout).unwrap()
+}
+
 /// The cgroup of a full memory disk is taken by other processes step by step: the disk gives the
-/// memory back, its bytes go to the other disk and can all be read, new volatile bytes go there,
-/// too, the status says so, and the kernel kills nothing. When the others have gone, bytes are in
-/// memory again. Does nothing where this user may not limit the memory of a cgroup.
+/// memory back, its bytes go to the other disk and can all be read, new volatile bytes are written
+/// in time and go there, too, the status accounts for them, and the kernel kills nothing. When the
+/// others have gone, bytes are in memory again. When the memory disk is killed then, what was there
+/// is lost and told, and nothing else. Does nothing where this user may not limit the memory of a
+/// cgroup.
 #[test]
 fn a_memory_disk_gives_memory_back_when_its_machine_lacks_it() {
     let mut volume = Volume::with_memory_disk();
@@ -54,57 +184,43 @@ fn a_memory_disk_gives_memory_back_when_its_machine_lacks_it() {
     volume.disks.iter_mut().for_each(Disk::start);
     let server = Server::meta(&["--engine", &volume.engine()]);
     eventually("both disks are there", || status(&server)["disks"][1]["state"] == "up");
-    let mount = Mount::new(&server, &["class=volatile"]);
-    let content = |number: u64| pattern(number, 2 << 20);
-    let write =
-        |number: u64| fs::write(mount.path(&format!("f{number}")), content(number)).unwrap();
-    let of = |at: usize, what: &str| {
-        let mut told = None;
-        // A disk that is asked while it is busy may not say it in time.
-        eventually("the disk tells", || {
-            told = status(&server)["disks"][at]["status"][what].as_u64();
-            told.is_some()
-        });
-        told.unwrap()
-    };
-    let written = |at: usize| of(at, "written_bytes");
+    let mount = Mount::new(&server, &["class=volatile", "user_xattr"]);
+    let write = |number: u64| write_in_time(&mount, number, 2 * MIB);
+    let written = |at: usize| told_by(&server, at, "written_bytes");
     (0..24).for_each(write);
     assert_eq!((written(0), written(1)), (0, 48 * MIB));
 
-    let (mut taken, mut total) = (Taken(Vec::new()), 0);
+    let (mut taken, mut can_hold) = (Taken(Vec::new()), (GROUP - RESERVE) * MIB);
     for more in [20, 12, 12, 12] {
         taken.more(volume.disks[1].group.as_ref().unwrap(), more);
-        total += more;
-        let can_hold = (GROUP - RESERVE - total) * MIB;
+        can_hold -= more * MIB;
         eventually("what is too much has left memory", || written(1) <= can_hold);
         assert!(volume.disks[1].runs());
     }
     let told = status(&server);
-    let (limit, held) = (of(1, "limit_bytes"), written(1));
+    let (limit, held) = (told_by(&server, 1, "limit_bytes"), written(1));
     assert!(held > 0 && limit < 40 * MIB, "{told}");
     assert!(told["yielded_bytes"].as_u64().unwrap() >= 16 * MIB, "{told}");
     (24..28).for_each(write);
-    let can_hold = (GROUP - RESERVE - total) * MIB;
     eventually("what is too much has left memory again", || written(1) <= can_hold);
+    are_accounted_for(&server, 56 * MIB, 8 * MIB);
     let shown = shown(&server);
     assert!(shown.contains(": its machine lacks memory"), "{shown}");
     assert!(shown.contains("yielded   "), "{shown}");
-    let third = Mount::plain(&server, &["hard"]);
-    for number in 0..28 {
-        let read = fs::read(third.path(&format!("f{number}"))).unwrap();
-        assert!(read == content(number), "{number}");
-    }
+    are_whole_or_lost(&server, 28, 2 * MIB);
     assert!(volume.disks[1].runs());
-    assert_eq!(status(&server)["lost"].as_array().unwrap().len(), 0);
+    assert_eq!(lost(&server), (BTreeSet::new(), 0));
 
     drop(taken);
-    eventually("there is memory again", || of(1, "limit_bytes") == 64 * MIB);
-    let before = (written(0), written(1));
+    eventually("there is memory again", || told_by(&server, 1, "limit_bytes") == 64 * MIB);
+    let before = written(1);
     eventually("new bytes are in memory", || {
-        fs::write(mount.path("again"), content(99)).unwrap();
-        written(1) > before.1
+        write(28);
+        written(1) > before
     });
     assert!(volume.disks[1].runs());
+    lose_memory(&mut volume, &server, &mount, 29, 2 * MIB);
+    assert_eq!(volume.disks[1].group.as_ref().unwrap().oom_kills(), 0);
 }
 
 /// A volume with a disk and two memory disks, the first of them with this limit, and its metadata
@@ -126,25 +242,16 @@ fn with_two(limit: u64) -> Option<(Volume, Server)> {
     Some((volume, server))
 }
 
-/// Whatever the status of a volume shows.
-fn shown(server: &Server) -> String {
-    let mut shown = server.larder_here();
-    shown.args(["volume", "status", &server.address().to_string()]);
-    String::from_utf8(succeed(&mut shown).stdout).unwrap()
-}
-
 /// The cgroup of one of two memory disks is taken by other processes: what it cannot hold goes to
 /// the other memory disk, and nothing to the disk. When that one is killed, what has to leave goes
-/// to the disk, and exactly what the killed one had is lost. Does nothing where this user may not
-/// limit the memory of a cgroup.
+/// to the disk, and exactly what the killed one had is lost. The kernel kills nothing. Does nothing
+/// where this user may not limit the memory of a cgroup.
 #[test]
 fn a_memory_disk_gives_its_bytes_to_another_one_before_any_go_to_a_disk() {
     // Another one than that of the test above, by its name.
     let limit = GROUP + 1;
     let Some((mut volume, server)) = with_two(limit * MIB) else { return };
     let mount = Mount::new(&server, &["class=volatile"]);
-    // Each is on one disk, and each disk has every other one.
-    let content = |number: u64| pattern(number, 1 << 20);
     let written = |at: usize| {
         status(&server)["disks"][at]["status"]["written_bytes"].as_u64().unwrap_or_default()
     };
@@ -155,9 +262,8 @@ fn a_memory_disk_gives_its_bytes_to_another_one_before_any_go_to_a_disk() {
     });
     fs::remove_file(mount.path("first")).unwrap();
     eventually("nothing is left", || [0, 1, 2].iter().all(|at| written(*at) == 0));
-    for number in 0..64 {
-        fs::write(mount.path(&format!("f{number}")), content(number)).unwrap();
-    }
+    // Each is on one disk, and each disk has every other one.
+    (0..64).for_each(|number| write_in_time(&mount, number, MIB));
     let before = written(1);
     assert_eq!((written(0), before + written(2)), (0, 64 * MIB));
     assert_eq!(before, 32 * MIB, "the memory disks take turns");
@@ -177,11 +283,8 @@ fn a_memory_disk_gives_its_bytes_to_another_one_before_any_go_to_a_disk() {
     assert_eq!(told["yielded_to_memory_bytes"].as_u64().unwrap(), yielded, "{told}");
     let shown = shown(&server);
     assert!(shown.contains(" went to other memory disks, 0 B to disks: "), "{shown}");
-    let reader = Mount::plain(&server, &["hard"]);
-    let read = |number: u64| fs::read(reader.path(&format!("f{number}")));
-    for number in 0..64 {
-        assert!(read(number).unwrap() == content(number), "{number}");
-    }
+    assert_eq!(lost(&server), (BTreeSet::new(), 0));
+    are_whole_or_lost(&server, 64, MIB);
 
     volume.disks[2].kill();
     eventually("it is known to be away", || status(&server)["disks"][2]["is_there"] == false);
@@ -191,20 +294,9 @@ fn a_memory_disk_gives_its_bytes_to_another_one_before_any_go_to_a_disk() {
         written(1) <= can_hold * MIB && written(0) > 0
     });
     volume.disks[2].start();
-    eventually("the loss is known", || !status(&server)["lost"].as_array().unwrap().is_empty());
-    let lost = status(&server)["lost"].clone();
-    let lost = lost.as_array().unwrap();
-    let bytes: u64 = lost.iter().map(|file| file["bytes"].as_u64().unwrap()).sum();
+    eventually("the loss is known", || !lost(&server).0.is_empty());
+    let (_, bytes) = lost(&server);
     eventually("all others are there", || written(0) + written(1) + bytes == 64 * MIB);
-    let reader = Mount::plain(&server, &["hard"]);
-    let read = |number: u64| fs::read(reader.path(&format!("f{number}")));
-    let not_recoverable = Some(rustix::io::Errno::NOTRECOVERABLE.raw_os_error());
-    for number in 0..64 {
-        let is_lost = lost.iter().any(|one| one["path"] == format!("/f{number}"));
-        match (read(number), is_lost) {
-            (Ok(read), false) => assert!(read == content(number), "{number}"),
-            (Err(error), true) => assert_eq!(error.raw_os_error(), not_recoverable),
-            (read, is_lost) => panic!("{number}: {:?}, lost: {is_lost}", read.map(drop)),
-        }
-    }
+    are_whole_or_lost(&server, 64, MIB);
+    assert_eq!(volume.disks[1].group.as_ref().unwrap().oom_kills(), 0);
 }

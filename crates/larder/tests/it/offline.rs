@@ -242,6 +242,12 @@ fn what_two_mounts_did_without_the_server_is_kept_twice_where_it_meets() {
     assert!(conflicts.iter().any(|one| one["wanted"] == "made"), "{conflicts:?}");
     let what = |what: &str| conflicts.iter().filter(|one| one["what"] == what).count();
     assert_eq!((what("made"), what("removed"), what("written")), (1, 1, 1), "{conflicts:?}");
+    // Each gave the same file another name: it has that of the one that came first, and is there
+    // once.
+    let renamed: Vec<_> = conflicts.iter().filter(|one| one["what"] == "renamed").collect();
+    assert!(renamed.len() == 1 && renamed[0]["wanted"] == "moved by two", "{conflicts:?}");
+    assert_eq!(fs::read(server.path("moved by one")).unwrap(), b"old moved");
+    assert!(!server.path("moved").exists() && !server.path("moved by two").exists());
     // The bytes of the other machine.
     let written = conflicts.iter().find(|one| one["what"] == "written").unwrap();
     let kept = written["path"].as_str().unwrap();
@@ -251,5 +257,54 @@ fn what_two_mounts_did_without_the_server_is_kept_twice_where_it_meets() {
     assert_eq!(two.status()["cache"]["set_aside"], 0);
     for mount in &mounts {
         eventually("both see the same", || seen(&mount.path("")) == seen(&server.path("")));
+    }
+    // The one that came first has looked into the directory, and lists what the other one kept.
+    for (wanted, path) in [("made", path_of(&conflicts, "made")), ("both", kept.to_owned())] {
+        let listed = one.status()["conflicts"].as_array().cloned().unwrap_or_default();
+        let is_it = |found: &&serde_json::Value| found["path"] == path.as_str();
+        let found = listed.iter().find(is_it).unwrap_or_else(|| panic!("{path}: {listed:?}"));
+        assert!(found["what"] == "elsewhere" && found["wanted"] == wanted, "{found}");
+    }
+}
+
+/// Where the only conflict of a kind is kept.
+fn path_of(conflicts: &[serde_json::Value], what: &str) -> String {
+    let one = conflicts.iter().find(|one| one["what"] == what).unwrap();
+    one["path"].as_str().unwrap().to_owned()
+}
+
+/// Another client changed a file that was not changed here while this mount was without the server:
+/// the first read after that has the new version, however long attributes are trusted.
+#[test]
+fn what_another_client_changed_meanwhile_is_read_at_once_when_the_server_is_back() {
+    for kind in [Kind::Larder, Kind::Ganesha] {
+        let server = Server::start(kind);
+        fs::create_dir(server.path("dir")).unwrap();
+        let names = ["dir/shorter", "dir/longer", "dir/replaced", "dir/kept"];
+        for name in names {
+            fs::write(server.path(name), format!("old {name}")).unwrap();
+        }
+        let mount = Mount::new(&server, &["offline", "actimeo=86400"]);
+        let other = Mount::plain(&server, &["hard"]);
+        warm(&mount);
+        switched(&mount, "offline");
+        fs::write(other.path("dir/shorter"), "new").unwrap();
+        fs::write(other.path("dir/longer"), "new, and longer than it was").unwrap();
+        fs::write(other.path("new"), "another file").unwrap();
+        fs::rename(other.path("new"), other.path("dir/replaced")).unwrap();
+        for name in names {
+            let held = fs::read_to_string(mount.path(name)).unwrap();
+            assert_eq!(held, format!("old {name}"), "{kind:?}: without the server");
+        }
+        fs::write(mount.path("dir/ours"), "ours").unwrap();
+        switched(&mount, "online");
+        for name in names {
+            let there = fs::read_to_string(server.path(name)).unwrap();
+            assert_eq!(fs::read_to_string(mount.path(name)).unwrap(), there, "{kind:?} {name}");
+            let size = fs::metadata(mount.path(name)).unwrap().len();
+            assert_eq!(size, there.len() as u64, "{kind:?} {name}");
+        }
+        assert_eq!(fs::read(server.path("dir/ours")).unwrap(), b"ours");
+        assert!(mount.status()["conflicts"].is_null(), "{kind:?}: nothing met anything");
     }
 }

@@ -1,13 +1,17 @@
 //! The network is pulled in the middle of work, and the worker, the whole daemon, the server or
 //! nothing is killed meanwhile: work goes on, no call hangs, cached files are read, and all that
 //! was acknowledged arrives when the network is back, nothing of it twice. `LARDER_OUTAGE=60` keeps
-//! the network away for 60 s before the kill, and again after it.
+//! the network away for 60 s before the kill, and again after it. In [`faults`] it is drawn what
+//! happens, over and over, and a checker knows every operation that was acknowledged.
+
+mod faults;
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Stdio;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -30,6 +34,8 @@ const CACHED_BYTES: usize = 50_000;
 enum Killed {
     Nothing,
     Worker,
+    /// The worker goes on alone for a while, and is killed then.
+    Supervisor,
     /// Supervisor and worker: the mount is made again, without its server.
     Daemon,
     /// The same, and the machine: the next mount finds the session log of another boot.
@@ -44,6 +50,8 @@ struct Work {
     stops: AtomicBool,
     /// There may be no mount at the moment.
     is_mounting: AtomicBool,
+    /// How often the mount was made again.
+    mounts: AtomicU32,
     /// A rename counts when its directory was synced: the machine will crash.
     syncs: bool,
     edits: AtomicU32,
@@ -63,6 +71,7 @@ impl Work {
     /// dead daemon had is lost.
     fn does(&self, call: impl FnOnce() -> io::Result<()>) -> bool {
         let may_fail = self.is_mounting.load(Ordering::SeqCst);
+        let mounts = self.mounts.load(Ordering::SeqCst);
         let begun = Instant::now();
         let answer = call();
         let took = u32::try_from(begun.elapsed().as_millis()).unwrap();
@@ -74,6 +83,7 @@ impl Work {
                 false
             }
             Err(_) if may_fail || self.is_mounting.load(Ordering::SeqCst) => false,
+            Err(_) if self.mounts.load(Ordering::SeqCst) != mounts => false,
             Err(error) => panic!("{error}"),
         }
     }
@@ -173,9 +183,17 @@ impl Work {
                 kill([worker, worker]);
                 eventually("another one answers", || mount.pids()[1] != worker);
             }
-            Killed::Daemon | Killed::Boot => {
+            Killed::Supervisor | Killed::Daemon | Killed::Boot => {
+                let [supervisor, worker] = mount.pids();
+                let mut left = [supervisor, worker];
+                if killed == Killed::Supervisor {
+                    kill([supervisor, supervisor]);
+                    self.edits_again();
+                    left = [worker, worker];
+                }
                 self.is_mounting.store(true, Ordering::SeqCst);
-                mount.kill_processes();
+                self.mounts.fetch_add(1, Ordering::SeqCst);
+                kill(left);
                 run("umount", &["-l", mount.path("").to_str().unwrap()]);
                 if killed == Killed::Boot {
                     end_boot(&mount.cache());
@@ -187,12 +205,20 @@ impl Work {
         }
     }
 
-    /// The server has what was acknowledged.
-    fn check(&self, server: &Server) {
+    /// The server has what was acknowledged: under its name, or, if that may have met another
+    /// client's change, beside that.
+    fn check(&self, server: &Server, may_meet: bool) {
+        let all = tree(&server.path(""));
         for (path, numbers) in &*self.contents.lock().unwrap() {
-            let bytes = fs::read(server.path(path)).unwrap_or_default();
-            let is_one = numbers.iter().any(|number| bytes == content(*number));
-            assert!(is_one, "{path}: {} bytes, {numbers:?}", bytes.len());
+            let beside = format!("{path}.conflict-");
+            let is_of_it = |name: &str| name == path || may_meet && name.starts_with(&beside);
+            let held = all.iter().filter(|(name, _)| is_of_it(name.to_str().unwrap()));
+            let is_one = |bytes: &Vec<u8>| numbers.iter().any(|number| *bytes == content(*number));
+            let lengths: Vec<_> = held.clone().map(|(name, bytes)| (name, bytes.len())).collect();
+            assert!(
+                held.clone().any(|(_, bytes)| is_one(bytes)),
+                "{path}: {numbers:?}: {lengths:?}"
+            );
         }
     }
 }
@@ -224,6 +250,27 @@ impl Drop for Log<'_> {
     }
 }
 
+/// Reads and lists all there is at first.
+fn warm(mount: &Mount) {
+    for number in 0..CACHED {
+        fs::read(mount.path(&format!("cached/{number}"))).unwrap();
+    }
+    for dir in ["", "cached", "made", "edited"] {
+        fs::read_dir(mount.path(dir)).unwrap().for_each(drop);
+    }
+}
+
+/// Each name of a conflict that the server has is listed.
+fn lists_conflicts(server: &Server, mount: &Mount) {
+    let (code, told) = said(mount, &["conflicts", mount.path("").to_str().unwrap()]);
+    assert_eq!(code, Some(0), "{told}");
+    for path in tree(&server.path("")).into_keys() {
+        let path = path.to_str().unwrap();
+        let is_listed = told.contains(&format!("/{path}: "));
+        assert!(!path.contains(".conflict-") || is_listed, "{path} is not listed: {told}");
+    }
+}
+
 fn an_outage(options: &[&str], killed: Killed) {
     let mut server = Server::start(Kind::Ganesha);
     for dir in ["cached", "made", "edited"] {
@@ -235,19 +282,12 @@ fn an_outage(options: &[&str], killed: Killed) {
     }
     let options = [options, &["timeo=10", "retrans=1", "actimeo=86400"]].concat();
     let mut mount = Mount::new(&server, &options);
-    for number in 0..CACHED {
-        fs::read(mount.path(&format!("cached/{number}"))).unwrap();
-    }
-    for dir in ["", "cached", "made", "edited"] {
-        fs::read_dir(mount.path(dir)).unwrap().for_each(drop);
-    }
+    warm(&mount);
     mount.landed(CACHED * CACHED_BYTES as u64);
     if killed == Killed::Boot {
         // Only what is on the disk outlives the machine.
         mount.remount();
-        for number in 0..CACHED {
-            fs::read(mount.path(&format!("cached/{number}"))).unwrap();
-        }
+        warm(&mount);
     }
     let seconds = std::env::var("LARDER_OUTAGE").map_or(0, |seconds| seconds.parse().unwrap());
     let time = Duration::from_secs(seconds);
@@ -288,7 +328,11 @@ fn an_outage(options: &[&str], killed: Killed) {
         code == Some(0)
     });
     assert_eq!(said(&mount, &["status", "--unsaved"]), (Some(0), String::new()));
-    work.check(&server);
+    // What the server was asked for as it fell silent may be there, and after a crash of the
+    // machine nobody knows that it was asked for here.
+    let may_meet = killed == Killed::Boot && !options.contains(&"exclusive");
+    work.check(&server, may_meet);
+    lists_conflicts(&server, &mount);
     let files = work.contents.lock().unwrap().len();
     println!("{files} files with acknowledged contents: all are at the server");
     assert!(tree(&server.path("")) == tree(&mount.path("")), "the trees differ");
@@ -338,8 +382,73 @@ fn work_on_an_offline_mount_outlives_an_outage_and_the_daemon() {
 }
 
 #[test]
+fn work_on_an_offline_mount_outlives_an_outage_and_a_reboot() {
+    an_outage(OFFLINE, Killed::Boot);
+}
+
+#[test]
 fn work_on_an_offline_mount_outlives_an_outage_and_the_server() {
     an_outage(OFFLINE, Killed::Server);
+}
+
+/// How many names arrive in their order. getdents(2) lists so many at once, in one moment.
+const ORDERED: usize = 300;
+
+/// How many of the names o1, o2, ... a directory has, which are to be the first ones.
+fn first_ones(dir: &Path) -> usize {
+    let names = fs::read_dir(dir).unwrap().map(|one| one.unwrap().file_name());
+    let numbers = names.filter_map(|name| name.to_str()?.strip_prefix('o')?.parse::<usize>().ok());
+    let mut numbers: Vec<_> = numbers.collect();
+    numbers.sort_unstable();
+    let wanted: Vec<_> = (1..=numbers.len()).collect();
+    assert!(numbers == wanted, "out of order: {numbers:?}");
+    numbers.len()
+}
+
+/// A program makes one file after the other without the network, and syncs each. Whoever looks at
+/// the server's directory afterwards finds a file only if the earlier ones are there, too.
+#[test]
+fn names_that_were_made_in_an_outage_arrive_in_their_order() {
+    let mut server = Server::start(Kind::Ganesha);
+    fs::create_dir(server.path("dir")).unwrap();
+    let options = [EXCLUSIVE, &["timeo=10", "retrans=1", "actimeo=86400"]].concat();
+    let mount = Mount::new(&server, &options);
+    let _log = Log(&mount);
+    let sync = || {
+        let mut sync = mount.larder();
+        sync.arg("sync").arg(mount.path("")).stdin(Stdio::null()).stdout(Stdio::null());
+        sync
+    };
+    // The server shows what may be done there.
+    fs::write(mount.path("dir/first"), "text").unwrap();
+    succeed(&mut sync());
+    server.cut(true);
+    for count in 1..=ORDERED {
+        let mut file = fs::File::create(mount.path(&format!("dir/o{count}"))).unwrap();
+        file.write_all(&content(count as u64)).unwrap();
+        file.sync_all().unwrap();
+    }
+    assert_eq!(first_ones(&server.path("dir")), 0);
+    server.cut(false);
+    let (mut looks, mut between) = (0, 0);
+    eventually("the server has all", || {
+        let mut syncing = sync().spawn().unwrap();
+        loop {
+            let ended = syncing.try_wait().unwrap();
+            let count = first_ones(&server.path("dir"));
+            looks += 1;
+            between += u32::from(count > 0 && count < ORDERED);
+            if let Some(ended) = ended {
+                return ended.success();
+            }
+        }
+    });
+    println!("{ORDERED} names, {looks} looks, {between} while some of them were there");
+    assert!(between > 0, "nobody looked in time");
+    for count in 1..=ORDERED {
+        let bytes = fs::read(server.path(&format!("dir/o{count}"))).unwrap();
+        assert!(bytes == content(count as u64), "o{count}: {} bytes", bytes.len());
+    }
 }
 
 /// What two mounts do to the same files, of which both have all bytes cached.

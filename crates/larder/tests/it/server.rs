@@ -256,9 +256,11 @@ impl Server {
 
     /// Starts our own server, which may not listen yet.
     pub(crate) fn begin(&mut self) {
+        let log = fs::File::options().create(true).append(true).open(self.log_file()).unwrap();
         let mut served = self.larder_here();
         served.arg(self.verb).args(["--listen", &self.addr.to_string()]);
-        let child = served.args(&self.extra).stdin(Stdio::null()).spawn().unwrap();
+        let served = served.args(&self.extra).stdin(Stdio::null()).stderr(log);
+        let child = served.spawn().unwrap();
         self.running = Running::Larder(child);
     }
 
@@ -302,6 +304,15 @@ impl Server {
         command
     }
 
+    fn log_file(&self) -> PathBuf {
+        self.runtime.path().join("log")
+    }
+
+    /// What our own server has logged since it was first started.
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.log_file()).unwrap_or_default()
+    }
+
     /// Where it listens.
     pub(crate) fn address(&self) -> SocketAddr {
         self.addr
@@ -317,6 +328,9 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{} {}: its log:\n{}", self.verb, self.addr, self.log());
+        }
         if let Running::Larder(child) = &mut self.running {
             drop(child.kill());
             drop(child.wait());

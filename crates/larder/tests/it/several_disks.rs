@@ -317,6 +317,36 @@ fn a_disk_is_added_while_the_volume_is_served_and_status_tells() {
     assert!(tree(&mount.path("")) == before);
 }
 
+/// A second metadata server on a store that one uses ends with one line, and the first one
+/// serves on, also after a restart.
+#[test]
+fn a_second_metadata_server_on_a_store_ends_and_the_first_one_serves_on() {
+    let mut volume = Volume::new(1);
+    volume.disks[0].start();
+    let mut server = Server::meta(&["--engine", &volume.engine()]);
+    let mount = Mount::new(&server, &[]);
+    fs::write(mount.path("before"), pattern(1, 3 << 20)).unwrap();
+    let mut second = larder();
+    second.args(["meta", "--listen", &free_address().to_string(), "--engine", &volume.engine()]);
+    for (round, restarts) in [(0, true), (1, false)] {
+        let said = refusal(&mut second);
+        assert!(said.contains("another process has the store open"), "{said}");
+        let name = format!("after{round}");
+        fs::write(mount.path(&name), pattern(round, 50_000)).unwrap();
+        let other = Mount::plain(&server, &[]);
+        assert!(fs::read(other.path(&name)).unwrap() == pattern(round, 50_000));
+        assert!(fs::read(other.path("before")).unwrap() == pattern(1, 3 << 20));
+        drop(other);
+        if restarts {
+            server.kill();
+            server.restart();
+        }
+    }
+    drop(mount);
+    server.kill();
+    assert_eq!(succeed(&mut volume.check()).stdout, b"nothing is wrong\n");
+}
+
 /// An empty disk is removed while the volume is served and while it is not; one with data is not,
 /// and no disk gets the number of another. Work goes on meanwhile.
 #[test]

@@ -159,6 +159,60 @@ fn space_of_a_volumes_files_is_the_servers() {
     }
 }
 
+/// A file of a terabyte, of which 4 KiB in the middle and 4 KiB at the end were written: the rest
+/// reads as zeros, is told as holes, and takes no room.
+#[test]
+fn a_sparse_file_of_a_terabyte_takes_the_room_of_what_is_written() {
+    const TIB: u64 = 1 << 40;
+    const BLOCK: u64 = 4096;
+    const MIDDLE: u64 = TIB / 2;
+    const LAST: u64 = TIB - BLOCK;
+    let server = Server::start(Kind::Volume);
+    let (one, two) = (Mount::new(&server, &[]), Mount::new(&server, &["plain"]));
+    let written = [(MIDDLE, pattern(1, BLOCK as usize)), (LAST, pattern(2, BLOCK as usize))];
+    let is_right = |file: &File, what: &str| {
+        assert_eq!(file.metadata().unwrap().len(), TIB, "{what}");
+        for from in [0, TIB / 4, MIDDLE - 5 * BLOCK, LAST - 15 * BLOCK] {
+            let mut wanted = vec![0; 16 * BLOCK as usize];
+            for (at, bytes) in &written {
+                if (from..from + 16 * BLOCK).contains(at) {
+                    let start = (at - from) as usize;
+                    wanted[start..start + bytes.len()].copy_from_slice(bytes);
+                }
+            }
+            let mut read = vec![1; wanted.len()];
+            file.read_exact_at(&mut read, from).unwrap();
+            assert!(read == wanted, "{what}: at {from}");
+        }
+        for (to, found) in [
+            (SeekFrom::Hole(0), Ok(0)),
+            (SeekFrom::Data(0), Ok(MIDDLE)),
+            (SeekFrom::Hole(MIDDLE), Ok(MIDDLE + BLOCK)),
+            (SeekFrom::Data(MIDDLE + BLOCK), Ok(LAST)),
+            (SeekFrom::Hole(LAST), Ok(TIB)),
+            (SeekFrom::Data(TIB), Err(Errno::NXIO)),
+        ] {
+            assert_eq!(seek(file, to), found, "{what}: {to:?}");
+        }
+    };
+    let path = one.path("sparse");
+    let file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+    file.set_len(TIB).unwrap();
+    for (at, bytes) in written.iter().rev() {
+        file.write_all_at(bytes, *at).unwrap();
+    }
+    is_right(&file, "while it is open");
+    drop(file);
+    for mount in [&one, &two] {
+        let path = mount.path("sparse");
+        is_right(&File::open(&path).unwrap(), "on a mount");
+        let du = succeed(Command::new("du").arg("--block-size=1").arg(&path)).stdout;
+        let du = String::from_utf8(du).unwrap();
+        let used: u64 = du.split_whitespace().next().unwrap().parse().unwrap();
+        assert!((2 * BLOCK..=16 * BLOCK).contains(&used), "{du}");
+    }
+}
+
 /// A change of space includes what a mapping shows, and what was written through one.
 #[test]
 fn mapped_bytes_follow_a_change_of_space() {

@@ -1,12 +1,14 @@
 //! Volumes of larder's own servers: `larder serve DIR`, mounted.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, Permissions};
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, flock};
 
 use crate::basics::{BASIC, SPECIAL, on};
 use crate::harness::{
@@ -297,6 +299,74 @@ fn what_another_mount_makes_in_a_directory_that_is_known_whole_is_found() {
         }
         assert_eq!(fs::read_dir(one.path("dir")).unwrap().count(), made, "{what}");
     }
+}
+
+/// Appends each line by one write(2), so many of them by one open file; under flock(2), or not.
+fn append(path: &Path, lines: &[String], per_open: usize, locks: bool) {
+    let lock = |log: &fs::File, operation| {
+        if locks {
+            flock(log, operation).unwrap();
+        }
+    };
+    for some in lines.chunks(per_open) {
+        let mut log = fs::OpenOptions::new().append(true).open(path).unwrap();
+        for line in some {
+            lock(&log, FlockOperation::LockExclusive);
+            log.write_all(line.as_bytes()).unwrap();
+            lock(&log, FlockOperation::Unlock);
+        }
+    }
+}
+
+/// Appends on two mounts at the same time, on one of them with an open for each line. Returns what
+/// the file is then.
+fn append_on_two_mounts(lines: &[Vec<String>; 2], locks: bool) -> Vec<u8> {
+    let server = Server::start(Kind::Volume);
+    let mounts = [Mount::new(&server, &[]), Mount::new(&server, &[])];
+    fs::write(mounts[0].path("log"), "").unwrap();
+    std::thread::scope(|scope| {
+        for ((mount, lines), per_open) in mounts.iter().zip(lines).zip([1, 7]) {
+            let log = mount.path("log");
+            scope.spawn(move || append(&log, lines, per_open, locks));
+        }
+    });
+    let stored = fs::read(Mount::plain(&server, &[]).path("log")).unwrap();
+    for mount in &mounts {
+        assert!(fs::read(mount.path("log")).unwrap() == stored, "both see the same");
+    }
+    stored
+}
+
+/// Lines of all lengths, which lie across blocks.
+#[test]
+fn lines_that_two_mounts_of_a_volume_append_under_a_lock_are_all_there() {
+    let line = |writer: &str, number: usize| {
+        format!("{writer}{number:03} {}\n", writer.repeat(1 + number * 337 % 900))
+    };
+    let lines = ["a", "b"].map(|writer| (0..40).map(|number| line(writer, number)).collect());
+    let log = String::from_utf8(append_on_two_mounts(&lines, true)).unwrap();
+    for (writer, lines) in ["a", "b"].into_iter().zip(&lines) {
+        let own = log.split_inclusive('\n').filter(|line| line.starts_with(writer));
+        assert!(own.eq(lines), "{writer}: {log}");
+    }
+    assert_eq!(log.len(), lines.iter().flatten().map(String::len).sum::<usize>());
+}
+
+/// Lines of one length, of which a block holds a whole number: without a lock one may be written
+/// over another, and each place has a whole one of them, once; nothing is between them.
+#[test]
+fn lines_that_two_mounts_of_a_volume_append_without_a_lock_are_whole() {
+    const LEN: usize = 64;
+    const LINES: usize = 150;
+    let line = |writer: &str, number| format!("{writer}{number:03} {}\n", writer.repeat(LEN - 6));
+    let lines = ["a", "b"].map(|writer| (0..LINES).map(|number| line(writer, number)).collect());
+    let log = append_on_two_mounts(&lines, false);
+    let mut left: BTreeSet<&[u8]> = lines.iter().flatten().map(String::as_bytes).collect();
+    for (place, found) in log.chunks(LEN).enumerate() {
+        assert!(left.remove(found), "at {place}: {:?}", String::from_utf8_lossy(found));
+    }
+    // Nobody writes over a line of its own.
+    assert!(log.len() >= LINES * LEN, "{} bytes", log.len());
 }
 
 /// Another mount removes a file that is open here and not read yet.

@@ -98,13 +98,18 @@ impl Player {
         }
     }
 
-    pub(super) async fn read(&self, life: &Life, place: usize) -> Option<data::Read> {
-        let open = self.open.as_ref()?;
+    /// Reads a place of the open file.
+    pub(super) async fn read(&self, life: &Life, place: usize) -> Outcome<data::Read> {
+        let open = self.open.as_ref().expect("it is open");
         let (ino, id) = (open.ino, open.id);
         let (span, read) = self
             .timed(life, move |client| client.read(&root(), ino, Some(id), PLACES[place], 8))
             .await;
-        let Outcome::Done(bytes) = read else { return None };
+        let bytes = match read {
+            Outcome::Done(bytes) => bytes,
+            Outcome::Refused(error) => return Outcome::Refused(error),
+            Outcome::Unknown => return Outcome::Unknown,
+        };
         // Bytes past the end of the file were never written.
         let value = <[u8; 8]>::try_from(&bytes[..]).map_or(u64::MAX, u64::from_be_bytes);
         let read = data::Read {
@@ -114,10 +119,10 @@ impl Player {
             opened: open.locked[place].unwrap_or(open.since),
             is_locked: open.locked[place].is_some(),
             asked: span.made,
-            answered: span.answered?,
+            answered: span.answered.expect("what is done was answered"),
         };
         self.history.note(|record| record.reads.push(read));
-        Some(read)
+        Outcome::Done(read)
     }
 
     /// From `now` on, what the client wrote to the file before `made` is public: all of it, or what

@@ -145,7 +145,13 @@ impl Player {
         let made = self.history.tick();
         let (Some(seen), true) = life.attended(self.listed(life, dir.0)).await else { return };
         let span = Span { made, answered: Some(self.history.tick()) };
-        let is_aside = |name: &&OsString| name.to_string_lossy().contains(".conflict-");
+        // What a client that died had not begun to send of the file that all write is kept beside
+        // it, if another client has written it since.
+        let beside = format!("{}.conflict-", self.history.file_name);
+        let is_aside = |name: &&OsString| {
+            let name = name.to_string_lossy();
+            name.contains(".conflict-") && !name.starts_with(&beside)
+        };
         for name in seen.iter().map(|entry| &entry.0).filter(is_aside) {
             self.history.note(|record| record.odd.push(format!("{} is listed", name.display())));
         }
