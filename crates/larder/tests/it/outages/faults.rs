@@ -22,7 +22,7 @@ use crate::rounds::Random;
 const ROUNDS: u64 = 3;
 /// Threads, each with a directory of its own.
 const ACTORS: u64 = 2;
-/// Names that each directory may have.
+/// Names that each directory may have, besides those of which nothing is certain.
 const NAMES: u64 = 10;
 /// The longest line of a file, in bytes.
 const LINE_BYTES_MAX: u64 = 9_000;
@@ -134,7 +134,9 @@ impl Actor<'_> {
         let mut dirs: Vec<_> = self.names.iter().filter_map(is_dir).collect();
         dirs.push(self.top.clone());
         let dir = &dirs[self.random.below(dirs.len() as u64) as usize];
-        format!("{dir}/n{}", self.random.below(NAMES))
+        // However many may not be touched any more, there is always something to do.
+        let names = NAMES + self.unsure.len() as u64;
+        format!("{dir}/n{}", self.random.below(names))
     }
 
     /// Another path, to which a file may be renamed.
