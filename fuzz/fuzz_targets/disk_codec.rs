@@ -5,7 +5,6 @@
 #![no_main]
 
 use bytes::Bytes;
-use larder_wire::Procedure;
 use larder_wire::capability::Capability;
 use larder_wire::disk::sealed::Sealed;
 use larder_wire::disk::words::{
@@ -14,24 +13,15 @@ use larder_wire::disk::words::{
     Welcome, WriteFromHead, WriteHead, read_length,
 };
 use larder_wire::disk::{DATA_BYTES_MAX, HEAD_BYTES_MAX};
-use larder_wire::xdr::{Decode, Encode, to_segments};
+use larder_wire::xdr::{Decode, to_segments};
 use libfuzzer_sys::fuzz_target;
 
-fn survives<T: Encode + Decode>(input: &[u8]) {
-    let Ok(value) = T::decode(&mut Bytes::copy_from_slice(input)) else { return };
-    let bytes = to_segments(&value).to_bytes();
-    assert!(bytes.len() <= input.len(), "more than came in");
-    let again = T::decode(&mut bytes.clone()).expect("own encoding");
-    assert_eq!(to_segments(&again).to_bytes(), bytes);
-}
+mod codec;
 
-/// A procedure, from the outside: what the disk and the client decode before they check a seal.
-fn both<P: Procedure>(input: &[u8]) {
-    survives::<P>(input);
-    survives::<P::Res>(input);
-}
+use codec::{both, survives};
 
-/// A procedure under seal: the messages, the head of a request and that of a reply.
+/// A procedure under seal: the messages, which the disk and the client decode before they check the
+/// seal, the head of a request and that of a reply.
 fn head<H: Head>(input: &[u8]) {
     both::<Sealed<H>>(input);
     survives::<H>(input);

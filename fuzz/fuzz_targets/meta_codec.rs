@@ -3,24 +3,12 @@
 
 #![no_main]
 
-use bytes::Bytes;
-use larder_wire::Procedure;
 use larder_wire::meta::{calls, recall};
-use larder_wire::xdr::{Decode, Encode, to_segments};
 use libfuzzer_sys::fuzz_target;
 
-fn survives<T: Encode + Decode>(input: &[u8]) {
-    let Ok(value) = T::decode(&mut Bytes::copy_from_slice(input)) else { return };
-    let bytes = to_segments(&value).to_bytes();
-    assert!(bytes.len() <= input.len(), "more than came in");
-    let again = T::decode(&mut bytes.clone()).expect("own encoding");
-    assert_eq!(to_segments(&again).to_bytes(), bytes);
-}
+mod codec;
 
-fn both<P: Procedure>(input: &[u8]) {
-    survives::<P>(input);
-    survives::<P::Res>(input);
-}
+use codec::both;
 
 fuzz_target!(|input: &[u8]| {
     let Some((which, rest)) = input.split_first() else { return };

@@ -32,7 +32,7 @@ mod watched;
 
 use std::sync::Arc;
 
-use larder_io::{CrashPoint, Disk, DiskFile, SimClock, SimDisk};
+use larder_io::{Disk, DiskFile, SimClock, SimDisk};
 
 use crate::{Cache, CachedFile, Config, ConflictKind, FileNo, Filled, OpenError};
 
@@ -131,26 +131,6 @@ fn seed(test: &str, default: u64) -> u64 {
 /// The number of histories of a random test, unless `LARDER_ROUNDS` sets another.
 fn rounds(default: u64) -> u64 {
     std::env::var("LARDER_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(default)
-}
-
-/// Histories of a test that looks at each in a few places only: so many in a normal run. More with
-/// `LARDER_ROUNDS`, which is about those that are looked at everywhere, and never fewer.
-fn many(default: u64) -> u64 {
-    rounds(default).max(default)
-}
-
-/// Points of a history from `begin` on at which the machine may crash: all, or at most `few` of
-/// them, in equal distances, of which the first depends on the seed.
-fn crash_points(
-    disk: &SimDisk,
-    begin: usize,
-    few: Option<usize>,
-    seed: u64,
-) -> impl Iterator<Item = CrashPoint> {
-    let count = disk.logged() + 1 - begin;
-    let distance = few.map_or(1, |few| count.div_ceil(few));
-    let first = Random(!seed).below(distance as u64) as usize;
-    disk.crash_points().skip(begin + first).step_by(distance)
 }
 
 fn number(seed: u64) -> FileNo {

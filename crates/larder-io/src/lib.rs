@@ -57,6 +57,6 @@ pub use mem::MemDisk;
 pub use program::program_of;
 pub use real::RealDisk;
 pub use resident::{resident_bytes, resident_words};
-pub use sim::{CrashPoint, CrashPoints, Fault, Image, SimDisk};
+pub use sim::{CrashPoint, CrashPoints, Fault, Image, SimDisk, many_histories};
 pub use slow::{Arm, SlowDisk};
 pub use tail::Tail;

@@ -29,7 +29,7 @@ use rustix::io::Errno;
 use crate::disk::{Disk, DiskFile, FsKind, OpenMode, Space, Stamp};
 use crate::mem::children;
 use content::PAGE_BYTES;
-use tree::{Change, Inode, NameChange, Op, Tree, pages_of};
+use tree::{Chance, Change, Inode, NameChange, Op, Tree, pages_of};
 
 /// Which of the writes that no sync covered are left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -202,6 +202,25 @@ impl SimDisk {
         CrashPoints { tree: sim.start.clone(), log: sim.log.clone(), next: 0 }
     }
 
+    /// The states of [`SimDisk::crash_points`] that have at least `begin` changes before them. With
+    /// `points_max`, at most so many of them, at equal distances, of which the first depends on the
+    /// seed.
+    ///
+    /// # Panics
+    /// If fewer changes than `begin` are logged, or if `points_max` is 0.
+    pub fn crash_points_from(
+        &self,
+        begin: usize,
+        points_max: Option<usize>,
+        seed: u64,
+    ) -> impl Iterator<Item = CrashPoint> + use<> {
+        assert!(begin <= self.logged(), "the history reaches its begin");
+        let count = self.logged() + 1 - begin;
+        let distance = points_max.map_or(1, |points_max| count.div_ceil(points_max));
+        let first = (Chance::new(!seed).next() % distance as u64) as usize;
+        self.crash_points().skip(begin + first).step_by(distance)
+    }
+
     /// The disk that a crash now would leave.
     pub fn crash(&self, image: Image) -> SimDisk {
         SimDisk::from_tree(self.shared.lock().tree.image(image))
@@ -253,6 +272,16 @@ impl SimDisk {
         let len = |ino| sim.tree.inode(ino).map_or(0, Inode::len);
         sim.tree.names().map(|(path, ino)| (path.to_owned(), len(ino))).collect()
     }
+}
+
+/// How many histories a random test runs that crashes, or fails, each of them at a few points only:
+/// `normal`, or the number in the environment variable `LARDER_ROUNDS` if that is greater.
+///
+/// A smaller number, or none at all, leaves `normal`: the variable also sets the rounds of tests
+/// that crash a history at every point, of which a few take as long as a thousand of these.
+pub fn many_histories(normal: u64) -> u64 {
+    let rounds = std::env::var("LARDER_ROUNDS").ok().and_then(|text| text.parse().ok());
+    rounds.unwrap_or(normal).max(normal)
 }
 
 /// An iterator over the crash points of a log; see [`SimDisk::crash_points`].
@@ -463,5 +492,48 @@ impl DiskFile for SimFile {
 
     fn as_fd(&self) -> Option<BorrowedFd<'_>> {
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A disk with so many logged changes.
+    fn changed(changes: usize) -> SimDisk {
+        let disk = SimDisk::recording();
+        let file = disk.open("file", OpenMode::CreateNew).unwrap();
+        (disk.logged()..changes).for_each(|at| file.write_at(b"x", at as u64).unwrap());
+        assert_eq!(disk.logged(), changes);
+        disk
+    }
+
+    /// Whatever the seed, a few points lie at equal distances, none before the begin, and over all
+    /// seeds every point is among them; without a limit all are there.
+    #[test]
+    fn a_few_crash_points_are_spread_over_the_history() {
+        const CHANGES: usize = 12;
+        let disk = changed(CHANGES);
+        let logged = |begin, points_max, seed| -> Vec<usize> {
+            let points = disk.crash_points_from(begin, points_max, seed);
+            points.map(|point| point.logged()).collect()
+        };
+        for begin in 0..=CHANGES {
+            let all: Vec<usize> = (begin..=CHANGES).collect();
+            assert_eq!(logged(begin, None, 7), all);
+            for points_max in 1..=CHANGES + 2 {
+                let distance = all.len().div_ceil(points_max);
+                let mut seen = std::collections::BTreeSet::new();
+                for seed in 0..400 {
+                    let few = logged(begin, Some(points_max), seed);
+                    assert!((1..=points_max).contains(&few.len()), "{begin} {seed}: {few:?}");
+                    assert!((begin..begin + distance).contains(&few[0]), "{begin} {seed}: {few:?}");
+                    assert!(few.windows(2).all(|two| two[1] - two[0] == distance), "{few:?}");
+                    assert!(few[few.len() - 1] + distance > CHANGES, "{begin} {seed}: {few:?}");
+                    seen.extend(few);
+                }
+                assert!(seen.iter().eq(&all), "{begin}, {points_max}: only {seen:?}");
+            }
+        }
     }
 }

@@ -19,7 +19,7 @@ use std::ffi::OsStr;
 use std::sync::Arc;
 
 use larder_cache::{Cache, Config, ConflictKind};
-use larder_io::{BootId, CrashPoint, Image, SimClock, SimDisk};
+use larder_io::{BootId, Image, SimClock, SimDisk};
 use larder_vfs::{
     Cookie, Cred, Deferring, Found, Handle, Kind, MemRemote, New, Remote, Removal, Result, SetAttr,
 };
@@ -257,26 +257,4 @@ fn seed(test: &str, rounds: u64) -> (u64, u64) {
         (variable("LARDER_SEED").unwrap_or(1), variable("LARDER_ROUNDS").unwrap_or(rounds));
     println!("{test}: LARDER_SEED={seed} LARDER_ROUNDS={rounds}");
     (seed, rounds)
-}
-
-/// Histories of a test that looks at each in a few places only: so many in a normal run. More with
-/// `LARDER_ROUNDS`, which is about those that are looked at everywhere, and never fewer. With the
-/// first seed.
-fn many(test: &str, default: u64) -> std::ops::Range<u64> {
-    let (first, rounds) = seed(test, default);
-    first..first + rounds.max(default)
-}
-
-/// Points of a history from `begin` on at which the machine may crash: all, or at most `few` of
-/// them, in equal distances, of which the first depends on the seed.
-fn crash_points(
-    disk: &SimDisk,
-    begin: usize,
-    few: Option<usize>,
-    seed: u64,
-) -> impl Iterator<Item = CrashPoint> {
-    let count = disk.logged() + 1 - begin;
-    let distance = few.map_or(1, |few| count.div_ceil(few));
-    let first = Random(!seed).below(distance as u64) as usize;
-    disk.crash_points().skip(begin + first).step_by(distance)
 }

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use larder_io::Image;
+use larder_io::{Image, many_histories};
 
 use super::*;
 
@@ -214,7 +214,7 @@ impl Seen {
             workload.step();
         }
         workload.checkpoint();
-        for point in crash_points(&workload.disk, begun, few, seed) {
+        for point in workload.disk.crash_points_from(begun, few, seed) {
             let at = point.logged();
             let all = [Image::Synced, Image::Written, Image::Torn(at as u64)];
             let one = (seed as usize ^ at) % 3;
@@ -269,7 +269,7 @@ fn crash_in_each_of_many_histories_loses_nothing_certain_and_serves_nothing_wron
     const STEPS: usize = 14;
     const CRASHES: usize = 2;
     let (first, mut seen) = (seed("crash_in_each_of_many_histories", 1), Seen::default());
-    for seed in first..first + many(1000) {
+    for seed in first..first + many_histories(1000) {
         let told = Told(seed);
         seen.see(first_of(told.0), STEPS, Some(CRASHES));
     }

@@ -1,6 +1,6 @@
 //! Local changes that were kept, over crashes of the machine.
 
-use larder_io::{Disk, Fault, Image};
+use larder_io::{Disk, Fault, Image, many_histories};
 
 use super::killed::open_in;
 use super::*;
@@ -165,7 +165,7 @@ impl Seen {
         let mut work = Work::new(seed);
         let begun = work.disk.logged();
         (0..steps).for_each(|_| work.step());
-        for point in crash_points(&work.disk, begun, few, seed) {
+        for point in work.disk.crash_points_from(begun, few, seed) {
             let logged = point.logged();
             let both = [Image::Synced, Image::Torn(seed ^ logged as u64)];
             let one = (seed as usize ^ logged) % 2;
@@ -212,7 +212,7 @@ fn what_was_kept_outlives_a_crash_in_each_of_many_histories() {
     const STEPS: usize = 16;
     const CRASHES: usize = 2;
     let (first, mut seen) = (seed("kept in many histories", 1), Seen::default());
-    (first..first + many(1000)).for_each(|seed| seen.see(seed, STEPS, Some(CRASHES)));
+    (first..first + many_histories(1000)).for_each(|seed| seen.see(seed, STEPS, Some(CRASHES)));
     seen.tell();
 }
 
