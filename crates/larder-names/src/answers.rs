@@ -119,6 +119,9 @@ impl Deferring for Names {
     }
 
     fn replay<'a>(&'a self, file: Option<&'a Handle>) -> Future<'a, ()> {
+        if file.is_none() {
+            self.shared.state().all_is_due(self.shared.clock.instant());
+        }
         Box::pin(async move {
             let Some(file) = file else { return self.shared.replay_which(&Which::All).await };
             for no in self.shared.changes_of(file) {

@@ -62,6 +62,7 @@ mod dir_lease;
 mod doubt;
 mod due;
 mod due_times;
+mod for_callers;
 mod giving_way;
 mod going;
 mod journal;

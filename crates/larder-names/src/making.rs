@@ -8,13 +8,15 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::time::Instant;
 
-use larder_vfs::{Error, Result};
+use larder_vfs::{Deadline, Error, Result};
 use tokio::task::JoinSet;
 
 use crate::object::{Dir, ObjectNo, Waiting};
 use crate::replay::{DIRECTORIES_MAX, is_silence};
 use crate::shared::Shared;
+use crate::state::State;
 use crate::which::Which;
 
 /// Most objects that are requested before the fact that they exist is recorded on the disk.
@@ -31,6 +33,16 @@ struct Made {
     unasked: Vec<ObjectNo>,
 }
 
+/// Whether an object is due, and another one of its directory that was made here earlier.
+fn is_due_after_others(state: &State, no: ObjectNo, now: Instant) -> bool {
+    let is_due = |no| state.due(no).is_some_and(|due| due <= now);
+    let Some((dentry, _)) = state.journal().waiting(no).filter(|_| is_due(no)) else {
+        return false;
+    };
+    let mut others = state.journal().waiting_in(&dentry.dir);
+    others.any(|(_, other)| other < no && is_due(other) && state.failure(other).is_none())
+}
+
 impl Shared {
     /// Makes these changes at the server.
     ///
@@ -42,7 +54,7 @@ impl Shared {
         self.resolve_asked(None).await?;
         let mut refused = BTreeMap::new();
         self.replay_some(self.in_the_way(which), &mut refused).await?;
-        self.make_new(which, &mut refused).await?;
+        self.make_new(which, None, &mut refused).await?;
         self.make_links(which, &mut refused).await?;
         self.remove_files(which, &mut refused).await?;
         self.replay_some(self.taken_due(which), &mut refused).await?;
@@ -50,13 +62,40 @@ impl Shared {
         refused.into_values().next().map_or(Ok(()), Err)
     }
 
-    /// Makes new objects at the server. Those that it refuses are added to `refused`.
+    /// An object that is due is about to be made there on its own, by who has the turn: the ones
+    /// of its directory that were made here before it, and are due, are made first. It does so with
+    /// all that is due, in several directories at once, and waits for nobody's bytes. What the
+    /// server has refused before is left to the task that tries it again.
+    ///
+    /// # Errors
+    /// As [`Shared::make_one`].
+    pub(crate) async fn make_due_before(
+        self: &Arc<Self>,
+        no: ObjectNo,
+        deadline: Option<Deadline>,
+    ) -> Result<()> {
+        let now = self.clock.instant();
+        let mut refused = {
+            let state = self.state();
+            if !is_due_after_others(&state, no, now) {
+                return Ok(());
+            }
+            let failed = |(no, _): (ObjectNo, _)| Some((no, state.failure(no)?));
+            state.all_due().filter_map(failed).collect()
+        };
+        let made = self.make_new(&Which::Due(now), deadline, &mut refused).await;
+        made.map_err(|error| if is_silence(error) { Error::TimedOut } else { error })
+    }
+
+    /// Makes new objects at the server. Those that it refuses are added to `refused`; those that
+    /// are in it are left out.
     ///
     /// # Errors
     /// The server's silence, or the disk's refusal to record what is to be requested.
     async fn make_new(
         self: &Arc<Self>,
         which: &Which,
+        deadline: Option<Deadline>,
         refused: &mut BTreeMap<ObjectNo, Error>,
     ) -> Result<()> {
         let (mut making, mut busy) = (JoinSet::new(), BTreeSet::new());
@@ -77,7 +116,7 @@ impl Shared {
             {
                 busy.insert(dir.clone());
                 let shared = self.clone();
-                making.spawn(async move { shared.make_group(dir, group).await });
+                making.spawn(async move { shared.make_group(dir, group, deadline).await });
             }
             let Some(made) = making.join_next().await else { break };
             // A task that panicked leaves its directory to the next attempt.
@@ -102,10 +141,10 @@ impl Shared {
         Err(error)
     }
 
-    async fn make_group(&self, dir: Dir, group: Vec<ObjectNo>) -> Made {
+    async fn make_group(&self, dir: Dir, group: Vec<ObjectNo>, deadline: Option<Deadline>) -> Made {
         let (mut failed, mut group) = (Vec::new(), group.into_iter());
         for no in &mut group {
-            if let Err(error) = self.make_as(no, None, None).await {
+            if let Err(error) = self.make_as(no, None, deadline).await {
                 failed.push((no, error));
                 // Nobody is there: the others would wait as long.
                 if is_silence(error) {

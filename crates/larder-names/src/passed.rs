@@ -3,6 +3,7 @@
 
 use std::cell::Cell;
 use std::ffi::OsStr;
+use std::sync::Arc;
 
 use larder_vfs::{
     Attr, Change, Cred, Error, Found, Handle, Kind, Made, New, Removal, Result, SetAttr,
@@ -17,7 +18,7 @@ use crate::under_way::UnderWay;
 impl Shared {
     /// Makes an object at the server, for a caller that waits for it.
     pub(crate) async fn make_there(
-        &self,
+        self: &Arc<Self>,
         cred: &Cred,
         dir: &Handle,
         name: &OsStr,
@@ -58,7 +59,7 @@ impl Shared {
     }
     /// Removes an entry at the server.
     pub(crate) async fn remove_there(
-        &self,
+        self: &Arc<Self>,
         cred: &Cred,
         (dir, name): (&Handle, &OsStr),
         what: Removal,
@@ -84,7 +85,7 @@ impl Shared {
 
     /// Renames at the server.
     pub(crate) async fn rename_there(
-        &self,
+        self: &Arc<Self>,
         cred: &Cred,
         from: (&Handle, &OsStr),
         to: (&Handle, &OsStr),
@@ -121,7 +122,7 @@ impl Shared {
 
     /// Gives a file another name at the server.
     pub(crate) async fn link_there(
-        &self,
+        self: &Arc<Self>,
         cred: &Cred,
         file: &Handle,
         dir: &Handle,

@@ -126,7 +126,9 @@ pub trait Deferring: Send + Sync {
     /// [`Error::Io`] if the local disk has failed: then [`Deferring::replay`] helps.
     fn keep(&self) -> Future<'_, ()>;
 
-    /// Makes `file`, or everything that was made here, at the server, durably.
+    /// Makes `file`, or everything that was made here, at the server, durably. Everything is due
+    /// from the call on: what is asked of the server before the future is polled comes in no other
+    /// order.
     ///
     /// # Errors
     /// The server's error for the first object that it refused: that object stays waiting, and the

@@ -166,7 +166,8 @@ impl Core {
         self.times.age(attr, asked, (self.now(), || self.clock.wall()))
     }
 
-    /// What is cached under the version `from` is valid under the present one too.
+    /// What is cached under the version `from` is valid under the present one too, and what is
+    /// unsent is over that one now, if only attributes changed.
     pub(crate) fn carry(&self, node: &Node, state: &mut State, from: Validator) {
         let from = Version { validator: from, ..state.version() };
         let attr = state.known().attr;
@@ -175,9 +176,15 @@ impl Core {
         }
         state.carry_shown(from);
         let file = self.file(node);
-        let held = file.version() == Some(from.bytes());
-        if held && file.dirty().is_empty() {
-            file.set_version(&state.version().bytes(), attr.size);
+        if file.version() != Some(from.bytes()) {
+            return;
+        }
+        let version = state.version().bytes();
+        if file.dirty().is_empty() {
+            file.set_version(&version, attr.size);
+        } else if from.validator.size == attr.size {
+            // What cuts a file changes what is beneath its unsent bytes.
+            file.carry_changes(&version);
         }
     }
 

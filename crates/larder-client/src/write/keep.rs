@@ -22,6 +22,7 @@ use larder_vfs::{
     Cred, Deadline, Deferring, Error, Remote, Result, SetAttr, SetTime, Time, Validator,
 };
 
+use super::compared::is_late;
 use super::schedule::{RETRY_AFTER, UNLIMITED};
 use super::unsent::Event;
 use crate::core::{Core, blocking};
@@ -254,7 +255,9 @@ impl Core {
             let state = node.state();
             let is_empty = self.options.keeps == Keeps::Empty && state.known().attr.size == 0;
             let now = state.known().attr.validator();
-            state.unsent().is_mixed() && !is_empty && !is_over_same_bytes(&file, &now)
+            state.unsent().is_mixed()
+                && !is_empty
+                && !is_over_same_bytes(&file, &now, state.unsent().asked_time())
         };
         if is_over_another && !self.is_sent_already(node, cred).await? {
             self.set_aside(node, Error::Changed).await;
@@ -319,9 +322,13 @@ impl Core {
     /// programs compare times. A caller that may not set the time does without.
     pub(super) async fn set_time_of_writing(&self, node: &Arc<Node>, cred: &Cred, mtime: Time) {
         let set = SetAttr { mtime: Some(SetTime::To(mtime)), ..SetAttr::default() };
+        node.state().unsent_mut().ask_for_time(Some(mtime));
         self.begin_change(node);
         let answer = on_handle!(self, cred, node, handle =>
             self.remote.setattr(cred, &handle, set, None));
+        if !answer.as_ref().is_err_and(|error| is_late(*error)) {
+            node.state().unsent_mut().ask_for_time(None);
+        }
         self.end_change(node, answer.as_ref().ok().copied());
         if let Err(error) = answer {
             tracing::debug!(ino = node.ino.0, %error, "it has the time at which it was sent");
@@ -341,8 +348,11 @@ impl Core {
 
 /// Whether the changes of a file are over the bytes of a version, although that is another one: the
 /// file was given another name or other attributes, perhaps by a request of ours to which an
-/// earlier process had no answer. A conflict is about bytes.
-fn is_over_same_bytes(file: &CachedFile, now: &Validator) -> bool {
+/// earlier process had no answer, or it may have got this time by one. A conflict is about bytes.
+fn is_over_same_bytes(file: &CachedFile, now: &Validator, asked_time: Option<Time>) -> bool {
     let below = file.version().and_then(|version| Version::times_in(&version));
-    below.is_some_and(|below| have_same_bytes(&below, now))
+    below.is_some_and(|below| {
+        let has_asked_time = below.size == now.size && asked_time == Some(now.mtime);
+        has_asked_time || have_same_bytes(&below, now)
+    })
 }

@@ -105,6 +105,9 @@ impl Client {
     /// # Errors
     /// The first failure; the other files were tried too.
     pub async fn sync(&self, wanted: &(dyn Fn(Ino) -> bool + Sync)) -> Result<()> {
+        // Names too: those of all files, since they depend on each other. They are due before the
+        // first byte goes, so each directory gets them in their order.
+        let names = self.core.remote.deferring().map(|here| here.replay(None));
         let mut sending = JoinSet::new();
         for node in self.core.with_unsent(wanted) {
             let core = self.core.clone();
@@ -114,9 +117,8 @@ impl Client {
             });
         }
         let mut result = Ok(());
-        // Names too: those of all files, since they depend on each other.
-        if let Some(here) = self.core.remote.deferring() {
-            result = here.replay(None).await;
+        if let Some(names) = names {
+            result = names.await;
         }
         while let Some(sent) = sending.join_next().await {
             result = result.and(sent.unwrap_or(Err(Error::Io)));

@@ -41,6 +41,9 @@ pub(crate) struct Unsent {
     given: Option<Given>,
     /// The time that is set at the server after bytes that are in flight to it.
     time_on_way: Option<Time>,
+    /// The modification time that the server was last asked to set after our bytes, until it has
+    /// answered: the file may have it.
+    asked_time: Option<Time>,
     /// A failed write-back that no fsync or close has reported yet.
     failure: Option<Error>,
     /// Another client changed the file while it had changes of ours: once those are sent, the
@@ -104,6 +107,16 @@ impl Unsent {
     /// of the WRITE.
     pub(crate) fn time_on_way(&self) -> Option<Time> {
         self.time_on_way
+    }
+
+    /// A modification time that the file may have by a request of ours without an answer.
+    pub(super) fn asked_time(&self) -> Option<Time> {
+        self.asked_time
+    }
+
+    /// The server is asked to set this time after our bytes; `None`: it has answered.
+    pub(super) fn ask_for_time(&mut self, time: Option<Time>) {
+        self.asked_time = time;
     }
 
     /// Bytes are sent, and this time after them; `None`: no more.

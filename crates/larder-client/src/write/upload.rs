@@ -79,8 +79,7 @@ impl Core {
         }
         let file = self.file(node);
         if node.state().is_gone() || self.is_removed_here(node) {
-            file.discard_dirty();
-            self.unsent_event(node.ino, &mut node.state(), Event::GivenUp);
+            self.end_removed(node);
             return Ok(());
         }
         let compared = self.collect(node, &file).await?;
@@ -135,6 +134,12 @@ impl Core {
             self.forget_kept(node).await?;
         }
         Ok(())
+    }
+
+    /// Nothing of a removed file is sent.
+    fn end_removed(&self, node: &Node) {
+        self.file(node).discard_dirty();
+        self.unsent_event(node.ino, &mut node.state(), Event::GivenUp);
     }
 
     /// [`Core::upload`] in the background: a file that the kernel may write, but has not written
@@ -341,7 +346,18 @@ impl Core {
     }
 
     /// The server refuses bytes for good whose writer was told only that they are late.
+    ///
+    /// A file may be gone because it was removed here meanwhile: that is no refusal.
     pub(crate) async fn set_aside(&self, node: &Node, error: Error) {
+        if error == Error::Stale && self.is_removed_here(node) {
+            // A crash of the machine must not bring the name back without its bytes.
+            if let Some(here) = self.remote.deferring()
+                && let Err(error) = here.keep().await
+            {
+                tracing::debug!(ino = node.ino.0, %error, "a removal is not kept on this disk");
+            }
+            return self.end_removed(node);
+        }
         let path = last_path(&self.cache, node.no()).unwrap_or_default();
         let place = self.place_beside(node, error);
         let is_wanted = place.is_some();

@@ -9,6 +9,7 @@ use larder_vfs::{Error, FileSystem, Ino, New, OpenId, Remote, SetAttr};
 use crate::rig::{Open, PATIENCE, READ, Random, Rig, WRITE, pattern, root};
 
 mod over_another;
+mod own_requests;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn open_files_numbers_and_unsent_data_outlive_the_process() {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use larder_vfs::Trouble;
+use larder_vfs::{Stability, Trouble};
 
 use super::*;
 
@@ -80,4 +80,52 @@ async fn each_directory_is_made_in_its_order() {
         rig.deferring().replay(None).await.unwrap();
         assert_eq!(rig.there().await.len(), 3 * (NAMES + 1), "{answered}");
     }
+}
+
+/// Who sends bytes to a file that the server lacks, and everything is due, finds the earlier ones
+/// of each directory made before it, wherever the server falls silent.
+#[tokio::test]
+async fn bytes_of_a_file_that_is_due_come_after_the_earlier_files_of_its_directory() {
+    const NAMES: usize = 7;
+    const WRITTEN: usize = 5;
+    for answered in 1.. {
+        let rig = Rig::new().await;
+        let top = rig.top().await;
+        let mut files = Vec::new();
+        for name in (0..NAMES).map(|at| format!("{}", (at * 3) % NAMES)) {
+            let file = rig.made(&top, &name, New::File).await.unwrap().handle;
+            files.push((format!("/{name}"), file));
+        }
+        let write = async |at: usize| {
+            let (user, file): (_, &Handle) = (user(), &files[at].1);
+            rig.remote().write(&user, file, None, 0, "text".into(), Stability::FileSync).await
+        };
+        let replaying = rig.deferring().replay(None);
+        rig.server.trouble_after(answered, Trouble::Unanswered);
+        let written = write(WRITTEN).await;
+        let is_over = rig.server.is_trouble_to_come();
+        rig.server.trouble_after(u64::MAX, Trouble::Unanswered);
+        let there = rig.there().await;
+        let has = |at: usize| there.contains(&files[at].0);
+        let count = (0..NAMES).filter(|at| has(*at)).count();
+        assert!((0..count).all(has), "{answered}: {there:?}");
+        if is_over {
+            written.unwrap();
+            assert!(has(WRITTEN));
+            replaying.await.unwrap();
+            println!("silence after each of {} calls", answered - 1);
+            return;
+        }
+    }
+}
+
+#[tokio::test]
+async fn bytes_of_a_file_that_is_not_due_cost_no_call_for_others() {
+    let rig = Rig::new().await;
+    let top = rig.top().await;
+    rig.made(&top, "earlier", New::File).await.unwrap();
+    let file = rig.made(&top, "file", New::File).await.unwrap().handle;
+    let text = "text".into();
+    rig.remote().write(&user(), &file, None, 0, text, Stability::FileSync).await.unwrap();
+    assert_eq!(rig.there().await, ["/file".to_owned()].into());
 }

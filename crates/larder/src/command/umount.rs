@@ -26,8 +26,9 @@ use crate::unmount::{How, unmount};
 /// Bound of the rest of the command once nothing more is sent.
 const RETURN_WITHIN: Duration = Duration::from_secs(5);
 
-/// The server takes nothing any more if nothing came from it for so long.
-const STANDS_STILL: Duration = Duration::from_secs(1);
+/// The server takes nothing any more if nothing came from it for so long: one that syncs a disk
+/// is often silent for a second.
+const STANDS_STILL: Duration = Duration::from_secs(3);
 
 /// Part of that reserved for detaching by ourselves.
 const DETACH_TAKES: Duration = Duration::from_millis(500);
@@ -39,7 +40,7 @@ const ANSWER_TAKES: Duration = Duration::from_millis(50);
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Waits until the server has what was written, and shows how far that is, for as long as it \
-goes on. If the server says nothing for a second, or the daemon is dead, the mount is taken away \
+goes on. If the server says nothing for 3 seconds, or the daemon is dead, the mount is taken away \
 without it, within 5 seconds more. What the server lacks then is sent by the next mount with the same \
 cache, and the exit code is 1. With --detach that is what you want, and the exit code is 0.\n\nExample:\n  larder \
 umount /mnt\n  larder umount --detach /mnt"

@@ -1,0 +1,91 @@
+//! A process dies, or goes on, while the server has not answered requests of it: what these did is
+//! not taken for another client's change.
+
+use larder_client::Start;
+use larder_vfs::{SetAttr, SetTime, Time, Trouble};
+
+use crate::kept::{at_server, generated};
+use crate::rig::{Rig, WRITE, pattern, root};
+
+/// What becomes of the process.
+#[derive(Clone, Copy, Debug)]
+enum Then {
+    GoesOn,
+    Dies(Start),
+    MachineCrashes,
+}
+
+const ALL: [Then; 4] =
+    [Then::GoesOn, Then::Dies(Start::Resume), Then::Dies(Start::NewMount), Then::MachineCrashes];
+
+impl Then {
+    async fn comes(self, rig: Rig) -> Rig {
+        match self {
+            Then::GoesOn => rig,
+            Then::Dies(start) => rig.kill(start).await,
+            Then::MachineCrashes => rig.crash().await,
+        }
+    }
+}
+
+async fn append(rig: &Rig, name: &str, at: u64, bytes: &[u8]) {
+    let open = rig.open(&root(), name, WRITE).await.unwrap();
+    open.write(at, bytes).await.unwrap();
+    open.close().await.unwrap();
+}
+
+/// A file is sent, one request of that is carried out and not answered, and more is written.
+#[tokio::test]
+async fn what_is_written_after_a_request_without_an_answer_is_over_our_own_change() {
+    let (first, second) = (pattern(1, 979), pattern(2, 1955));
+    for then in ALL {
+        for answered in 1.. {
+            let rig = Rig::exclusive(generated()).await;
+            rig.put("seen", b"").await;
+            rig.client.sync(&|_| true).await.unwrap();
+            rig.put("file", &first).await;
+            rig.advance(5);
+            rig.server.trouble_after(answered, Trouble::Unanswered);
+            // The time of writing follows the bytes.
+            for _ in 0..2 {
+                let _ = rig.client.sync(&|_| true).await;
+            }
+            let is_over = rig.server.is_trouble_to_come();
+            rig.server.trouble_after(u64::MAX, Trouble::Unanswered);
+            rig.advance(5);
+            append(&rig, "file", first.len() as u64, &second).await;
+            let rig = then.comes(rig).await;
+            rig.sent().await;
+            let what = format!("{then:?} after {answered} requests");
+            assert!(at_server(&rig, "file").await == [&first[..], &second[..]].concat(), "{what}");
+            assert_eq!(rig.set_aside(), [], "{what}");
+            if is_over {
+                println!("{what}");
+                break;
+            }
+        }
+    }
+}
+
+/// Attributes of a file are set that has unsent bytes, and the process dies: its bytes are over the
+/// version that the file got by that.
+#[tokio::test]
+async fn what_is_unsent_when_attributes_are_set_is_over_our_own_change() {
+    let (first, second) = (pattern(1, 979), pattern(2, 1955));
+    let time = Time { sec: 77, nsec: 0 };
+    let mode = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+    let mtime = SetAttr { mtime: Some(SetTime::To(time)), ..SetAttr::default() };
+    for (then, set) in ALL.iter().flat_map(|then| [(*then, mode), (*then, mtime)]) {
+        let rig = Rig::exclusive(generated()).await;
+        rig.put("file", &first).await;
+        rig.client.sync(&|_| true).await.unwrap();
+        rig.advance(5);
+        append(&rig, "file", first.len() as u64, &second).await;
+        rig.set("file", set).await;
+        let rig = then.comes(rig).await;
+        rig.sent().await;
+        let what = format!("{then:?}, {set:?}");
+        assert!(at_server(&rig, "file").await == [&first[..], &second[..]].concat(), "{what}");
+        assert_eq!(rig.set_aside(), [], "{what}");
+    }
+}
