@@ -27,8 +27,9 @@ const BUSY: u64 = 4;
 /// Whether the kernel offers io_uring. Not every kernel has it.
 pub(crate) const URING_PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
 
-/// How late a server's notification about a lease may come after the change (docs/semantics.md,
-/// leases). A busy machine delays it.
+/// How long after a change the server may still not tell it: its notification about a lease comes
+/// late (docs/semantics.md, leases), or it shows the old time as long as the file is open at it. A
+/// busy machine delays both notifications and closes.
 pub(crate) const LATE_MAX: Duration = Duration::from_secs(5);
 
 /// Failures that are shown of each configuration.
@@ -141,6 +142,9 @@ pub(crate) struct Stage {
     elsewhere: Elsewhere,
     /// The server notifies of changes, and opens send no request.
     pub(crate) leases: bool,
+    /// As long as the server has a file open, it tells the time that the file had when it was
+    /// opened, whatever is changed past it: only another size shows such a change. (Samba.)
+    keeps_times: bool,
     server: Server,
 }
 
@@ -159,6 +163,7 @@ impl Stage {
         if of == Of::Samba && !leases {
             options.push("nolease");
         }
+        let keeps_times = (of, other) == (Of::Samba, Other::Server);
         let mount = mount_over(Mount::unmounted(&server, &options), &options);
         let elsewhere = match other {
             Other::Server => Elsewhere::Server,
@@ -166,7 +171,7 @@ impl Stage {
         };
         let busy = |number| Busy::begin(&mount.path(&format!("busy{number}")), seed + number);
         let busy = (0..BUSY).map(busy).collect();
-        Stage { _busy: busy, mount, elsewhere, leases, server }
+        Stage { _busy: busy, mount, elsewhere, leases, keeps_times, server }
     }
 
     /// A file as it is tried.
@@ -347,19 +352,21 @@ pub(crate) fn hold<R: Round>(
 /// written.
 struct CloseToOpen {
     mapper: Mapper,
-    /// Rounds in which the server's notification about a lease came after the open.
+    /// How long each file was made in its last round.
+    sizes: [usize; CloseToOpen::FILES],
+    /// Rounds in which the server told of the change after the open.
     late: u64,
 }
 
 impl CloseToOpen {
-    const FILES: u64 = 3;
+    const FILES: usize = 3;
 
     /// A lookup that is too early would be remembered as a negative entry for a while.
     fn new(stage: &Stage) -> CloseToOpen {
         for number in 0..CloseToOpen::FILES {
             fs::write(stage.there(&format!("file{number}")), "").unwrap();
         }
-        CloseToOpen { mapper: Mapper::start(), late: 0 }
+        CloseToOpen { mapper: Mapper::start(), sizes: [0; CloseToOpen::FILES], late: 0 }
     }
 
     fn change(path: &Path, bytes: &[u8], random: &mut Random) -> std::io::Result<()> {
@@ -394,17 +401,21 @@ impl CloseToOpen {
 
 impl Round for CloseToOpen {
     fn once(&mut self, stage: &Stage, random: &mut Random) -> Result<(), String> {
-        let name = format!("file{}", random.below(CloseToOpen::FILES));
-        let size = random.size();
+        let number = random.below(CloseToOpen::FILES as u64) as usize;
+        let (name, size) = (format!("file{number}"), random.size());
+        let is_as_long = std::mem::replace(&mut self.sizes[number], size) == size;
         let bytes = pattern(random.below(u64::MAX), size);
         CloseToOpen::change(&stage.there(&name), &bytes, random)
             .map_err(|error| format!("the other's write of {name}: {error}"))?;
         let (here, map_first) = (stage.here(&name), random.below(2) == 0);
         let first = self.compare(&here, &bytes, map_first);
-        if first.is_ok() || !stage.leases {
+        // With leases, the server notifies of the change, and the other one does not wait for that.
+        // Without, the opens of an earlier round may not be closed at the server yet: the kernel
+        // closes them here after close(2) has returned.
+        let may_be_late = stage.leases || stage.keeps_times && is_as_long;
+        if first.is_ok() || !may_be_late {
             return first;
         }
-        // The server notifies of the change, and the other client does not wait for that.
         let deadline = Instant::now() + LATE_MAX;
         self.late += 1;
         loop {
