@@ -6,7 +6,6 @@ use std::ffi::OsStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use larder_cache::Keeping;
 use larder_class::{Class, Level};
 use larder_vfs::{Cred, Deferred, Deferring, Handle, Ino, Remote, Result};
 
@@ -171,17 +170,6 @@ impl Core {
         }
         if let Some(within) = class.local_within() {
             self.keep_names_within(within);
-        }
-    }
-
-    /// A file has lost a name, and its kept bytes may be deleted, but not before the removal
-    /// survives a crash of the machine: otherwise the name would come back without its bytes.
-    pub(crate) async fn keep_removal(&self, node: &Node) {
-        let Some(here) = self.remote.deferring() else { return };
-        if self.file(node).keeping() != Keeping::Nothing
-            && let Err(error) = here.keep().await
-        {
-            tracing::debug!(ino = node.ino.0, %error, "a removal is not kept on this disk");
         }
     }
 

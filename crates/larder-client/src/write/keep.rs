@@ -77,6 +77,17 @@ impl Core {
         removed().unwrap_or(false)
     }
 
+    /// A file has lost a name, and its kept bytes may be deleted, but not before the removal
+    /// survives a crash of the machine: otherwise the name would come back without its bytes.
+    pub(crate) async fn keep_removal(&self, node: &Node) {
+        let Some(here) = self.remote.deferring() else { return };
+        if self.file(node).keeping() != Keeping::Nothing
+            && let Err(error) = here.keep().await
+        {
+            tracing::debug!(ino = node.ino.0, %error, "a removal is not kept on this disk");
+        }
+    }
+
     /// Keeps what is unsent on this machine's disk. Returns `false` if that is not possible.
     async fn keep(&self, node: &Arc<Node>, deadline: Option<Deadline>) -> Result<bool> {
         if !self.has_unsent(node) {

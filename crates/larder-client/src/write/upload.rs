@@ -350,12 +350,7 @@ impl Core {
     /// A file may be gone because it was removed here meanwhile: that is no refusal.
     pub(crate) async fn set_aside(&self, node: &Node, error: Error) {
         if error == Error::Stale && self.is_removed_here(node) {
-            // A crash of the machine must not bring the name back without its bytes.
-            if let Some(here) = self.remote.deferring()
-                && let Err(error) = here.keep().await
-            {
-                tracing::debug!(ino = node.ino.0, %error, "a removal is not kept on this disk");
-            }
+            self.keep_removal(node).await;
             return self.end_removed(node);
         }
         let path = last_path(&self.cache, node.no()).unwrap_or_default();
