@@ -220,7 +220,10 @@ impl Shared {
         let is_it = |found: &Option<Found>| {
             found.as_ref().is_some_and(|found| found.handle == taken.handle)
         };
-        let there = self.at_taken(&cred, to, taken).await?;
+        let (there, is_replaceable) = match &replaced {
+            None => (self.at_taken(&cred, to, taken).await?, false),
+            Some(gone) => self.look_at_taken(&cred, (to, taken), gone, deadline).await?,
+        };
         if !is_it(&self.at_taken(&cred, &taken.origin, taken).await?) {
             // An earlier attempt has moved it, or another client changed it.
             let is_moved = is_it(&there);
@@ -237,7 +240,7 @@ impl Shared {
         loop {
             let is_free = match (&found, &replaced) {
                 (None, _) => true,
-                (Some(found), Some((_, other))) if conflicts == 0 => self.is_as_taken(found, other),
+                (Some(_), Some(_)) if conflicts == 0 => is_replaceable,
                 (Some(_), _) => is_it(&found),
             };
             if is_free {
@@ -268,6 +271,37 @@ impl Shared {
         let mut state = self.state();
         state.journal_mut().follow_version(no, attr.validator());
         self.record(&mut state);
+    }
+
+    /// What the server has under a name that was taken away here, and whether that is what was
+    /// taken away (`gone`), with the same bytes. What requests of ours do to it meanwhile is no
+    /// other client's change.
+    async fn look_at_taken(
+        &self,
+        cred: &Cred,
+        (at, taken): (&Dentry, &Taken),
+        gone: &(ObjectNo, Taken),
+        deadline: Option<Deadline>,
+    ) -> Result<(Option<Found>, bool)> {
+        let gone_now = || self.waiting_taken(gone.0).unwrap_or_else(|| gone.1.clone());
+        loop {
+            let before = gone_now().version;
+            let Some(found) = self.at_taken(cred, at, taken).await? else {
+                return Ok((None, false));
+            };
+            let gone = gone_now();
+            if self.is_as_taken(&found, &gone) {
+                return Ok((Some(found), true));
+            }
+            let has_followed = gone.version != before;
+            if !has_followed && !self.await_own_changes(&gone.handle, deadline).await? {
+                let (now, then) = (&found.attr, &gone.version);
+                tracing::info!(name = ?at.name, size = now.size, mtime = ?now.mtime,
+                    size_here = then.size, mtime_here = ?then.mtime,
+                    "the server has something else than was taken away here");
+                return Ok((Some(found), false));
+            }
+        }
     }
 
     /// Whether the server still has the object whose name was taken, with the same bytes.
@@ -348,9 +382,10 @@ impl Shared {
         let cred = taken.taker.cred().until(deadline);
         // An earlier attempt has removed it, or another client has, or has moved it.
         let gone_before = (Change::default(), self.licence.sole);
-        let (change, is_removed) = match self.at_taken(&cred, &taken.origin, taken).await? {
-            None => gone_before,
-            Some(found) if self.is_as_taken(&found, taken) => {
+        let (at, gone) = ((&taken.origin, taken), (no, taken.clone()));
+        let (change, is_removed) = match self.look_at_taken(&cred, at, &gone, deadline).await? {
+            (None, _) => gone_before,
+            (Some(_), true) => {
                 let dir = self.server_dir(&taken.origin.dir)?;
                 let what = match taken.kind {
                     Kind::Directory => Removal::Directory,
@@ -364,7 +399,7 @@ impl Shared {
                     Err(error) => return Err(error),
                 }
             }
-            Some(_) => return self.leave(no, taken).await,
+            (Some(_), false) => return self.leave(no, taken).await,
         };
         let mut state = self.state();
         if let Some(known) = state.known_mut(&taken.origin.dir) {

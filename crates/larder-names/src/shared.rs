@@ -45,6 +45,8 @@ pub(crate) struct Shared {
     pub(crate) this: OnceLock<Weak<Shared>>,
     /// A lease on a directory was given, refused or ended.
     pub(crate) leases_changed: Notify,
+    /// The last request in flight about some object has ended ([`crate::unanswered`]).
+    pub(crate) answered: Notify,
 }
 
 /// The object for which a handle of the client stands.
@@ -91,6 +93,7 @@ impl Shared {
             held: OnceLock::new(),
             this: OnceLock::new(),
             leases_changed: Notify::new(),
+            answered: Notify::new(),
         };
         // What an earlier version left of conflicts.
         shared.record(&mut shared.state());

@@ -45,6 +45,7 @@ impl Drop for Asked<'_> {
             state.journal_mut().put_doubt(no, None);
             self.shared.record(state);
         }
+        self.shared.answered.notify_waiters();
     }
 }
 
@@ -98,33 +99,76 @@ impl Shared {
     pub(crate) async fn resolve_doubts(&self, deadline: Option<Deadline>) -> Result<()> {
         let unanswered = self.state().unanswered();
         for (no, doubt) in unanswered {
-            let is_concerned = self.state().is_concerned(&doubt.handle);
-            let found = match is_concerned {
-                false => None,
-                true => {
-                    let cred = doubt.asker.cred().until(deadline);
-                    match self.remote.getattr(&cred, &doubt.handle).await {
-                        Err(error) if is_unanswered(error) => return Err(Error::TimedOut),
-                        answer => answer.ok(),
-                    }
-                }
-            };
-            let found = found.map(|attr| self.show_unaltered(&doubt.handle, attr).validator());
-            {
-                let mut state = self.state();
-                if let Some(version) = found {
-                    state.follow_doubt(&doubt, version);
-                }
-                state.doubt_no_more(no, &doubt.handle);
-                self.record(&mut state);
-            }
-            // What the client has of it may be from before.
-            let handle = self.known_as(&doubt.handle);
-            if let Some(watcher) = self.watcher.get().and_then(std::sync::Weak::upgrade) {
-                watcher.distrust(&handle).await;
-            }
+            self.resolve_doubt(no, &doubt, deadline).await?;
         }
         Ok(())
+    }
+
+    async fn resolve_doubt(
+        &self,
+        no: ObjectNo,
+        doubt: &Doubt,
+        deadline: Option<Deadline>,
+    ) -> Result<()> {
+        let is_concerned = self.state().is_concerned(&doubt.handle);
+        let found = match is_concerned {
+            false => None,
+            true => {
+                let cred = doubt.asker.cred().until(deadline);
+                match self.remote.getattr(&cred, &doubt.handle).await {
+                    Err(error) if is_unanswered(error) => return Err(Error::TimedOut),
+                    answer => answer.ok(),
+                }
+            }
+        };
+        let found = found.map(|attr| self.show_unaltered(&doubt.handle, attr).validator());
+        {
+            let mut state = self.state();
+            if let Some(version) = found {
+                state.follow_doubt(doubt, version);
+            }
+            state.doubt_no_more(no, &doubt.handle);
+            self.record(&mut state);
+        }
+        // What the client has of it may be from before.
+        let handle = self.known_as(&doubt.handle);
+        if let Some(watcher) = self.watcher.get().and_then(std::sync::Weak::upgrade) {
+            watcher.distrust(&handle).await;
+        }
+        Ok(())
+    }
+
+    /// Waits until no request of ours that may change an object is in flight, and the version is
+    /// known that those without an answer have left. Returns whether there was any. Not to be
+    /// called by such a request.
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`] if the server does not answer.
+    pub(crate) async fn await_own_changes(
+        &self,
+        handle: &Handle,
+        deadline: Option<Deadline>,
+    ) -> Result<bool> {
+        let mut is_any = false;
+        loop {
+            let mut answered = std::pin::pin!(self.answered.notified());
+            answered.as_mut().enable();
+            let (known, in_flight) = {
+                let state = self.state();
+                let known = state.journal().doubts().of(handle);
+                let asking = state.asking().get(handle);
+                (
+                    known.map(|(no, doubt)| (no, doubt.clone())),
+                    asking.is_some_and(|asking| asking.in_flight > 0),
+                )
+            };
+            let Some((no, doubt)) = known else { return Ok(is_any) };
+            is_any = true;
+            match in_flight {
+                true => answered.await,
+                false => self.resolve_doubt(no, &doubt, deadline).await?,
+            }
+        }
     }
 
     /// Forgets what an earlier process was not answered, where that matters for nothing that waits

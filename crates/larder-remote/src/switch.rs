@@ -8,6 +8,9 @@
 //!
 //! A change that was in flight when it was switched off may have been made: its caller gets the
 //! same error as from a server that does not answer.
+//!
+//! Before it is off, what the client knows is brought to this machine's disk ([`BeforeOff`]): from
+//! then on nothing else answers, and the process may die before the server is back.
 
 use std::ffi::{OsStr, OsString};
 use std::ops::Range;
@@ -22,7 +25,7 @@ use larder_vfs::{
     RemoteLimits, RemoteOpened, RemoteRead, RemoteWritten, Removal, ReservedLock, Result, Seek,
     SetAttr, SetXattr, SpaceChange, Stability, StatFs, Time, Token, Watcher,
 };
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Mutex, Notify, watch};
 
 /// A call that waits longer than this causes a probe of the server.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -33,6 +36,13 @@ const IN_VAIN_AFTER: Duration = Duration::from_secs(1);
 const ANSWER_MAX: Duration = Duration::from_secs(2);
 /// How often a server that is away is asked.
 const ASK_EVERY: Duration = Duration::from_secs(2);
+
+/// Longest wait until what the client knows is on this machine's disk.
+const KEEP_MAX: Duration = Duration::from_secs(2);
+
+/// What is done each time before a [`Switch`] that was on is off. Calls wait for it, for two
+/// seconds at most.
+pub type BeforeOff = Arc<dyn Fn() -> Future<'static, ()> + Send + Sync>;
 
 /// Why calls are not sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,6 +68,9 @@ struct Inner {
     remote: Arc<dyn Remote>,
     clock: Arc<dyn Clock>,
     off: watch::Sender<Off>,
+    /// Held by who changes that.
+    turn: Mutex<()>,
+    before_off: BeforeOff,
     /// A call waits.
     waits: Notify,
 }
@@ -69,10 +82,15 @@ impl Switch {
     ///
     /// # Panics
     /// Outside an async runtime.
-    pub fn new(remote: Arc<dyn Remote>, clock: Arc<dyn Clock>, by_hand: bool) -> Switch {
-        let off = Off { by_hand, is_away: !remote.reachable() };
-        let (off, waits) = (watch::Sender::new(off), Notify::new());
-        let inner = Arc::new(Inner { remote, clock, off, waits });
+    pub fn new(
+        remote: Arc<dyn Remote>,
+        clock: Arc<dyn Clock>,
+        by_hand: bool,
+        before_off: BeforeOff,
+    ) -> Switch {
+        let off = watch::Sender::new(Off { by_hand, is_away: !remote.reachable() });
+        let (turn, waits) = (Mutex::default(), Notify::new());
+        let inner = Arc::new(Inner { remote, clock, off, turn, before_off, waits });
         tokio::spawn(watch_server(Arc::downgrade(&inner)));
         Switch { inner }
     }
@@ -83,19 +101,32 @@ impl Switch {
     }
 
     /// Switches it off by hand, or no longer.
-    pub fn set(&self, by_hand: bool) {
-        self.inner.change(|off| off.by_hand = by_hand);
+    pub async fn set(&self, by_hand: bool) {
+        self.inner.change(|off| off.by_hand = by_hand).await;
     }
 
     /// Asks the server now whether it is there.
     pub async fn ask(&self) {
-        let answers = self.inner.answers().await;
-        self.inner.change(|off| off.is_away = !answers);
+        self.inner.find_out().await;
     }
 }
 
 impl Inner {
-    fn change(&self, change: impl FnOnce(&mut Off)) {
+    /// Asks the server whether it is there; answers that, too.
+    async fn find_out(&self) -> bool {
+        let answers = self.answers().await;
+        self.change(|off| off.is_away = !answers).await;
+        answers
+    }
+
+    async fn change(&self, change: impl Fn(&mut Off)) {
+        let _turn = self.turn.lock().await;
+        let before = *self.off.borrow();
+        let mut after = before;
+        change(&mut after);
+        if after.is_off() && !before.is_off() {
+            self.keep().await;
+        }
         self.off.send_if_modified(|off| {
             let before = *off;
             change(off);
@@ -113,6 +144,15 @@ impl Inner {
             }
             before != *off
         });
+    }
+
+    async fn keep(&self) {
+        let error = match self.clock.timeout(KEEP_MAX, (self.before_off)()).await {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => error,
+            Err(_) => Error::TimedOut,
+        };
+        tracing::warn!(%error, "what is known here is not on this machine's disk yet");
     }
 
     /// Whether the server answers a question soon.
@@ -153,8 +193,7 @@ impl Inner {
         // takes into account that the server may have done what it was asked for.
         let is_in_vain = self.clock.now().since(begun) >= IN_VAIN_AFTER;
         if matches!(answer, Err(Error::TimedOut)) && is_in_vain && !self.off.borrow().is_off() {
-            let answers = self.answers().await;
-            self.change(|off| off.is_away = !answers);
+            self.find_out().await;
         }
         answer
     }
@@ -166,8 +205,7 @@ async fn watch_server(inner: Weak<Inner>) {
         let clock = held.clock.clone();
         let Off { by_hand, is_away } = *held.off.borrow();
         if is_away && !by_hand {
-            let answers = held.answers().await;
-            held.change(|off| off.is_away = !answers);
+            let answers = held.find_out().await;
             drop(held);
             if !answers {
                 clock.sleep(ASK_EVERY).await;
@@ -176,8 +214,7 @@ async fn watch_server(inner: Weak<Inner>) {
         }
         // From time to time it is checked whether the switch still exists.
         if clock.timeout(ASK_EVERY, held.waits.notified()).await.is_ok() && !by_hand {
-            let answers = held.answers().await;
-            held.change(|off| off.is_away = !answers);
+            held.find_out().await;
         }
     }
 }

@@ -162,7 +162,7 @@ impl Engine {
         let before = self.cache.conflicts(0, usize::MAX).last().map_or(0, |last| last.number);
         remembered::keep_offline(&self.cache, offline);
         self.cache.checkpoint()?;
-        switch.set(offline);
+        switch.set(offline).await;
         if !offline {
             switch.ask().await;
         }

@@ -10,8 +10,8 @@ use larder_client::{Client, Start, last_path};
 use larder_io::{Clock, RealClock};
 use larder_names::{Licence, Names};
 use larder_remote::later::Remembered;
-use larder_remote::switch::Switch;
-use larder_vfs::Remote;
+use larder_remote::switch::{BeforeOff, Switch};
+use larder_vfs::{Error, Remote};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::backend::Backend;
@@ -143,7 +143,8 @@ impl Engine {
         let (options, session) = (client_options(back), session_number()?);
         let switch = back.options.offline.then(|| {
             let by_hand = remembered::is_offline(&cache);
-            Arc::new(Switch::new(server.remote(), clock.clone(), by_hand))
+            let before_off = checkpoint_of(cache.clone());
+            Arc::new(Switch::new(server.remote(), clock.clone(), by_hand, before_off))
         });
         let remote: Arc<dyn Remote> = match &switch {
             Some(switch) => switch.clone(),
@@ -194,6 +195,17 @@ impl Engine {
         }
         closed.context("the cache could not be closed; its next start checks it")
     }
+}
+
+/// Brings what the cache has in memory to its disk.
+fn checkpoint_of(cache: Cache) -> BeforeOff {
+    Arc::new(move || {
+        let cache = cache.clone();
+        Box::pin(async move {
+            let done = tokio::task::spawn_blocking(move || cache.checkpoint()).await;
+            done.map_err(|_| Error::Io)?.map_err(|_| Error::Io)
+        })
+    })
 }
 
 impl Backend {

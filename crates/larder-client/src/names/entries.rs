@@ -3,12 +3,15 @@
 use std::ffi::OsStr;
 use std::sync::Arc;
 
-use larder_vfs::{Change, Cred, Deferring, Found, Kind, New, Removal, Result, SetAttr, Token};
+use larder_vfs::{
+    Change, Cred, Deferring, Found, Kind, Made, New, Removal, Result, SetAttr, Token,
+};
 
 use super::recover::on_handle;
 use crate::class::volatile;
 use crate::core::Core;
-use crate::node::Node;
+use crate::journal::{ListingState, Page, Record};
+use crate::node::{Node, State};
 
 impl Core {
     /// Makes an object at the server and processes the description in the reply. A file that was
@@ -72,8 +75,8 @@ impl Core {
             self.times.see_step(&made.dir);
         }
         dir.state().set_searched(cred, asked);
-        if is_directory && made.created {
-            self.know_empty(&child, &made.found);
+        if is_directory {
+            self.know_empty(&child, &made);
         }
         self.promise_name(&child, cred);
         if let Some(target) = target {
@@ -85,16 +88,31 @@ impl Core {
 
     /// A directory that was just made has no names, if it still is as the server made it. What
     /// waits here for the server is not: its description is ours.
-    fn know_empty(&self, dir: &Node, made: &Found) {
-        let waits = |here: &dyn Deferring| here.awaited(&made.handle).is_some();
-        if self.remote.deferring().is_some_and(waits) {
+    fn know_empty(&self, dir: &Node, made: &Made) {
+        let (here, Found { handle, attr }) = (self.remote.deferring(), &made.found);
+        if here.is_some_and(|here| here.awaited(handle).is_some()) {
             return;
         }
         let mut state = dir.state();
-        let is_as_made = state.known().attr.validator().same(&made.attr.validator());
+        let is_as_made = state.known().attr.validator().same(&attr.validator());
         if is_as_made && !state.changing() {
-            state.whole_mut().set_empty(&self.room_of_names);
+            if made.created {
+                state.whole_mut().set_empty(&self.room_of_names);
+            }
+            if here.is_some_and(Deferring::may_be_offline) {
+                self.put_empty_listing(dir, &mut state);
+            }
         }
+    }
+
+    /// For the time without the server: which names a directory has that was just made is then
+    /// known from this and from those that were made in it since. Readers get another listing.
+    fn put_empty_listing(&self, dir: &Node, state: &mut State) {
+        let page = Page { eof: true, ..Page::default() };
+        self.cache.put_listing(dir.no(), 0, &page.encode());
+        let epoch = state.known().epoch;
+        state.set_listing(ListingState { epoch, pages: 1, complete: true, is_changed: true });
+        self.table.persist(dir.ino, state);
     }
 
     /// Ends our change of a directory: the cached listing is no longer what the server would

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use larder_client::{Options, Start};
 use larder_io::{Clock, Image};
-use larder_vfs::{Cred, FileSystem, Ino, MemRemote, Removal, RenameFlags, SetAttr, SetTime, Time};
+use larder_vfs::{
+    Cred, FileSystem, Ino, MemRemote, New, Removal, RenameFlags, SetAttr, SetTime, Time,
+};
 
 use crate::rig::{READ, Rig, WRITE, pattern, root};
 
@@ -194,6 +196,50 @@ async fn what_was_changed_here_takes_no_knowledge_of_other_names() {
         for (name, bytes) in bytes {
             assert_eq!(foreigner.cat(name).await, bytes.as_bytes(), "{dies}: {name}");
         }
+    }
+}
+
+/// A directory that was made at the server, and never listed, which then falls silent: all its
+/// names are known, in the process that follows a killed one, too. Online, another client's names
+/// are listed with them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_names_of_a_directory_that_was_just_made_are_known() {
+    for (dies, is_listed) in [(false, false), (true, false), (false, true)] {
+        let mut rig = Rig::offline(Options::default()).await;
+        let (dir, set) = (OsStr::new("dir"), SetAttr { mode: Some(0o755), ..SetAttr::default() });
+        let made = rig.client.make(&root(), Ino::ROOT, dir, New::Directory, set).wait().await;
+        let dir = made.unwrap().ino;
+        for name in ["gone", "old"] {
+            rig.create_in(dir, name).await.close().await.unwrap();
+        }
+        let gone = rig.client.remove(&root(), dir, "gone".as_ref(), Removal::File);
+        gone.wait().await.unwrap();
+        let foreigner = rig.foreigner().await;
+        if is_listed {
+            let dir = foreigner.find("dir").await.unwrap();
+            foreigner.create_in(dir, "foreign").await.close().await.unwrap();
+            rig.advance(100);
+            assert_eq!(rig.names_in(dir).await, ["foreign", "old"]);
+        }
+        rig.checkpoint();
+        if dies {
+            let image = rig.image();
+            rig = rig.on_image(image, away(&rig), Start::Resume).await;
+        } else {
+            rig.server.time_out();
+        }
+        let known: &[&str] = if is_listed { &["foreign", "old"] } else { &["old"] };
+        assert_eq!(rig.names_in(dir).await, known, "{dies}");
+        for name in ["gone", "new"] {
+            assert_eq!(rig.find(&format!("dir/{name}")).await, None, "{dies}: {name}");
+            rig.create_in(dir, name).await.close().await.unwrap();
+        }
+        let all = [&known[..known.len() - 1], &["gone", "new", "old"]].concat();
+        assert_eq!(rig.names_in(dir).await, all, "{dies}");
+        rig.server.reconnect();
+        rig.client.write_back_all().await.unwrap();
+        let dir = foreigner.find("dir").await.unwrap();
+        assert_eq!(foreigner.names_in(dir).await, all, "{dies}");
     }
 }
 

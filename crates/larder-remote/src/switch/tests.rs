@@ -7,8 +7,12 @@ use larder_vfs::conformance::{Traits, Verdict, cases};
 use super::*;
 
 fn switch(by_hand: bool) -> (Arc<MemRemote>, Arc<SimClock>, Switch) {
+    switch_with(by_hand, Arc::new(|| Box::pin(async { Ok(()) })))
+}
+
+fn switch_with(by_hand: bool, before_off: BeforeOff) -> (Arc<MemRemote>, Arc<SimClock>, Switch) {
     let (remote, clock) = (Arc::new(MemRemote::new()), Arc::new(SimClock::new()));
-    let switch = Switch::new(remote.clone(), clock.clone(), by_hand);
+    let switch = Switch::new(remote.clone(), clock.clone(), by_hand, before_off);
     (remote, clock, switch)
 }
 
@@ -21,7 +25,7 @@ async fn while_it_is_off_no_call_is_sent_or_waits() {
     let calls = remote.calls_total();
     assert_eq!(switch.getattr(&Cred::root(), &handle).await, Err(Error::TimedOut));
     assert_eq!(remote.calls_total(), calls);
-    switch.set(false);
+    switch.set(false).await;
     assert!(switch.reachable());
     switch.getattr(&Cred::root(), &handle).await.unwrap();
 }
@@ -69,9 +73,9 @@ async fn a_silent_server_is_away_until_it_answers() {
         assert!(!switch.reachable());
         assert_eq!(switch.getattr(&Cred::root(), &handle).await, Err(Error::TimedOut));
         // Switched off by hand, it is not probed.
-        switch.set(true);
+        switch.set(true).await;
         remote.reconnect();
-        switch.set(false);
+        switch.set(false).await;
         until(false).await;
         switch.getattr(&Cred::root(), &handle).await.unwrap();
     }
@@ -100,4 +104,62 @@ async fn a_call_that_ends_without_an_answer_tells_that_the_server_is_away() {
     }
     assert_eq!(waiting.await.unwrap(), (Err(Error::TimedOut), true));
     assert!(clock.instant() - begun < Duration::from_secs(3));
+}
+
+/// Whatever switches it off, what the client knows is kept first, once, and calls wait for that,
+/// though not for ever.
+#[tokio::test]
+async fn what_is_known_is_kept_before_it_is_off() {
+    let disk = Arc::new(tokio::sync::Semaphore::new(0));
+    let begun = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let before_off: BeforeOff = {
+        let (disk, begun) = (disk.clone(), begun.clone());
+        Arc::new(move || {
+            let disk = disk.clone();
+            begun.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            Box::pin(async move {
+                disk.acquire().await.map_err(|_| Error::Io)?.forget();
+                Ok(())
+            })
+        })
+    };
+    let (remote, clock, switch) = switch_with(false, before_off);
+    let switch = Arc::new(switch);
+    let until = async |holds: &dyn Fn() -> bool| {
+        while !holds() {
+            clock.advance(Duration::from_millis(100));
+            tokio::task::yield_now().await;
+        }
+    };
+    let times = || begun.load(std::sync::atomic::Ordering::SeqCst);
+    // The server falls silent: two calls wait, and the disk is ready after a second.
+    remote.cut_off();
+    let waiting = [(); 2].map(|()| {
+        let switch = switch.clone();
+        tokio::spawn(async move { switch.root().await.map(drop) })
+    });
+    until(&|| times() == 1).await;
+    clock.advance(Duration::from_secs(1));
+    tokio::task::yield_now().await;
+    assert!(!switch.off().is_away && waiting.iter().all(|call| !call.is_finished()));
+    disk.add_permits(1);
+    until(&|| switch.off().is_away).await;
+    for call in waiting {
+        assert_eq!(call.await.unwrap(), Err(Error::TimedOut));
+    }
+    // What is off already is not switched off by hand once more.
+    switch.set(true).await;
+    assert_eq!(times(), 1);
+    // On again, and off by hand, with a disk that is never ready.
+    remote.reconnect();
+    switch.set(false).await;
+    until(&|| switch.off() == Off::default()).await;
+    let by_hand = tokio::spawn({
+        let switch = switch.clone();
+        async move { switch.set(true).await }
+    });
+    until(&|| times() == 2).await;
+    assert!(!switch.off().by_hand);
+    until(&|| by_hand.is_finished()).await;
+    assert!(switch.off().by_hand);
 }

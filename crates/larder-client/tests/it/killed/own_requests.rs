@@ -89,3 +89,48 @@ async fn what_is_unsent_when_attributes_are_set_is_over_our_own_change() {
         assert_eq!(rig.set_aside(), [], "{what}");
     }
 }
+
+/// A file is removed or replaced here while the server has carried out a request for its bytes,
+/// and has not answered: it has what was removed, and not another client's change.
+#[tokio::test]
+async fn what_goes_while_its_bytes_are_on_their_way_is_no_other_clients_change() {
+    for (is_replaced, method) in
+        [(false, "write"), (true, "write"), (false, "setattr"), (true, "setattr")]
+    {
+        let what = format!("replaced: {is_replaced}, unanswered: {method}");
+        let rig = Rig::exclusive(generated()).await;
+        for name in ["file", "other"] {
+            rig.put(name, &pattern(1, 979)).await;
+        }
+        rig.client.sync(&|_| true).await.unwrap();
+        rig.advance(5);
+        append(&rig, "file", 979, &pattern(2, 1955)).await;
+        let calls = rig.server.calls(method);
+        rig.server.hold_answers(Some(method));
+        let sync = || {
+            let client = rig.client.clone();
+            tokio::spawn(async move { client.sync(&|_| true).await })
+        };
+        let sending = sync();
+        while rig.server.calls(method) == calls {
+            tokio::task::yield_now().await;
+        }
+        match is_replaced {
+            true => rig.rename("other", "file").await.unwrap(),
+            false => rig.remove("file").await.unwrap(),
+        }
+        let replaying = sync();
+        for _ in 0..1000 {
+            tokio::task::yield_now().await;
+        }
+        rig.server.hold_answers(None);
+        let _ = sending.await.unwrap();
+        let _ = replaying.await.unwrap();
+        rig.client.sync(&|_| true).await.unwrap();
+        assert_eq!(rig.cache().conflicts(0, usize::MAX), [], "{what}");
+        let foreigner = rig.foreigner().await;
+        let left: &[&str] = if is_replaced { &["file"] } else { &["other"] };
+        assert_eq!(foreigner.names().await, left, "{what}");
+        assert_eq!(rig.set_aside(), [], "{what}");
+    }
+}

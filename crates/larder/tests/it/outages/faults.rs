@@ -497,3 +497,32 @@ fn what_was_acknowledged_is_there_and_nothing_else_whatever_is_cut_or_killed() {
 fn what_an_offline_mount_acknowledged_is_there_and_nothing_else_whatever_is_cut_or_killed() {
     rounds(OFFLINE, 1);
 }
+
+/// Directories that were made just before the server fell silent are known to the process that
+/// follows a killed one: names can be made in them, others are known to be free, and files read.
+#[test]
+fn what_is_known_outlives_the_processes_of_a_mount_whose_server_is_away() {
+    let mut server = Server::start(Kind::Ganesha);
+    let mount = Mount::new(&server, &["offline", "bg", "timeo=10", "retrans=1"]);
+    let _log = Log(&mount);
+    fs::create_dir(mount.path("dir")).unwrap();
+    fs::write(mount.path("dir/old"), "old").unwrap();
+    server.cut(true);
+    eventually("it goes on", || fs::write(mount.path("dir/new"), "new").is_ok());
+    kill(mount.pids());
+    run("umount", &["-l", mount.path("").to_str().unwrap()]);
+    succeed(&mut mount.command());
+    fs::write(mount.path("dir/newer"), "newer").unwrap();
+    let all = ["new", "newer", "old"];
+    for name in all {
+        assert_eq!(fs::read_to_string(mount.path(&format!("dir/{name}"))).unwrap(), name);
+    }
+    server.cut(false);
+    eventually("the server has all", || {
+        said(&mount, &["sync", mount.path("").to_str().unwrap()]).0 == Some(0)
+    });
+    assert_eq!(tree(&server.path("dir")).len(), all.len());
+    for name in all {
+        assert_eq!(fs::read_to_string(server.path(&format!("dir/{name}"))).unwrap(), name);
+    }
+}
