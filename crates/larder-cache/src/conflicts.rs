@@ -43,10 +43,12 @@ pub enum ConflictKind {
     Refused,
     /// Nothing: another machine has kept what it did under the name of a conflict.
     Elsewhere,
+    /// Something was made or named here in a directory, or of a file, that is gone at the server.
+    Gone,
 }
 
 /// In the order of their numbers on record.
-const KINDS: [ConflictKind; 8] = [
+const KINDS: [ConflictKind; 9] = [
     ConflictKind::Made,
     ConflictKind::Renamed,
     ConflictKind::Linked,
@@ -55,6 +57,7 @@ const KINDS: [ConflictKind; 8] = [
     ConflictKind::Written,
     ConflictKind::Refused,
     ConflictKind::Elsewhere,
+    ConflictKind::Gone,
 ];
 
 /// What a name of a conflict has between the wanted name and the machine's.

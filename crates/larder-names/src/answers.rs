@@ -42,6 +42,10 @@ impl Deferring for Names {
         self.shared.is_away() || self.shared.unchecked().is_some()
     }
 
+    fn found_again(&self, before: &Handle, now: &Handle) {
+        self.shared.found_again(before, now);
+    }
+
     fn held_by(&self, held: Weak<dyn Held>) {
         // Only the first counts.
         let _ = self.shared.held.set(held);

@@ -32,7 +32,7 @@ impl Shared {
                         break;
                     }
                     // What is wrong there is found when the change is made.
-                    Ok(_) | Err(Error::AccessDenied | Error::NotPermitted) => {}
+                    Ok(_) | Err(Error::AccessDenied | Error::NotPermitted | Error::Stale) => {}
                     Err(_) => return Err(Error::TimedOut),
                 }
             }
@@ -60,13 +60,15 @@ impl Shared {
     }
 
     /// The object that the server has under a name.
+    ///
+    /// # Errors
+    /// [`Error::Stale`] if the directory is gone.
     pub(crate) async fn at_dentry(&self, cred: &Cred, dentry: &Dentry) -> Result<Option<Found>> {
         let dir = self.server_dir(&dentry.dir)?;
         match self.remote.lookup(cred, &dir, &dentry.name).await {
             Ok(answer) => Ok(answer.found),
             Err(Error::NotFound) => Ok(None),
-            // The directory is gone, and with it the name.
-            Err(Error::Stale | Error::NotDirectory) => Ok(None),
+            Err(Error::NotDirectory) => Err(Error::Stale),
             Err(error) => Err(error),
         }
     }

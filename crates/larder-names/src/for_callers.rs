@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use larder_vfs::{Cred, Deadline, Error, Handle, Result};
 
+use crate::making::SETTLED_MAX;
 use crate::object::ObjectNo;
 use crate::shared::{Shared, Target};
 
@@ -65,7 +66,13 @@ impl Shared {
         self.reach(deadline).await?;
         let Some(_turn) = self.turn_for(no, deadline).await? else { return Ok(()) };
         self.resolve_asked(deadline).await?;
-        self.replay_change(no, deadline, &mut Vec::new()).await?;
+        for _ in 0..SETTLED_MAX {
+            let replayed = self.replay_change(no, deadline, &mut Vec::new()).await;
+            if replayed.is_ok() || !self.settle_gone(deadline).await {
+                replayed?;
+                break;
+            }
+        }
         self.keep().await
     }
 
@@ -79,9 +86,23 @@ impl Shared {
         self.reach(deadline).await?;
         let Some(_turn) = self.turn_for(no, deadline).await? else { return Ok(()) };
         self.resolve_asked(deadline).await?;
-        self.make_due_before(no, deadline).await?;
-        self.make_after_above(no, deadline, &mut Vec::new()).await?;
+        for _ in 0..SETTLED_MAX {
+            let made = self.make_with_due(no, deadline).await;
+            if made.is_ok() || !self.settle_gone(deadline).await {
+                made?;
+                break;
+            }
+        }
         self.keep().await
+    }
+
+    async fn make_with_due(
+        self: &Arc<Self>,
+        no: ObjectNo,
+        deadline: Option<Deadline>,
+    ) -> Result<()> {
+        self.make_due_before(no, deadline).await?;
+        self.make_after_above(no, deadline, &mut Vec::new()).await.map(drop)
     }
 
     /// The turn to make a change at the server; `None` if another task has made it in the meantime.

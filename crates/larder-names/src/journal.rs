@@ -18,6 +18,7 @@
 //! - numbers are assigned once, even over a crash.
 
 mod recover;
+mod rehome;
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};

@@ -40,6 +40,7 @@
 //! - [`which`], [`due_times`], [`due`], [`replay`]: makes waiting objects at the server.
 //! - [`returning`]: the same before a lease is returned.
 //! - [`retake`], [`giving_way`]: removes and renames there what was taken away here.
+//! - [`gone_dirs`]: what waits for a directory that is gone there.
 //! - [`watching`]: ends of the server's leases.
 //! - [`reports`]: reports on waiting objects for users.
 //! - [`names`], [`answers`]: the [`larder_vfs::Remote`], and its [`larder_vfs::Deferring`].
@@ -65,6 +66,7 @@ mod due_times;
 mod for_callers;
 mod giving_way;
 mod going;
+mod gone_dirs;
 mod journal;
 mod leased;
 mod licence;

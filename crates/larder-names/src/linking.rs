@@ -129,6 +129,7 @@ impl Shared {
         let cred = linked.linker.cred().until(deadline);
         match self.at_dentry(&cred, &own).await {
             Ok(found) => Ok(found.filter(|found| found.handle == *server).map(|_| own.name)),
+            Err(Error::Stale) => Err(self.link_late(no, Error::Stale)),
             Err(_) => Err(self.link_late(no, Error::TimedOut)),
         }
     }

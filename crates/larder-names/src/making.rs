@@ -19,6 +19,8 @@ use crate::shared::Shared;
 use crate::state::State;
 use crate::which::Which;
 
+/// How often what waits for directories that are gone is sent elsewhere in one attempt.
+pub(crate) const SETTLED_MAX: u32 = 16;
 /// Most objects that are requested before the fact that they exist is recorded on the disk.
 const BATCH_MAX: usize = 1024;
 
@@ -51,6 +53,18 @@ impl Shared {
     pub(crate) async fn replay_which(self: &Arc<Self>, which: &Which) -> Result<()> {
         self.reach(None).await?;
         let _turn = self.turn.lock().await;
+        let mut replayed = self.replay_once(which).await;
+        for _ in 0..SETTLED_MAX {
+            let is_refused = replayed.is_err_and(|error| !is_silence(error));
+            if !is_refused || !self.settle_gone(None).await {
+                break;
+            }
+            replayed = self.replay_once(which).await;
+        }
+        replayed
+    }
+
+    async fn replay_once(self: &Arc<Self>, which: &Which) -> Result<()> {
         self.resolve_asked(None).await?;
         let mut refused = BTreeMap::new();
         self.replay_some(self.in_the_way(which), &mut refused).await?;

@@ -224,7 +224,12 @@ impl Shared {
             None => (self.at_taken(&cred, to, taken).await?, false),
             Some(gone) => self.look_at_taken(&cred, (to, taken), gone, deadline).await?,
         };
-        if !is_it(&self.at_taken(&cred, &taken.origin, taken).await?) {
+        let before = match self.at_taken(&cred, &taken.origin, taken).await {
+            // It was moved out before its directory went.
+            Err(Error::Stale) if is_it(&there) => None,
+            before => before?,
+        };
+        if !is_it(&before) {
             // An earlier attempt has moved it, or another client changed it.
             let is_moved = is_it(&there);
             let given = if is_moved { to.clone() } else { taken.origin.clone() };

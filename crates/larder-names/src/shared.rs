@@ -169,18 +169,22 @@ impl Shared {
         if self.licence.offline {
             return Err(Error::TimedOut);
         }
+        match self.ask_root(deadline).await {
+            Err(Error::TimedOut | Error::Shutdown) => Err(Error::TimedOut),
+            // A server that refuses is there.
+            Ok(_) | Err(_) => Ok(()),
+        }
+    }
+
+    /// What the server says of its root.
+    pub(crate) async fn ask_root(&self, deadline: Option<Deadline>) -> Result<Found> {
         let asked = self.remote.root();
-        let answer = match deadline {
+        match deadline {
             None => asked.await,
             Some(deadline) => {
                 let answer = self.clock.timeout_at(deadline.at(), asked).await;
                 answer.unwrap_or(Err(Error::TimedOut))
             }
-        };
-        match answer {
-            Err(Error::TimedOut | Error::Shutdown) => Err(Error::TimedOut),
-            // A server that refuses is there.
-            Ok(_) | Err(_) => Ok(()),
         }
     }
 

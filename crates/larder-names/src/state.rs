@@ -172,6 +172,22 @@ impl State {
         self.failures.insert(no, error);
     }
 
+    /// What the server last refused with this error.
+    pub(crate) fn failed_as(&self, error: Error) -> impl Iterator<Item = ObjectNo> {
+        self.failures.iter().filter(move |(_, one)| **one == error).map(|(no, _)| *no)
+    }
+
+    /// It was refused for a reason that is over.
+    pub(crate) fn fail_no_more(&mut self, no: ObjectNo) {
+        self.failures.remove(&no);
+    }
+
+    /// A directory is gone: nothing is known of it.
+    pub(crate) fn forget_dir(&mut self, dir: &Dir) {
+        self.known.remove(dir);
+        self.dir_leases.forget(dir);
+    }
+
     /// The server's file system is known from its first answer on.
     pub(crate) fn see_file_system(&mut self, fsid: u64) {
         self.fsid.get_or_insert(fsid);

@@ -71,7 +71,8 @@ impl Shared {
     }
 
     /// What the server has under a name of a change, of which `taken` is as it was before it was
-    /// marked. That a question is refused tells nothing of an earlier attempt.
+    /// marked. That a question is refused tells nothing of an earlier attempt, unless the directory
+    /// is gone: then so is the name.
     pub(crate) async fn at_taken(
         &self,
         cred: &Cred,
@@ -79,6 +80,7 @@ impl Shared {
         taken: &Taken,
     ) -> Result<Option<Found>> {
         let found = self.at_dentry(cred, at).await;
-        found.map_err(|error| if taken.is_attempted { Error::Io } else { error })
+        let is_open = |error| taken.is_attempted && error != Error::Stale;
+        found.map_err(|error| if is_open(error) { Error::Io } else { error })
     }
 }

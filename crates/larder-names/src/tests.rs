@@ -8,6 +8,7 @@ mod crash;
 mod crossing;
 mod doubt;
 mod faults;
+mod gone_dirs;
 mod leased;
 mod links;
 mod lives;

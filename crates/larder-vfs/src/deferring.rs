@@ -46,6 +46,10 @@ pub trait Deferring: Send + Sync {
         self.is_away()
     }
 
+    /// The client has found an object of the server's again whose handle `before` went stale: the
+    /// server knows it as `now`. What waits for it goes there.
+    fn found_again(&self, _before: &Handle, _now: &Handle) {}
+
     /// Sets where the cached attributes, names and bytes of the server's files are found. To be
     /// called once, before the first call.
     fn held_by(&self, _held: Weak<dyn Held>) {}
@@ -177,6 +181,10 @@ pub trait Held: Send + Sync + 'static {
 
     /// What a name stands for; `Some(None)`: it is known that there is no such name.
     fn held_name(&self, dir: &Handle, name: &OsStr) -> Option<Option<Found>>;
+
+    /// The directory and the name under which an object was last seen; `None` if that is not known.
+    /// Other clients may have moved it since.
+    fn last_seen(&self, file: &Handle) -> Option<(Handle, OsString)>;
 
     /// Sends to the server what it lacks of a file's bytes. Waits for the server.
     ///

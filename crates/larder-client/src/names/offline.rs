@@ -110,6 +110,11 @@ impl Held for Core {
         Some(Some(found))
     }
 
+    fn last_seen(&self, file: &Handle) -> Option<(Handle, OsString)> {
+        let (dir, name) = self.held_node(file)?.state().known().hint.clone()?;
+        Some((self.table.get(dir)?.handle().ok()?, name))
+    }
+
     fn bring<'a>(&'a self, file: &'a Handle) -> Future<'a, ()> {
         Box::pin(async move {
             let Some(node) = self.held_node(file) else { return Ok(()) };

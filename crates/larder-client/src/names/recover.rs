@@ -131,6 +131,9 @@ impl Core {
         state.found_again(handle.clone())?;
         self.cache.rekey(node.no(), handle.as_bytes());
         drop(state);
+        if let Some(here) = self.remote.deferring() {
+            here.found_again(stale, &handle);
+        }
         tracing::info!(ino = node.ino.0, "stale handle: found the file again by its path");
         Ok(handle)
     }

@@ -44,6 +44,7 @@ pub(crate) enum Done {
     Written,
     Refused,
     Elsewhere,
+    Gone,
 }
 
 impl From<ConflictKind> for Done {
@@ -57,6 +58,7 @@ impl From<ConflictKind> for Done {
             ConflictKind::Written => Done::Written,
             ConflictKind::Refused => Done::Refused,
             ConflictKind::Elsewhere => Done::Elsewhere,
+            ConflictKind::Gone => Done::Gone,
         }
     }
 }
@@ -101,6 +103,12 @@ impl fmt::Display for Conflict {
                     f,
                     "{path}: kept beside {wanted} by another machine, which had changed it, too"
                 )?;
+            }
+            Done::Gone if stays => {
+                write!(f, "{path}: what had this name here is gone at the server")?;
+            }
+            Done::Gone => {
+                write!(f, "{path}: what was made in {wanted} here, which is gone at the server")?;
             }
             Done::Refused => write!(f, "{path}: the server refused what was written here")?,
             // As a daemon of an earlier version tells it.
@@ -154,8 +162,13 @@ mod tests {
         let told =
             "a/b.conflict-here-9: written here, and kept beside b, which somebody else has changed";
         assert_eq!(beside.to_string(), told);
-        let elsewhere = Conflict { what: Done::Elsewhere, ..made };
+        let elsewhere = Conflict { what: Done::Elsewhere, ..made.clone() };
         assert!(elsewhere.to_string().contains(": kept beside b by another machine"));
+        let gone = Conflict { what: Done::Gone, ..made.clone() };
+        let told = "a/b.conflict-here-9: what was made in b here, which is gone at the server";
+        assert_eq!(gone.to_string(), told);
+        let gone = Conflict { path: "a/b".into(), ..gone };
+        assert_eq!(gone.to_string(), "a/b: what had this name here is gone at the server");
         let refused = Conflict { what: Done::Refused, reason: Some("no space".into()), ..aside };
         assert!(refused.to_string().contains("was written here (no space); it is kept in /c/"));
         let unknown =

@@ -1,0 +1,426 @@
+//! Directories that are gone at the server while something waits for them: another client has
+//! removed them, or the server has others in their place.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::sync::{Mutex, Weak};
+
+use larder_vfs::{Attr, Error, Held, Listed, Trouble};
+
+use super::*;
+
+/// What a client knows of where the server's directories are.
+#[derive(Default)]
+struct Seen(Mutex<HashMap<Handle, (Handle, OsString)>>);
+
+impl Held for Seen {
+    fn held(&self, _file: &Handle) -> Option<Attr> {
+        None
+    }
+
+    fn held_name(&self, _dir: &Handle, _name: &OsStr) -> Option<Option<Found>> {
+        None
+    }
+
+    fn last_seen(&self, file: &Handle) -> Option<(Handle, OsString)> {
+        self.0.lock().unwrap().get(file).cloned()
+    }
+
+    fn bring<'a>(&'a self, _file: &'a Handle) -> larder_vfs::Future<'a, ()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn held_entries(&self, _dir: &Handle) -> Option<Vec<Listed>> {
+        None
+    }
+}
+
+/// A machine, another client, and the server's directory `a/dir` with `old`, `moved` and `kept`.
+struct Gone {
+    rig: Rig,
+    seen: Arc<Seen>,
+    other: MemRemote,
+    top: Handle,
+    above: Handle,
+    dir: Handle,
+}
+
+impl Gone {
+    /// The machine knows where the directory is, or does not.
+    async fn new(is_seen: bool) -> Gone {
+        let rig = Rig::new().await;
+        let (top, other) = (rig.top().await, rig.server.another_client());
+        let made = async |dir: &Handle, name: &str, new| {
+            let made = other.make(&user(), dir, OsStr::new(name), new, mode(0o755)).await;
+            made.unwrap().found.handle
+        };
+        let above = made(&top, "a", New::Directory).await;
+        let dir = made(&above, "dir", New::Directory).await;
+        for name in ["old", "moved", "kept"] {
+            made(&dir, name, New::FileExclusive).await;
+        }
+        let seen = Arc::<Seen>::default();
+        if is_seen {
+            let mut seen = seen.0.lock().unwrap();
+            seen.insert(above.clone(), (top.clone(), "a".into()));
+            seen.insert(dir.clone(), (above.clone(), "dir".into()));
+        }
+        let gone = Gone { rig, seen, other, top, above, dir };
+        gone.hold();
+        gone
+    }
+
+    fn hold(&self) {
+        let weak: Weak<Seen> = Arc::downgrade(&self.seen);
+        self.rig.deferring().held_by(weak);
+    }
+
+    /// What users do in the directory, and with it, while nothing goes to the server.
+    async fn work(&self) {
+        let (rig, dir, cred) = (&self.rig, &self.dir, user());
+        let file = rig.made(dir, "file", New::FileExclusive).await.unwrap().handle;
+        let sub = rig.made(dir, "sub", New::Directory).await.unwrap().handle;
+        rig.made(&sub, "inner", New::FileExclusive).await.unwrap();
+        rig.made(&sub, "link", New::Symlink("inner".into())).await.unwrap();
+        rig.remote().link(&cred, &file, dir, "name".as_ref()).await.unwrap();
+        rig.remove(dir, "old", Removal::File).await.unwrap();
+        let (from, to) = ((dir, OsStr::new("moved")), (&self.top, OsStr::new("out")));
+        rig.remote().rename(&cred, from, to).await.unwrap();
+        assert_eq!(rig.server.calls("remove") + rig.server.calls("rename"), 0);
+    }
+
+    /// Another client removes the directory with all that it has there.
+    async fn lose(&self) {
+        for name in ["old", "moved", "kept"] {
+            self.other.remove(&user(), &self.dir, name.as_ref(), Removal::File).await.unwrap();
+        }
+        let (cred, what) = (user(), Removal::Directory);
+        self.other.remove(&cred, &self.above, "dir".as_ref(), what).await.unwrap();
+    }
+
+    /// What the server has, in which `conflict` stands for the time of one.
+    async fn there(&self) -> Vec<String> {
+        let time = format!("conflict-here-{}", self.rig.names.shared().clock.wall().sec);
+        let all = tree(&self.other).await.into_keys();
+        all.map(|path| path.replace(&time, "conflict")).collect()
+    }
+
+    fn met(&self) -> Vec<(ConflictKind, String)> {
+        self.rig.conflicts().into_iter().map(|(kind, wanted, _)| (kind, wanted)).collect()
+    }
+
+    async fn replay(&self) -> Result<()> {
+        self.rig.deferring().replay(None).await
+    }
+
+    fn waits_for_nothing(&self, what: &str) {
+        let waiting = self.rig.deferring().deferred();
+        assert!(waiting.is_empty(), "{what}: {waiting:?}");
+    }
+}
+
+/// What is left of the work when the directory is gone.
+const KEPT: [&str; 7] = [
+    "/a",
+    "/a/dir.conflict",
+    "/a/dir.conflict/file",
+    "/a/dir.conflict/name",
+    "/a/dir.conflict/sub",
+    "/a/dir.conflict/sub/inner",
+    "/a/dir.conflict/sub/link",
+];
+
+#[tokio::test]
+async fn what_was_made_in_a_directory_that_is_gone_is_kept_beside_it() {
+    let gone = Gone::new(true).await;
+    gone.work().await;
+    gone.lose().await;
+    gone.replay().await.unwrap();
+    gone.waits_for_nothing("it is there, or on record");
+    assert_eq!(gone.there().await, KEPT);
+    let met = [(ConflictKind::Gone, "out".into()), (ConflictKind::Gone, "dir".into())];
+    assert_eq!(gone.met(), met);
+    assert_eq!(tree(gone.rig.remote()).await, tree(&gone.other).await);
+    // Once is enough.
+    gone.replay().await.unwrap();
+    assert_eq!((gone.there().await, gone.met().len()), (KEPT.map(String::from).into(), 2));
+}
+
+/// A caller who needs such a file at the server has it there.
+#[tokio::test]
+async fn bytes_go_to_where_their_file_is_kept() {
+    let gone = Gone::new(true).await;
+    let file = gone.rig.made(&gone.dir, "file", New::FileExclusive).await.unwrap().handle;
+    gone.lose().await;
+    let (remote, stable) = (gone.rig.remote(), larder_vfs::Stability::FileSync);
+    remote.write(&user(), &file, None, 0, "bytes".into(), stable).await.unwrap();
+    let attr = remote.getattr(&user(), &file).await.unwrap();
+    assert_eq!(attr.size, 5, "it is the same file");
+    assert_eq!(gone.there().await, &KEPT[..3]);
+}
+
+/// What was only removed there, or moved out of there, is no reason to make anything.
+#[tokio::test]
+async fn what_was_removed_in_a_directory_that_is_gone_waits_no_more() {
+    for is_seen in [false, true] {
+        let gone = Gone::new(is_seen).await;
+        gone.rig.remove(&gone.dir, "old", Removal::File).await.unwrap();
+        gone.lose().await;
+        gone.replay().await.unwrap();
+        gone.rig.is_quiet("a removal");
+        assert_eq!(gone.there().await, ["/a"]);
+    }
+}
+
+/// The server was restored from a backup: each name leads to another object.
+#[tokio::test]
+async fn what_waits_goes_on_in_the_directory_that_came_back() {
+    let gone = Gone::new(true).await;
+    gone.work().await;
+    gone.lose().await;
+    let made = async |dir: &Handle, name: &str, new| {
+        let made = gone.other.make(&user(), dir, OsStr::new(name), new, mode(0o755)).await;
+        made.unwrap().found.handle
+    };
+    let dir = made(&gone.above, "dir", New::Directory).await;
+    for name in ["old", "kept", "file"] {
+        made(&dir, name, New::FileExclusive).await;
+    }
+    let theirs = gone.other.lookup(&user(), &dir, "file".as_ref()).await.unwrap().found.unwrap();
+    gone.replay().await.unwrap();
+    gone.waits_for_nothing("it went on");
+    let there = gone.there().await;
+    let wanted = [
+        "/a",
+        "/a/dir",
+        "/a/dir/file",
+        "/a/dir/file.conflict",
+        "/a/dir/kept",
+        "/a/dir/name",
+        "/a/dir/old",
+        "/a/dir/sub",
+        "/a/dir/sub/inner",
+        "/a/dir/sub/link",
+    ];
+    assert_eq!(there, wanted);
+    let now = gone.other.lookup(&user(), &dir, "file".as_ref()).await.unwrap().found.unwrap();
+    assert_eq!(now.handle, theirs.handle, "it has kept its name");
+    // Nobody knows whether what came back is what was removed or moved.
+    let mut met = gone.met();
+    met.sort();
+    let kinds: Vec<_> = met.iter().map(|(kind, name)| (*kind, name.as_str())).collect();
+    let wanted = [
+        (ConflictKind::Made, "file"),
+        (ConflictKind::Renamed, "out"),
+        (ConflictKind::Removed, "old"),
+    ];
+    assert_eq!(kinds, wanted);
+}
+
+/// The whole path is gone, or only known in part; and a directory in which its user may make
+/// nothing is not chosen.
+#[tokio::test]
+async fn it_is_kept_beside_the_first_directory_that_is_gone() {
+    for (is_seen, is_writable) in [(true, true), (true, false), (false, true)] {
+        let gone = Gone::new(is_seen).await;
+        let file = gone.rig.made(&gone.dir, "file", New::FileExclusive).await.unwrap();
+        gone.rig.made(&gone.above, "upper", New::FileExclusive).await.unwrap();
+        gone.lose().await;
+        let root = Cred::root();
+        if is_writable {
+            let removed = gone.other.remove(&root, &gone.top, "a".as_ref(), Removal::Directory);
+            removed.await.unwrap();
+        } else {
+            let set = SetAttr { uid: Some(0), ..mode(0o755) };
+            gone.other.setattr(&root, &gone.above, set, None).await.unwrap();
+            gone.rig.names.shared().state().forget_known();
+        }
+        let replayed = gone.replay().await;
+        let wanted: &[&str] = match (is_seen, is_writable) {
+            (true, true) => {
+                &["/a.conflict", "/a.conflict/dir", "/a.conflict/dir/file", "/a.conflict/upper"]
+            }
+            (true, false) => &["/a", "/dir.conflict", "/dir.conflict/file"],
+            (false, _) => &["/unknown.conflict", "/unknown.conflict/file", "/unknown.conflict/upper"],
+        };
+        assert_eq!(gone.there().await, wanted);
+        // What is refused waits on, with its reason.
+        assert_eq!(replayed.is_ok(), is_writable, "{replayed:?}");
+        assert_eq!(gone.rig.deferring().deferred().len(), usize::from(!is_writable));
+        let found = gone.rig.remote().getattr(&user(), &file.handle).await.unwrap();
+        assert_eq!(found.fileid, file.attr.fileid, "it is the same file");
+    }
+}
+
+/// A directory that was made here, that the server has had, and that is gone: with it, what waits.
+#[tokio::test]
+async fn a_directory_that_was_made_here_may_go_too() {
+    let gone = Gone::new(true).await;
+    let (rig, cred) = (&gone.rig, user());
+    let mine = rig.made(&gone.above, "mine", New::Directory).await.unwrap().handle;
+    gone.replay().await.unwrap();
+    rig.made(&mine, "file", New::FileExclusive).await.unwrap();
+    let what = Removal::Directory;
+    gone.other.remove(&cred, &gone.above, "mine".as_ref(), what).await.unwrap();
+    gone.replay().await.unwrap();
+    gone.waits_for_nothing("it is there");
+    let there = gone.there().await;
+    assert!(there.contains(&"/a/mine.conflict/file".to_owned()), "{there:?}");
+    assert_eq!(gone.met(), [(ConflictKind::Gone, "mine".into())]);
+    assert_eq!(rig.remote().getattr(&cred, &mine).await.map(drop), Err(Error::Stale));
+    // It is made again here, and another client removes it again.
+    let again = rig.made(&gone.above, "mine", New::Directory).await.unwrap().handle;
+    assert_ne!(again, mine);
+}
+
+/// A file that is gone gets no further name.
+#[tokio::test]
+async fn another_name_of_a_file_that_is_gone_is_on_record() {
+    let gone = Gone::new(true).await;
+    let (rig, cred) = (&gone.rig, user());
+    let kept = gone.other.lookup(&cred, &gone.dir, "kept".as_ref()).await.unwrap().found.unwrap();
+    rig.remote().link(&cred, &kept.handle, &gone.top, "name".as_ref()).await.unwrap();
+    gone.other.remove(&cred, &gone.dir, "kept".as_ref(), Removal::File).await.unwrap();
+    gone.replay().await.unwrap();
+    gone.waits_for_nothing("there is no such file");
+    assert_eq!(gone.met(), [(ConflictKind::Gone, "name".into())]);
+}
+
+/// Something of the server's that was moved into the directory is moved to where that is kept.
+#[tokio::test]
+async fn what_was_moved_into_a_directory_that_is_gone_is_kept() {
+    let gone = Gone::new(true).await;
+    let cred = user();
+    let made = gone.other.make(&cred, &gone.above, "x".as_ref(), New::FileExclusive, mode(0o644));
+    let file = made.await.unwrap().found.handle;
+    let (from, to) = ((&gone.above, OsStr::new("x")), (&gone.dir, OsStr::new("in")));
+    gone.rig.remote().rename(&cred, from, to).await.unwrap();
+    gone.lose().await;
+    gone.replay().await.unwrap();
+    gone.waits_for_nothing("it is moved");
+    assert_eq!(gone.there().await, ["/a", "/a/dir.conflict", "/a/dir.conflict/in"]);
+    assert_eq!(gone.other.getattr(&cred, &file).await.unwrap().nlink, 1, "it is that file");
+}
+
+/// Silence, refusals and a server that does not know its root are no proof.
+#[tokio::test]
+async fn only_the_servers_word_counts() {
+    let gone = Gone::new(true).await;
+    gone.work().await;
+    let waiting = gone.rig.deferring().deferred().len();
+    // A server whose file system is not mounted: everything is stale, its root, too.
+    for error in [Error::Stale, Error::AccessDenied, Error::Io] {
+        gone.rig.server.fail_next(1000, error);
+        assert!(gone.replay().await.is_err(), "{error}");
+        assert_eq!(gone.met(), [], "{error}");
+        assert_eq!(gone.rig.deferring().deferred().len(), waiting, "{error}");
+        while gone.rig.server.root().await.is_err() {}
+    }
+    gone.replay().await.unwrap();
+    gone.rig.is_quiet("the server has everything as it was");
+}
+
+/// Users find the directory that came back, and work in it, while names wait in the other one.
+#[tokio::test]
+async fn names_that_meet_in_the_directory_that_came_back_are_both_kept() {
+    let gone = Gone::new(true).await;
+    gone.work().await;
+    gone.lose().await;
+    let cred = user();
+    let made = gone.other.make(&cred, &gone.above, "dir".as_ref(), New::Directory, mode(0o755));
+    let dir = made.await.unwrap().found.handle;
+    let made = gone.other.make(&cred, &dir, "old".as_ref(), New::FileExclusive, mode(0o755));
+    made.await.unwrap();
+    for name in ["file", "sub", "name"] {
+        gone.rig.made(&dir, name, New::FileExclusive).await.unwrap();
+    }
+    gone.rig.remove(&dir, "old", Removal::File).await.unwrap();
+    gone.replay().await.unwrap();
+    gone.waits_for_nothing("it went on");
+    let wanted = [
+        "/a",
+        "/a/dir",
+        "/a/dir/file",
+        "/a/dir/file.conflict",
+        "/a/dir/name",
+        "/a/dir/name.conflict",
+        "/a/dir/sub",
+        "/a/dir/sub.conflict",
+        "/a/dir/sub.conflict/inner",
+        "/a/dir/sub.conflict/link",
+    ];
+    assert_eq!(gone.there().await, wanted);
+}
+
+/// The client knows that a directory has another handle.
+#[tokio::test]
+async fn what_waits_follows_the_handle_of_its_directory() {
+    let gone = Gone::new(true).await;
+    gone.work().await;
+    gone.rig.server.give_new_handles();
+    let find = async |dir: &Handle, name: &str| {
+        let found = gone.other.lookup(&user(), dir, OsStr::new(name)).await.unwrap().found;
+        found.unwrap().handle
+    };
+    let top = gone.other.root().await.unwrap().handle;
+    let above = find(&top, "a").await;
+    let dir = find(&above, "dir").await;
+    for (before, now) in [(&gone.top, &top), (&gone.above, &above), (&gone.dir, &dir)] {
+        gone.rig.deferring().found_again(before, now);
+    }
+    for name in ["old", "moved"] {
+        let handle = find(&dir, name).await;
+        let known = {
+            let state = gone.rig.names.shared().state();
+            let taken = state.journal().taken();
+            let dir = crate::object::Dir::Server(dir.clone());
+            taken.get(taken.from(&dir, OsStr::new(name)).unwrap()).unwrap().handle.clone()
+        };
+        gone.rig.deferring().found_again(&known, &handle);
+    }
+    gone.replay().await.unwrap();
+    gone.rig.is_quiet("all of it is as it was asked for");
+    let there = gone.there().await;
+    let wanted = [
+        "/a",
+        "/a/dir",
+        "/a/dir/file",
+        "/a/dir/kept",
+        "/a/dir/name",
+        "/a/dir/sub",
+        "/a/dir/sub/inner",
+        "/a/dir/sub/link",
+        "/out",
+    ];
+    assert_eq!(there, wanted);
+}
+
+/// The process dies, or the machine crashes, after any call of the replay, which may have been
+/// carried out: in the end everything is there once, and on record once.
+#[tokio::test]
+async fn whenever_a_process_dies_what_is_kept_beside_is_there_once() {
+    let mut is_over = false;
+    let mut after = 0;
+    while !is_over {
+        for image in [None, Some(Image::Synced), Some(Image::Torn(after))] {
+            let gone = Gone::new(true).await;
+            gone.work().await;
+            gone.lose().await;
+            gone.rig.deferring().keep().await.unwrap();
+            gone.rig.server.trouble_after(after, Trouble::Unanswered);
+            let _ = gone.replay().await;
+            is_over = gone.rig.server.is_trouble_to_come();
+            gone.rig.server.trouble_after(u64::MAX, Trouble::Unanswered);
+            let Gone { rig, seen, other, top, above, dir } = gone;
+            let rig = rig.crash(image);
+            let gone = Gone { rig, seen, other, top, above, dir };
+            gone.hold();
+            gone.replay().await.unwrap();
+            gone.waits_for_nothing("after a crash");
+            assert_eq!(gone.there().await, KEPT, "{after} {image:?}");
+            assert_eq!(gone.met().len(), 2, "{after} {image:?}: {:?}", gone.met());
+        }
+        after += 1;
+    }
+    assert!(after > 10, "{after} calls");
+}
