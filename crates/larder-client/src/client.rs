@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use larder_cache::Cache;
+use larder_cache::{Cache, FileNo};
 use larder_io::Clock;
-use larder_vfs::{Cred, Error, Ino, Remote, Result};
+use larder_vfs::{Cred, Error, Handle, Ino, Remote, Result};
 
 use crate::core::{Begin, Core, blocking};
 use crate::journal::{Carried, OPEN_BLOCK};
@@ -83,7 +83,7 @@ impl Client {
             None => Some(remote.root().await?),
         };
         if let Some(root) = &root {
-            cache.assign_root(root.handle.as_bytes());
+            assign_root(&*remote, &cache, &root.handle);
         }
         let begin = Begin { session, first_open, succeeds: before.is_some() };
         let core = Arc::new(Core::new(remote, table, cache, clock, options, begin));
@@ -151,5 +151,15 @@ impl Client {
             unsent: self.unsent(&|_| true),
             fill: core.fill_status(),
         }
+    }
+}
+
+/// The server's root has this handle, perhaps another one than an earlier mount knew.
+fn assign_root(remote: &dyn Remote, cache: &Cache, root: &Handle) {
+    let before = cache.key_of(FileNo::ROOT).filter(|key| key.len() <= Handle::LEN_MAX);
+    cache.assign_root(root.as_bytes());
+    let before = before.map(|key| Handle::new(&key)).filter(|before| before != root);
+    if let (Some(before), Some(here)) = (before, remote.deferring()) {
+        here.found_again(&before, root);
     }
 }

@@ -71,14 +71,13 @@ impl Shared {
             let asker = self.state().journal().asker_in(&dir);
             let cred = asker.map_or_else(|| root_cred.clone(), |who| who.cred().until(deadline));
             match self.seek(&cred, &root.handle, &dir).await {
-                Ok(Some(Sought::There(handle))) => {
+                Ok(Sought::There(handle)) => {
                     is_settled |= self.go_on_in(&dir, &handle).await;
                 }
-                Ok(Some(Sought::Gone { above, path })) => {
+                Ok(Sought::Gone { above, path }) => {
                     self.keep_beside(&cred, &dir, (above, path), &mut made).await;
                     is_settled = true;
                 }
-                Ok(None) => {}
                 Err(error) => tracing::debug!(%error, "a directory that went stale is not found"),
             }
         }
@@ -94,35 +93,35 @@ impl Shared {
         }
     }
 
-    /// Where a directory is that the server called stale; `None` if it is there after all.
-    async fn seek(&self, cred: &Cred, root: &Handle, dir: &Dir) -> Result<Option<Sought>> {
+    /// Where a directory is that the server called stale: there after all, perhaps.
+    async fn seek(&self, cred: &Cred, root: &Handle, dir: &Dir) -> Result<Sought> {
         let (mut at, mut path) = (dir.clone(), VecDeque::new());
-        loop {
+        let mut handle = loop {
             let handle = self.state().journal().handle_at_server(&at).ok_or(Error::TimedOut)?;
             if !self.is_stale(cred, &handle).await? {
-                break;
+                break handle;
+            }
+            let held = self.held.get().and_then(Weak::upgrade);
+            if held.is_some_and(|held| held.is_root(&handle)) {
+                break root.clone();
             }
             let Some((above, name)) = self.was_at(&at).filter(|_| path.len() < DEPTH_MAX) else {
                 path.push_front(UNKNOWN.into());
-                return Ok(Some(Sought::Gone { above: Dir::Server(root.clone()), path }));
+                return Ok(Sought::Gone { above: Dir::Server(root.clone()), path });
             };
             path.push_front(name);
             at = above;
-        }
-        if path.is_empty() {
-            return Ok(None);
-        }
-        let mut handle = self.server_dir(&at)?;
+        };
         while let Some(name) = path.front() {
             let found = self.remote.lookup(cred, &handle, name).await?.found;
             let Some(found) = found.filter(|found| found.attr.kind == Kind::Directory) else {
                 let above = self.state().journal().dir(&handle);
-                return Ok(Some(Sought::Gone { above, path }));
+                return Ok(Sought::Gone { above, path });
             };
             handle = found.handle;
             path.pop_front();
         }
-        Ok(Some(Sought::There(handle)))
+        Ok(Sought::There(handle))
     }
 
     /// The directory and the name under which the server had an object, as far as is known.

@@ -186,6 +186,9 @@ pub trait Held: Send + Sync + 'static {
     /// Other clients may have moved it since.
     fn last_seen(&self, file: &Handle) -> Option<(Handle, OsString)>;
 
+    /// Whether this is the root of what the client sees.
+    fn is_root(&self, file: &Handle) -> bool;
+
     /// Sends to the server what it lacks of a file's bytes. Waits for the server.
     ///
     /// # Errors

@@ -115,6 +115,10 @@ impl Held for Core {
         Some((self.table.get(dir)?.handle().ok()?, name))
     }
 
+    fn is_root(&self, file: &Handle) -> bool {
+        self.held_node(file).is_some_and(|node| node.ino == Ino::ROOT)
+    }
+
     fn bring<'a>(&'a self, file: &'a Handle) -> Future<'a, ()> {
         Box::pin(async move {
             let Some(node) = self.held_node(file) else { return Ok(()) };

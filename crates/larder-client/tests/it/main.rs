@@ -19,6 +19,7 @@ mod exclusive;
 mod faults;
 mod fill;
 mod foreign;
+mod gone;
 mod hiding;
 mod identity;
 mod journal_disk;

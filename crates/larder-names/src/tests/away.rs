@@ -54,6 +54,10 @@ impl Held for Snapshot {
         None
     }
 
+    fn is_root(&self, _file: &Handle) -> bool {
+        false
+    }
+
     fn bring<'a>(&'a self, _file: &'a Handle) -> larder_vfs::Future<'a, ()> {
         Box::pin(std::future::ready(Ok(())))
     }
@@ -95,6 +99,10 @@ impl Held for Through {
 
     fn last_seen(&self, file: &Handle) -> Option<(Handle, OsString)> {
         self.held.last_seen(file)
+    }
+
+    fn is_root(&self, file: &Handle) -> bool {
+        self.held.is_root(file)
     }
 
     fn bring<'a>(&'a self, file: &'a Handle) -> larder_vfs::Future<'a, ()> {

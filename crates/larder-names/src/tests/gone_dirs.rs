@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::ffi::OsString;
-use std::sync::{Mutex, Weak};
+use std::sync::{Mutex, OnceLock, Weak};
 
 use larder_vfs::{Attr, Error, Held, Listed, Trouble};
 
@@ -11,7 +11,10 @@ use super::*;
 
 /// What a client knows of where the server's directories are.
 #[derive(Default)]
-struct Seen(Mutex<HashMap<Handle, (Handle, OsString)>>);
+struct Seen {
+    root: OnceLock<Handle>,
+    places: Mutex<HashMap<Handle, (Handle, OsString)>>,
+}
 
 impl Held for Seen {
     fn held(&self, _file: &Handle) -> Option<Attr> {
@@ -23,7 +26,11 @@ impl Held for Seen {
     }
 
     fn last_seen(&self, file: &Handle) -> Option<(Handle, OsString)> {
-        self.0.lock().unwrap().get(file).cloned()
+        self.places.lock().unwrap().get(file).cloned()
+    }
+
+    fn is_root(&self, file: &Handle) -> bool {
+        self.root.get() == Some(file)
     }
 
     fn bring<'a>(&'a self, _file: &'a Handle) -> larder_vfs::Future<'a, ()> {
@@ -61,9 +68,10 @@ impl Gone {
         }
         let seen = Arc::<Seen>::default();
         if is_seen {
-            let mut seen = seen.0.lock().unwrap();
-            seen.insert(above.clone(), (top.clone(), "a".into()));
-            seen.insert(dir.clone(), (above.clone(), "dir".into()));
+            seen.root.set(top.clone()).unwrap();
+            let mut places = seen.places.lock().unwrap();
+            places.insert(above.clone(), (top.clone(), "a".into()));
+            places.insert(dir.clone(), (above.clone(), "dir".into()));
         }
         let gone = Gone { rig, seen, other, top, above, dir };
         gone.hold();
@@ -241,7 +249,9 @@ async fn it_is_kept_beside_the_first_directory_that_is_gone() {
                 &["/a.conflict", "/a.conflict/dir", "/a.conflict/dir/file", "/a.conflict/upper"]
             }
             (true, false) => &["/a", "/dir.conflict", "/dir.conflict/file"],
-            (false, _) => &["/unknown.conflict", "/unknown.conflict/file", "/unknown.conflict/upper"],
+            (false, _) => {
+                &["/unknown.conflict", "/unknown.conflict/file", "/unknown.conflict/upper"]
+            }
         };
         assert_eq!(gone.there().await, wanted);
         // What is refused waits on, with its reason.
@@ -318,6 +328,25 @@ async fn only_the_servers_word_counts() {
     }
     gone.replay().await.unwrap();
     gone.rig.is_quiet("the server has everything as it was");
+}
+
+/// The server was restored with all its files under other handles, its root's, too, and the client
+/// has not noticed.
+#[tokio::test]
+async fn what_waits_goes_on_below_another_root() {
+    let gone = Gone::new(true).await;
+    let file = gone.rig.made(&gone.dir, "file", New::FileExclusive).await.unwrap();
+    gone.rig.made(&gone.top, "top", New::FileExclusive).await.unwrap();
+    gone.rig.server.give_new_handles();
+    gone.replay().await.unwrap();
+    gone.rig.is_quiet("each directory has its place");
+    let there = gone.there().await;
+    assert_eq!(
+        there,
+        ["/a", "/a/dir", "/a/dir/file", "/a/dir/kept", "/a/dir/moved", "/a/dir/old", "/top"]
+    );
+    let attr = gone.rig.remote().getattr(&user(), &file.handle).await.unwrap();
+    assert_eq!(attr.fileid, file.attr.fileid, "it is the same file");
 }
 
 /// Users find the directory that came back, and work in it, while names wait in the other one.
