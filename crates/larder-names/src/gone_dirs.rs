@@ -162,6 +162,7 @@ impl Shared {
                 "another directory is where one was that is gone at the server: \
                 what waits for that goes there"
             );
+            state.journal_mut().rehome_named(dir, &to);
             self.rehome(&mut state, dir, &to);
             to
         };
@@ -228,43 +229,52 @@ impl Shared {
         (maker, was): (&Maker, Option<Attr>),
         made: &mut Made,
     ) -> ObjectNo {
-        let other = |name: &OsStr, number| self.name_of_conflict(name, number);
         let (mut at, mut last) = (above.clone(), None);
         for wanted in path {
             let key = (at.clone(), wanted.clone());
-            let no = *made.entry(key).or_insert_with(|| {
-                let name = match &last {
-                    None => {
-                        let beside = self.name_of_conflict(&wanted, 1);
-                        state
-                            .journal()
-                            .free_name(&at, &beside, &|_, tried| other(&wanted, tried + 1))
-                    }
-                    Some(_) => wanted.clone(),
+            let is_directory = |no: &ObjectNo| {
+                let waiting = state.journal().waiting(*no);
+                waiting.is_some_and(|(_, waiting)| waiting.body == Body::Directory)
+            };
+            let ours = || {
+                let waiting = state.journal().waiting_at(&at, &wanted);
+                waiting.filter(|no| last.is_some() && is_directory(no))
+            };
+            let known = made.get(&key).copied().or_else(ours);
+            let no = known.unwrap_or_else(|| {
+                let is_first = last.is_none();
+                let name = match is_first {
+                    true => self.name_of_conflict(&wanted, 1),
+                    false => wanted.clone(),
                 };
-                let dentry = Dentry { dir: at.clone(), name };
-                let waiting = self.directory_like(state, maker, was);
-                let no = state.journal_mut().make(dentry.clone(), waiting);
-                if last.is_none() {
-                    tracing::error!(?wanted, kept = ?dentry.name, "a directory is gone at the \
-                        server: what was made in it here is kept beside where it was");
-                    let (kind, at) = (ConflictKind::Gone, dentry);
-                    state.journal_mut().meet(Met::Name { kind, at, wanted: wanted.clone() });
-                }
-                state.set_due_at(no, self.clock.instant());
-                no
+                let tried = u32::from(is_first);
+                let other = |_: &OsStr, number| self.name_of_conflict(&wanted, number + tried);
+                let name = state.journal().free_name(&at, &name, &other);
+                self.make_directory(state, Dentry { dir: at.clone(), name }, (maker, was))
             });
+            if last.is_none() && known.is_none() {
+                let at = state.journal().get(no).expect("it was made").dentry.clone();
+                tracing::error!(?wanted, kept = ?at.name, "a directory is gone at the server: what \
+                    was made in it here is kept beside where it was");
+                state.journal_mut().meet(Met::Name { kind: ConflictKind::Gone, at, wanted });
+            }
+            made.insert(key, no);
             (at, last) = (Dir::Made(no), Some(no));
         }
         last.expect("a path has a name")
     }
 
-    /// A directory of a user, with the permissions of the one that was there.
-    fn directory_like(&self, state: &mut State, maker: &Maker, was: Option<Attr>) -> Waiting {
+    /// Makes a directory of a user here, with the permissions of the one that was there.
+    fn make_directory(
+        &self,
+        state: &mut State,
+        dentry: Dentry,
+        (maker, was): (&Maker, Option<Attr>),
+    ) -> ObjectNo {
         let now = state.time(&*self.clock);
         let owner = was.filter(|_| maker.uid == 0).map(|was| (was.uid, was.gid));
         let (uid, gid) = owner.unwrap_or((maker.uid, maker.gid));
-        Waiting {
+        let waiting = Waiting {
             body: Body::Directory,
             mode: was.map_or(0, |was| was.mode & 0o1777) | 0o700,
             uid,
@@ -274,7 +284,10 @@ impl Shared {
             ctime: now,
             maker: maker.clone(),
             is_attempted: false,
-        }
+        };
+        let no = state.journal_mut().make(dentry, waiting);
+        state.set_due_at(no, self.clock.instant());
+        no
     }
 
     /// What waits in a directory that is gone waits in another one from now on.
@@ -282,6 +295,9 @@ impl Shared {
         let other = |name: &OsStr, number| self.name_of_conflict(name, number);
         let settled = state.journal_mut().rehome(from, to, &other);
         settled.into_iter().for_each(|no| state.is_settled(no));
+        let now = self.clock.instant();
+        state.is_due_in(to, now);
+        self.alarm.set(now);
         self.forget_dir(state, from);
     }
 

@@ -55,7 +55,7 @@ impl Shared {
         let _turn = self.turn.lock().await;
         let mut replayed = self.replay_once(which).await;
         for _ in 0..SETTLED_MAX {
-            let is_refused = replayed.is_err_and(|error| !is_silence(error));
+            let is_refused = replayed.is_err() && self.remote.reachable();
             if !is_refused || !self.settle_gone(None).await {
                 break;
             }

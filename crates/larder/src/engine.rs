@@ -159,7 +159,7 @@ impl Engine {
             .switch
             .as_ref()
             .context("it does not work without its server: mount it with -o offline")?;
-        let before = self.cache.conflicts(0, usize::MAX).last().map_or(0, |last| last.number);
+        let before = self.last_conflict();
         remembered::keep_offline(&self.cache, offline);
         self.cache.checkpoint()?;
         switch.set(offline).await;
@@ -188,7 +188,8 @@ impl Engine {
         let again = self.sync(Path::new(""), sink).await?;
         let is_lost = self.cache.usage().set_aside > set_aside;
         let refused = again.refused.or(first.refused.filter(|_| is_lost));
-        Ok(Synced { before: first.before, refused, ..again })
+        let conflicts = first.conflicts + again.conflicts;
+        Ok(Synced { before: first.before, refused, conflicts, ..again })
     }
 
     /// Sends to the server what it lacks of a file, or of a tree as it was last seen.
@@ -200,6 +201,7 @@ impl Engine {
                 || last_path(&self.cache, FileNo(ino.0)).is_some_and(|at| at.starts_with(path));
             is_all || ino == found || is_below()
         };
+        let last_conflict = self.last_conflict();
         let before = self.client.unsent(&wanted);
         let syncing = self.client.sync(&wanted);
         tokio::pin!(syncing);
@@ -221,7 +223,13 @@ impl Engine {
         };
         let refused = sent.err().map(|error| error.to_string());
         let left = self.client.unsent(&wanted).into();
-        Ok(Synced { before: before.into(), left, refused })
+        let conflicts = self.cache.conflicts(last_conflict, usize::MAX).len() as u64;
+        Ok(Synced { before: before.into(), left, refused, conflicts })
+    }
+
+    /// The number of the last conflict on record; 0 if there is none.
+    fn last_conflict(&self) -> u64 {
+        self.cache.conflicts(0, usize::MAX).last().map_or(0, |last| last.number)
     }
 
     /// The file at a path below the root, as the superuser finds it.

@@ -214,6 +214,9 @@ pub(crate) struct Synced {
     pub(crate) left: Dirty,
     /// Why, if something could not be sent.
     pub(crate) refused: Option<String>,
+    /// How many conflicts were found by that; of a daemon of an earlier version 0.
+    #[serde(default)]
+    pub(crate) conflicts: u64,
 }
 
 /// Answer to [`crate::control::Request::Offline`].

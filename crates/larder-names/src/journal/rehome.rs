@@ -65,6 +65,12 @@ impl Journal {
             self.put_link(no, Some(Linked { dentry, ..linked }));
             came.push(no);
         }
+        came
+    }
+
+    /// The server has a directory in the place of another one: what it had there of what was made
+    /// here is known to be in that.
+    pub(crate) fn rehome_named(&mut self, from: &Dir, to: &Dir) {
         let named = self.by_dentry.iter().filter(|(dentry, _)| dentry.dir == *from);
         let named: Vec<_> = named.map(|(dentry, no)| (dentry.name.clone(), *no)).collect();
         for (name, no) in named {
@@ -73,10 +79,9 @@ impl Journal {
                 self.change_object(no, |object| object.dentry = dentry);
             }
         }
-        came
     }
 
-    /// The same of names that were taken there, and of what was moved there.
+    /// As [`Journal::rehome`], of names that were taken there, and of what was moved there.
     fn rehome_taken(&mut self, from: &Dir, to: &Dir, other: OtherName<'_>) -> Vec<ObjectNo> {
         let is_one = |one: &Taken| {
             let dentries = [Some(&one.origin), one.dentry.as_ref(), one.asked.as_ref()];
@@ -186,6 +191,7 @@ impl Journal {
     ) -> Vec<ObjectNo> {
         let [was, is] = [before, now].map(|handle| Dir::Server(handle.clone()));
         let settled = self.rehome(&was, &is, other);
+        self.rehome_named(&was, &is);
         let taken: Vec<_> = self.taken.of(before).map(|(no, one)| (no, one.clone())).collect();
         for (no, one) in taken {
             self.put_taken(no, Some(Taken { handle: now.clone(), ..one }));

@@ -312,6 +312,48 @@ async fn what_was_moved_into_a_directory_that_is_gone_is_kept() {
     assert_eq!(gone.other.getattr(&cred, &file).await.unwrap().nlink, 1, "it is that file");
 }
 
+/// What depends on something in the directory waits no longer than that, whatever was done first.
+#[tokio::test]
+async fn what_depends_on_a_directory_that_is_gone_waits_no_more() {
+    let gone = Gone::new(true).await;
+    let (rig, cred) = (&gone.rig, user());
+    let made = gone.other.make(&cred, &gone.above, "x".as_ref(), New::FileExclusive, mode(0o644));
+    made.await.unwrap();
+    let [x, y, z] = ["x", "y", "in"].map(OsStr::new);
+    rig.remote().rename(&cred, (&gone.above, x), (&gone.above, y)).await.unwrap();
+    let sub = rig.made(&gone.dir, "sub", New::Directory).await.unwrap().handle;
+    rig.remote().rename(&cred, (&gone.above, y), (&sub, z)).await.unwrap();
+    gone.lose().await;
+    gone.replay().await.unwrap();
+    gone.waits_for_nothing("it is moved");
+    let wanted = ["/a", "/a/dir.conflict", "/a/dir.conflict/sub", "/a/dir.conflict/sub/in"];
+    assert_eq!(gone.there().await, wanted);
+}
+
+/// Two directories are gone, of which one was in the other: so it is with what is kept.
+#[tokio::test]
+async fn directories_that_are_gone_together_are_kept_together() {
+    let gone = Gone::new(true).await;
+    let (rig, cred, what) = (&gone.rig, user(), Removal::Directory);
+    let mine = rig.made(&gone.dir, "mine", New::Directory).await.unwrap().handle;
+    gone.replay().await.unwrap();
+    rig.made(&mine, "inner", New::FileExclusive).await.unwrap();
+    rig.made(&gone.dir, "outer", New::FileExclusive).await.unwrap();
+    gone.other.remove(&cred, &gone.dir, "mine".as_ref(), what).await.unwrap();
+    gone.lose().await;
+    gone.replay().await.unwrap();
+    gone.waits_for_nothing("all is there");
+    let wanted = [
+        "/a",
+        "/a/dir.conflict",
+        "/a/dir.conflict/mine",
+        "/a/dir.conflict/mine/inner",
+        "/a/dir.conflict/outer",
+    ];
+    assert_eq!(gone.there().await, wanted);
+    assert_eq!(gone.met(), [(ConflictKind::Gone, "dir".into())]);
+}
+
 /// Silence, refusals and a server that does not know its root are no proof.
 #[tokio::test]
 async fn only_the_servers_word_counts() {

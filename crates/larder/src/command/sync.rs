@@ -21,7 +21,8 @@ pub(super) const SILENCE_MAX: Duration = Duration::from_secs(60);
     after_help = "Open files are sent too, including what the kernel itself wrote to them. Data that is \
 written while the command waits may be left. With exit code 0 the server has everything on \
 its disk. With exit code 1 larder keeps what the server lacks, and sends it when the server \
-accepts it: larder cache ls --unsent lists it.\n\nExample:\n  larder sync /mnt/projects && echo safe"
+accepts it: larder cache ls --unsent lists it. Conflicts with what others changed meanwhile \
+are told, and are no failure: larder conflicts lists them.\n\nExample:\n  larder sync /mnt/projects && echo safe"
 )]
 pub(crate) struct Args {
     /// Mounts, files and trees in them, or exports of a source, as in 127.0.0.1:12049 [default:
@@ -60,7 +61,13 @@ fn sync(runtime: &RuntimeDir, path: &Path) -> Result<()> {
     let (socket, below) = daemon_of(runtime, path)?;
     let request = Request::Sync { path: below };
     let (answer, _) = call(&socket, &request, SILENCE_MAX, &mut Shown::new(false))?;
-    let Synced { before, left, refused } = serde_json::from_value(answer)?;
+    let Synced { before, left, refused, conflicts } = serde_json::from_value(answer)?;
+    if conflicts > 0 {
+        let shown = path.display();
+        print(&format!(
+            "{shown}: conflicts were found: {conflicts}; larder conflicts lists them\n"
+        ))?;
+    }
     if let Some(why) = refused {
         bail!(
             "{left} did not reach the server: {why}; it is kept, and sent when the server takes it"

@@ -12,6 +12,7 @@ use crate::harness::{
 use crate::small_disk::SmallDisk;
 
 mod conflicts;
+mod gone;
 mod leased;
 mod links;
 mod numbers;
