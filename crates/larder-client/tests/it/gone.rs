@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 
 use larder_cache::ConflictKind;
 use larder_client::Start;
-use larder_vfs::{Error, FileSystem, Ino, New, Remote, Removal, SetAttr};
+use larder_vfs::{Error, FileSystem, Ino, New, Removal, SetAttr};
 
 use crate::kept::generated;
 use crate::rig::{PATIENCE, Rig, WRITE, pattern, root};
