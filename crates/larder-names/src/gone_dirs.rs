@@ -3,8 +3,8 @@
 //!
 //! The directory is looked for where it was last seen. If one has its name there, what waits goes
 //! on in that: each change has its own precondition. Otherwise what was made here is made in a
-//! directory under the name of a conflict, beside where the other one was: `NAME.conflict-HOST-TIME`,
-//! with a conflict on record. What was removed in the directory is gone with it.
+//! directory `NAME.conflict-HOST-TIME`, beside where the other one was, with a conflict on record.
+//! What was removed in the directory is gone with it.
 //!
 //! Invariants:
 //! - Only the server's own answers count: it says that the directory is stale, and that its place

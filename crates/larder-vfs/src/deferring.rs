@@ -184,10 +184,14 @@ pub trait Held: Send + Sync + 'static {
 
     /// The directory and the name under which an object was last seen; `None` if that is not known.
     /// Other clients may have moved it since.
-    fn last_seen(&self, file: &Handle) -> Option<(Handle, OsString)>;
+    fn last_seen(&self, _file: &Handle) -> Option<(Handle, OsString)> {
+        None
+    }
 
     /// Whether this is the root of what the client sees.
-    fn is_root(&self, file: &Handle) -> bool;
+    fn is_root(&self, _file: &Handle) -> bool {
+        false
+    }
 
     /// Sends to the server what it lacks of a file's bytes. Waits for the server.
     ///

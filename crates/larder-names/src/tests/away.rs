@@ -2,7 +2,6 @@
 //! is not: the answers are the same, and in the end the server has the same tree. Answers are lost
 //! and machines crash when it is back.
 
-use std::ffi::OsString;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::{Mutex, Weak};
@@ -50,14 +49,6 @@ impl Held for Snapshot {
         Some(found.map(|found| Found { attr: self.of(&found.handle, found.attr), ..found }))
     }
 
-    fn last_seen(&self, _file: &Handle) -> Option<(Handle, OsString)> {
-        None
-    }
-
-    fn is_root(&self, _file: &Handle) -> bool {
-        false
-    }
-
     fn bring<'a>(&'a self, _file: &'a Handle) -> larder_vfs::Future<'a, ()> {
         Box::pin(std::future::ready(Ok(())))
     }
@@ -95,14 +86,6 @@ impl Held for Through {
         let names = self.names.upgrade()?;
         let found = self.held.held_name(&self.server(dir)?, name)?;
         Some(found.map(|found| names.shared().show_found(found)))
-    }
-
-    fn last_seen(&self, file: &Handle) -> Option<(Handle, OsString)> {
-        self.held.last_seen(file)
-    }
-
-    fn is_root(&self, file: &Handle) -> bool {
-        self.held.is_root(file)
     }
 
     fn bring<'a>(&'a self, file: &'a Handle) -> larder_vfs::Future<'a, ()> {
