@@ -31,6 +31,8 @@ pub struct Activity {
 pub struct Archiving {
     /// Where the archive is, if the server has one.
     pub url: Option<String>,
+    /// Whether it is the volume's level durable, for what may be in memory for a time.
+    pub is_durable: bool,
     /// Files of which a version is there.
     pub held_files: usize,
     /// Bytes of these versions.

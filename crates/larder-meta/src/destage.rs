@@ -66,7 +66,8 @@ pub(crate) struct Destage {
     /// The move of each file, and when its bytes are due; never if they only leave a disk, or a
     /// machine that lacks memory.
     moving: BTreeMap<FileId, (Move, u64)>,
-    /// No move begins before this: the disks had no room.
+    /// No move of what is due begins before this: the disks had no room. What readers wait for, and
+    /// what has no time, is tried once nevertheless.
     resumes_ms: u64,
     /// How many bytes were moved that were due.
     moved_bytes: u64,
@@ -121,7 +122,7 @@ impl Destage {
     pub(crate) fn next(&mut self, now: Instant) -> Option<(DiskId, FileId, u64)> {
         let now_ms = self.moments.ms(now);
         let (due_ms, set, file) = self.first().filter(|(due_ms, ..)| *due_ms <= now_ms)?;
-        if now_ms < self.resumes_ms {
+        if now_ms < self.resumes_ms && due_ms > 0 {
             return None;
         }
         self.order.remove(&(due_ms, set, file));
@@ -132,7 +133,8 @@ impl Destage {
     /// When [`Destage::next`] will return a file, if nothing else happens.
     pub(crate) fn first_due(&self) -> Option<Instant> {
         let (due_ms, ..) = self.first()?;
-        Some(self.moments.instant(due_ms.max(self.resumes_ms)))
+        let at_ms = if due_ms > 0 { due_ms.max(self.resumes_ms) } else { 0 };
+        Some(self.moments.instant(at_ms))
     }
 
     fn first(&self) -> Option<(u64, DiskId, FileId)> {

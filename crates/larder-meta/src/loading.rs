@@ -7,6 +7,7 @@ use larder_wire::meta::Status;
 use larder_wire::meta::words::{DiskId, FileId, Sequence, SessionId};
 
 use crate::archive::Store;
+use crate::archive::file::OnRecord;
 use crate::archive::queue::Queue;
 use crate::committer::Waiter;
 use crate::data::copies::Sets;
@@ -36,16 +37,17 @@ pub(crate) struct Loaded {
     pub(crate) retained: Vec<(SessionId, FileId)>,
 }
 
-/// Loads the state that is kept in memory beside the store. Sessions count as renewed now.
+/// Loads the state that is kept in memory beside the store. Sessions count as renewed now. With
+/// `is_durable` the archive is the volume's level durable, for what may be in memory for a time.
 pub(crate) fn load(
     engine: &dyn Engine,
     sessions: &Sessions,
     clock: &dyn Clock,
-    archive: Option<&dyn Store>,
+    (archive, is_durable): (Option<&dyn Store>, bool),
 ) -> Result<Loaded, VolumeError> {
     let view = engine.view()?;
     let none = Writes::new();
-    load_from(&Txn::new(&*view, &none), sessions, clock, archive)
+    load_from(&Txn::new(&*view, &none), sessions, clock, (archive, is_durable))
         .map_err(|_logged| VolumeError::Unreadable)
 }
 
@@ -53,7 +55,7 @@ fn load_from(
     txn: &Txn<'_>,
     sessions: &Sessions,
     clock: &dyn Clock,
-    archive: Option<&dyn Store>,
+    (archive, is_durable): (Option<&dyn Store>, bool),
 ) -> Result<Loaded, Status> {
     let id = |key: &[u8]| key[1..].first_chunk().map(|id| SessionId(*id)).ok_or(Status::Io);
     let renewed = clock.instant();
@@ -80,7 +82,13 @@ fn load_from(
         destage.note(set, file, due_ms);
     }
     let (sets, draining) = (Sets::load(txn)?, blocks::draining(txn)?);
-    let archive = Queue::load(txn, destage.moments(), archive.map(Store::url))?;
+    let archive = Queue::load(txn, destage.moments(), archive.map(Store::url), is_durable)?;
+    for file in archive.due_files() {
+        let late_ms = OnRecord::load(txn, file)?.late_ms();
+        for set in memory::sets_of(txn, file, &sets)? {
+            destage.note(set, file, late_ms);
+        }
+    }
     for (set, file) in memory::lost_on_sets(txn, &sets)? {
         if archive.knows(file) {
             // What the archive has of it is read.

@@ -64,11 +64,19 @@ pub struct Options {
     pub resilver_rate: u64,
     /// Where versions of files are put that are to be in an archive.
     pub archive: Option<Arc<dyn Store>>,
+    /// Whether what memory disks have is put there when its class wants it durable, in place of
+    /// being moved to lasting disks. Means nothing without an archive.
+    pub is_archive_durable: bool,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { lease: Duration::from_secs(30), resilver_rate: 100 << 20, archive: None }
+        Options {
+            lease: Duration::from_secs(30),
+            resilver_rate: 100 << 20,
+            archive: None,
+            is_archive_durable: false,
+        }
     }
 }
 
@@ -111,8 +119,9 @@ impl Metadata {
     ) -> Result<Metadata, VolumeError> {
         let sessions = Arc::new(Sessions::new(options.lease));
         let ownership = Arc::new(Ownership::new(engine.term(), Arc::clone(&clock)));
+        let archive = (options.archive.as_deref(), options.is_archive_durable);
         let Loaded { slots, sets, draining, in_place, destage, archive, retained } =
-            load(&*engine, &sessions, &*clock, options.archive.as_deref())?;
+            load(&*engine, &sessions, &*clock, archive)?;
         let rate = options.resilver_rate.max(1);
         let (queue, events) = mpsc::channel(QUEUE_MAX);
         let channels = Arc::new(Channels::new(tokio::runtime::Handle::current()));

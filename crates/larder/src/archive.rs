@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use larder_archive::{Archive, Credentials, Place, Shape, Version};
+use larder_meta::Options;
 use larder_meta::archive::{Store, Versions, versions};
 use larder_meta::engine::Engine;
 use larder_meta::volume;
@@ -39,15 +40,45 @@ pub(crate) struct Archiving {
     archive_ca: Option<PathBuf>,
 }
 
-impl Archiving {
-    /// The store, if there is one. Asks it nothing.
+/// Where what is in memory disks is when its class wants it durable within a time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+enum Durable {
+    /// On disks that are no memory disks
+    #[default]
+    Disks,
+    /// In the archive
+    Archive,
+}
+
+/// The same for a server, and what the archive is for.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct ServerArchive {
+    #[command(flatten)]
+    archiving: Archiving,
+    /// Where bytes go that classes let be in memory for a time, and want durable after that:
+    /// disks, or archive. In the archive a file is durable as a whole: from a change until it is
+    /// there again, losing the memory loses the file. What is to be durable at once is on disks in
+    /// any case
+    #[arg(long, value_name = "WHERE", requires = "archive", hide_possible_values = true)]
+    durable: Option<Durable>,
+}
+
+impl ServerArchive {
+    /// Options of a metadata server with this archive, if there is one. Asks the store nothing.
     ///
     /// # Errors
     /// A line for the user.
-    pub(crate) fn open(&self) -> Result<Option<Arc<dyn Store>>> {
-        Ok(self.archive()?.map(|archive| Arc::new(archive) as Arc<dyn Store>))
+    pub(crate) fn options(&self) -> Result<Options> {
+        let archive = self.archiving.archive()?;
+        Ok(Options {
+            archive: archive.map(|archive| Arc::new(archive) as Arc<dyn Store>),
+            is_archive_durable: self.durable == Some(Durable::Archive),
+            ..Options::default()
+        })
     }
+}
 
+impl Archiving {
     fn archive(&self) -> Result<Option<Archive>> {
         let Some(url) = &self.archive else { return Ok(None) };
         let (endpoint, region) = (self.archive_endpoint.as_deref(), self.archive_region.as_deref());

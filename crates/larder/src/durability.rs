@@ -96,6 +96,9 @@ impl Engine {
             Err(Error::Busy) => bail!(
                 "somebody has it open, and the kernel writes it by itself: close it, then try again"
             ),
+            Err(Error::NotSupported) => bail!(
+                "the volume has no level archive: its metadata server was started without --archive"
+            ),
             Err(Error::NotPermitted) => {
                 bail!("only its owner may weaken a class, and only files and directories have one")
             }

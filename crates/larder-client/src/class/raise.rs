@@ -1,6 +1,6 @@
 //! Bytes in the memory of other machines that are to be on the server's disk, because their file
-//! gets a stronger class, or a name of one. So are the records of objects without bytes that the
-//! server may lose.
+//! gets a stronger class, or a name of one; or in the archive. So are the records of objects without
+//! bytes that the server may lose.
 
 use std::ffi::OsStr;
 use std::sync::Arc;
@@ -25,6 +25,12 @@ pub(super) fn leaves_within(before: &Class, after: &Class) -> Option<Duration> {
     }
 }
 
+/// Whether a file is to be in the archive, or to be there earlier, if it has another class.
+fn is_archived_earlier(before: &Class, after: &Class) -> bool {
+    let after = after.archive_within();
+    after.is_some_and(|after| before.archive_within().is_none_or(|before| after < before))
+}
+
 impl Core {
     /// The file that a rename may raise: the known one, or the one that the server has, if what the
     /// name stands for is not known.
@@ -47,10 +53,16 @@ impl Core {
     }
 
     /// Whether some name has a stronger class than some file whose bytes may be in the memory of
-    /// other machines.
+    /// other machines, or has one with an archive.
     fn names_may_raise(&self) -> bool {
         let may_differ = !self.options.classes.rules().is_empty() || !self.set_classes.is_empty();
-        may_differ && self.may_be_in_memory()
+        may_differ && (self.may_be_in_memory() || self.may_be_archived())
+    }
+
+    /// Whether files of some class are to be in an archive.
+    fn may_be_archived(&self) -> bool {
+        let mut classes = self.options.classes.all();
+        classes.any(|(_, class)| class.is_ok_and(|class| class.archive_within().is_some()))
     }
 
     /// Whether the server may have bytes in the memory of other machines.
@@ -61,11 +73,12 @@ impl Core {
 
     /// Before an object gets a name, and perhaps a class of its own with it: if that makes its
     /// class stronger, open files of a weaker one get that class, what was written through them
-    /// is sent, and all of the file's bytes leave the memory of other machines. Of a directory,
-    /// what is in it stays as it is.
+    /// is sent, and all of the file's bytes leave the memory of other machines. If the new class has
+    /// an archive, the file is due there. Of a directory, what is in it stays as it is.
     ///
     /// # Errors
-    /// The server's; [`larder_vfs::Error::Busy`] if every write is to be at the server, and the
+    /// The server's; [`larder_vfs::Error::NotSupported`] if it has no archive, and the class does;
+    /// [`larder_vfs::Error::Busy`] if every write is to be at the server, and the
     /// kernel itself writes the file.
     pub(crate) async fn raise_for_name(
         &self,
@@ -79,15 +92,23 @@ impl Core {
         }
         let own = self.set_classes.of(node.ino);
         let after = self.class_with_name(node, name, own.as_deref().or(inherited));
-        let Some(within) = leaves_within(&self.class_for_owner(node).class, &after) else {
-            return Ok(());
-        };
+        let before = self.class_for_owner(node).class;
+        let within = leaves_within(&before, &after);
         if node.state().known().attr.kind != Kind::File {
-            return self.leave_memory(cred, node, within).await;
+            return match within {
+                Some(within) => self.leave_memory(cred, node, within).await,
+                None => Ok(()),
+            };
+        }
+        let is_raised = |before: &Class| {
+            leaves_within(before, &after).is_some() || is_archived_earlier(before, &after)
+        };
+        if !is_raised(&before) {
+            return Ok(());
         }
         let mut weaker = self.open_files.of(node.ino);
-        weaker.retain(|(_, open)| leaves_within(&open.class(), &after).is_some());
-        self.change_open_files(cred, (node, &weaker), &after, Some(within)).await
+        weaker.retain(|(_, open)| is_raised(&open.class()));
+        self.change_open_files(cred, (node, &weaker), &after, within).await
     }
 
     /// Has the server put a file into the archive within this time, as it is.

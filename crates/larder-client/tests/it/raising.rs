@@ -150,3 +150,51 @@ async fn a_raise_that_the_server_refuses_changes_nothing() {
     assert_eq!(moved(&rig), 1);
     file.close().await.unwrap();
 }
+
+/// A file that gets a name of a class with an archive, or with an earlier time for it, is due there
+/// from then on; if the server has none, the file keeps its name.
+#[tokio::test]
+async fn a_name_of_a_class_with_an_archive_has_the_file_put_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("larder.toml");
+    let text = "[class.hour]\nlike = 'volatile'\narchive = '1h'\n\
+                [class.day]\nlike = 'volatile'\narchive = '1d'\n\
+                [[rule]]\nglob = '*.h'\nclass = 'hour'\n[[rule]]\nglob = '*.d'\nclass = 'day'\n\
+                [[rule]]\nglob = '*.o'\nclass = 'volatile'\n";
+    std::fs::write(&path, text).unwrap();
+    let sources = Sources { files: vec![path], ..Sources::default() };
+    let classes = load(&sources, &shared_offer("a volume", Here::default())).unwrap();
+    let rig = Rig::new(Options { classes: Arc::new(classes), ..Options::default() }).await;
+    let archived = || {
+        let calls = rig.server.calls("in_archive");
+        rig.server.reset_calls();
+        calls
+    };
+    for name in ["a.o", "b", "c.o"] {
+        rig.put(name, b"bytes").await;
+    }
+    archived();
+    for (from, to, count) in [
+        ("a.o", "a2.o", 0),
+        ("a2.o", "a.d", 1),
+        ("a.d", "a2.d", 0),
+        ("a2.d", "a.h", 1),
+        ("a.h", "a.d", 0),
+        ("b", "b.h", 1),
+        ("b.h", "b", 0),
+    ] {
+        rig.rename(from, to).await.unwrap();
+        assert_eq!(archived(), count, "{from} {to}");
+    }
+    let ino = rig.find("c.o").await.unwrap();
+    rig.client.link(&root(), ino, Ino::ROOT, "c.h".as_ref()).wait().await.unwrap();
+    assert_eq!(archived(), 1, "a link");
+
+    let file = rig.create("e").await;
+    file.write(0, b"bytes").await.unwrap();
+    rig.server.fail_next(1, Error::NotSupported);
+    assert_eq!(rig.rename("e", "e.h").await, Err(Error::NotSupported));
+    assert!(rig.find("e").await.is_some());
+    rig.rename("e", "e.h").await.unwrap();
+    file.close().await.unwrap();
+}

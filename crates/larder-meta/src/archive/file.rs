@@ -119,6 +119,13 @@ impl OnRecord {
         if due_ms == NEVER_MS { NEVER_MS } else { due_ms.saturating_sub(within_ms / 10) }
     }
 
+    /// From when on the present version has to be on other disks than memory disks instead: a tenth
+    /// of its time after it was due.
+    pub(crate) fn late_ms(&self) -> u64 {
+        let Some(Wanted { due_ms, within_ms, .. }) = self.wanted else { return NEVER_MS };
+        if due_ms == NEVER_MS { NEVER_MS } else { due_ms.saturating_add(within_ms / 10) }
+    }
+
     /// What the store has on record.
     pub(crate) fn load(txn: &Txn<'_>, file: FileId) -> Result<OnRecord, Status> {
         let wanted = txn.get::<Archived>(&key::archived(file))?.map(|record| wanted_of(&record));

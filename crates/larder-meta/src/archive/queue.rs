@@ -57,6 +57,8 @@ pub(crate) struct Queue {
     moments: Moments,
     /// Where the archive is; nothing is done without one.
     url: Option<String>,
+    /// Whether it is the volume's level durable, for what may be in memory for a time.
+    is_durable: bool,
     files: BTreeMap<FileId, Known>,
     /// By when a put is to begin.
     order: BTreeSet<(u64, FileId)>,
@@ -76,7 +78,8 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    /// What is on record. `url`: where the archive is, if there is one.
+    /// What is on record. `url`: where the archive is, if there is one. `is_durable`: it is the
+    /// volume's level durable, for what may be in memory for a time.
     ///
     /// # Errors
     /// [`Status::Io`]
@@ -84,8 +87,10 @@ impl Queue {
         txn: &Txn<'_>,
         moments: Moments,
         url: Option<String>,
+        is_durable: bool,
     ) -> Result<Queue, Status> {
         let mut queue = Queue::new(moments, url);
+        queue.is_durable = is_durable && queue.has_archive();
         let (wanted, unneeded) = file::all(txn)?;
         wanted.iter().for_each(|(file, record)| queue.note(*file, record));
         unneeded.iter().for_each(|(file, version)| queue.set_unneeded(*file, *version, Some(0)));
@@ -96,6 +101,7 @@ impl Queue {
         Queue {
             moments,
             url,
+            is_durable: false,
             files: BTreeMap::new(),
             order: BTreeSet::new(),
             due: BTreeSet::new(),
@@ -115,6 +121,21 @@ impl Queue {
     /// Whether the volume has an archive.
     pub(crate) fn has_archive(&self) -> bool {
         self.url.is_some()
+    }
+
+    /// Whether the archive is the volume's level durable, for what may be in memory for a time.
+    pub(crate) fn is_durable(&self) -> bool {
+        self.is_durable
+    }
+
+    /// The files that are on record, and not there as they are.
+    pub(crate) fn due_files(&self) -> impl Iterator<Item = FileId> {
+        self.due.iter().map(|(_, file)| *file)
+    }
+
+    /// Whether some version of a file is being put.
+    pub(crate) fn puts(&self, file: FileId) -> bool {
+        matches!(self.doing.get(&file), Some(Task::Put(_)))
     }
 
     /// Whether a file is on record.
@@ -317,6 +338,7 @@ impl Queue {
         let late = self.due.first().map(|(due_ms, _)| now_ms.saturating_sub(*due_ms));
         Archiving {
             url: self.url.clone(),
+            is_durable: self.is_durable,
             held_files: self.held_files,
             held_bytes: self.held_bytes,
             due_files: self.due.len(),

@@ -46,6 +46,17 @@ pub(crate) fn due_ms(txn: &Txn<'_>, set: DiskId, file: FileId) -> Result<u64, St
     Ok(record.map_or(NEVER_MS, |record| record.due_ms))
 }
 
+/// The sets of memory disks on which a file may have bytes.
+pub(crate) fn sets_of(txn: &Txn<'_>, file: FileId, sets: &Sets) -> Result<Vec<DiskId>, Status> {
+    let mut found = Vec::new();
+    for (set, _) in sets.memory() {
+        if txn.get::<InMemory>(&key::in_memory(set, file))?.is_some() {
+            found.push(set);
+        }
+    }
+    Ok(found)
+}
+
 /// All files with bytes that are due, now or later.
 pub(crate) fn all_due(txn: &Txn<'_>) -> Result<Vec<(DiskId, FileId, u64)>, Status> {
     let records = txn.scan_all::<InMemory>(&key::in_memory(DiskId(0), FileId(0))[..1])?;

@@ -218,6 +218,11 @@ impl Move {
         self.legs.iter().filter(|leg| leg.to == set).map(|leg| leg.length).sum()
     }
 
+    /// Whether they come from the archive.
+    pub(crate) fn is_restored(&self) -> bool {
+        self.legs.iter().any(|leg| leg.from.is_none())
+    }
+
     /// The sets that they are moved to.
     pub(crate) fn targets(&self) -> impl Iterator<Item = DiskId> {
         self.written.keys().copied()

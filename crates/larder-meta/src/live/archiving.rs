@@ -1,6 +1,7 @@
 //! Puts versions of files into the archive: what is on record of them follows their changes
 //! ([`crate::archive::file`]), and a version counts as there only if nothing of the file was
-//! changed while its bytes were read.
+//! changed while its bytes were read. What it does not have in time leaves memory for other disks
+//! ([`super::destaging`]).
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -8,8 +9,8 @@ use std::time::Instant;
 
 use larder_wire::capability::EXTENTS_MAX;
 use larder_wire::meta::Status;
-use larder_wire::meta::calls::ArchiveTold;
-use larder_wire::meta::words::{DiskId, FileId, Mode, SessionId};
+use larder_wire::meta::calls::{ArchiveTold, CommitExtents};
+use larder_wire::meta::words::{DiskId, FileId, Mode, SessionId, Written};
 
 use super::Live;
 use crate::archive::file::{Event, OnRecord};
@@ -19,7 +20,8 @@ use crate::data::{Map, copies, memory};
 use crate::disks::Minted;
 use crate::inode;
 use crate::issued::Purpose;
-use crate::store::records::{Inode, Orphan};
+use crate::late;
+use crate::store::records::{Inode, NEVER_MS, Orphan};
 use crate::store::txn::Revoked;
 use crate::store::{Txn, key};
 
@@ -86,9 +88,59 @@ impl Live {
                 None => self.archive.put(txn, file, Event::Gone)?,
                 Some(_) if after != before => {
                     self.archive.changed(txn, file, within_ms, now)?;
+                    self.watch(txn, file)?;
                 }
                 Some(_) => {}
             }
+        }
+        Ok(())
+    }
+
+    /// Within which times what a commit has on memory disks is to be on others, and in the archive.
+    pub(super) fn due_where(&self, call: &CommitExtents) -> (Option<u32>, Option<u32>) {
+        let is_in_memory = |part: &Written| self.sets.is_memory(part.disk);
+        match self.archive.is_durable() && call.written.0.iter().any(is_in_memory) {
+            true => (None, call.due_ms.into_iter().chain(call.archive_ms).min()),
+            false => (call.due_ms, call.archive_ms),
+        }
+    }
+
+    /// Memory is to be looked at when the archive should have had a file for some time.
+    fn watch(&mut self, txn: &Txn<'_>, file: FileId) -> Result<(), Status> {
+        let late_ms = OnRecord::load(txn, file)?.late_ms();
+        if late_ms != NEVER_MS {
+            for set in memory::sets_of(txn, file, &self.sets)? {
+                self.destage.note(set, file, late_ms);
+            }
+        }
+        Ok(())
+    }
+
+    /// When what a file has on a set is due on other disks. In memory, what the archive does not
+    /// have in time is; if it is being put at that moment, the end of that decides.
+    pub(super) fn leaves_ms(
+        &self,
+        txn: &Txn<'_>,
+        set: DiskId,
+        file: FileId,
+    ) -> Result<u64, Status> {
+        let due_ms = memory::due_ms(txn, set, file)?;
+        if !self.sets.is_memory(set) || !self.archive.knows(file) || self.archive.puts(file) {
+            return Ok(due_ms);
+        }
+        Ok(due_ms.min(OnRecord::load(txn, file)?.late_ms()))
+    }
+
+    /// What a file has in memory is to be in the archive within this time.
+    pub(super) fn hasten_to_archive(
+        &mut self,
+        txn: &mut Txn<'_>,
+        file: FileId,
+        within_ms: u32,
+        now: Instant,
+    ) -> Result<(), Status> {
+        if !memory::sets_of(txn, file, &self.sets)?.is_empty() {
+            self.archive_told(txn, file, Some(within_ms), now)?;
         }
         Ok(())
     }
@@ -97,7 +149,8 @@ impl Live {
     /// many ms.
     ///
     /// # Errors
-    /// [`Status::Stale`] and the like if it is not a file with data; [`Status::Io`]
+    /// [`Status::Stale`] and the like if it is not a file with data; [`Status::NotSupported`] if it
+    /// is to be there, and there is no archive; [`Status::Io`]
     pub(crate) fn archive_told(
         &mut self,
         txn: &mut Txn<'_>,
@@ -106,7 +159,12 @@ impl Live {
         now: Instant,
     ) -> Result<ArchiveTold, Status> {
         let version = inode::regular(txn, file)?.attributes.data_change.0;
-        self.archive.told(txn, (file, version), within_ms.map(u64::from), now)
+        if within_ms.is_some() && !self.archive.has_archive() {
+            return Err(Status::NotSupported);
+        }
+        let told = self.archive.told(txn, (file, version), within_ms.map(u64::from), now)?;
+        self.watch(txn, file)?;
+        Ok(told)
     }
 
     /// When the worker has something to do.
@@ -262,6 +320,7 @@ impl Live {
                 self.archive.store_answers(receipt.bytes, 0);
                 if is_present {
                     self.archive.put(txn, file, Event::Put(number, *receipt))?;
+                    late::keep(txn, inode::get(txn, file)?)?;
                     // What memory disks have lost by now comes back.
                     for set in memory::sets_with_lost(txn, file, &self.sets)? {
                         self.destage.note(set, file, 0);
@@ -276,7 +335,7 @@ impl Live {
             Err(error) => self.archive.store_fails(error, now),
         }
         self.archive.put_off(Next::Put(file), now);
-        Ok(())
+        self.watch(txn, file)
     }
 
     /// A version was deleted, or not.

@@ -286,13 +286,14 @@ impl Live {
         call: &CommitExtents,
     ) -> Result<FileChanged, Status> {
         let may = self.need_data(txn, request, call.file, call.open, Mode::Write);
-        let due_ms = |within| self.destage.due_ms(moment.instant, within);
-        let due_ms = call.due_ms.map_or(records::NEVER_MS, due_ms);
+        let (due_ms, archive_ms) = self.due_where(call);
+        let due_ms =
+            due_ms.map_or(records::NEVER_MS, |within| self.destage.due_ms(moment.instant, within));
         // What was written in place before a disk began to leave is written again.
         let is_in_place = self.in_place.has((call.file, request.session));
         let mut committed =
             may.and_then(|_| data::commit(txn, request, call, (&self.sets, is_in_place), due_ms));
-        if let (Ok(_), Some(within_ms)) = (&committed, call.archive_ms)
+        if let (Ok(_), Some(within_ms)) = (&committed, archive_ms)
             && let Err(status) =
                 self.archive.changed(txn, call.file, within_ms.into(), moment.instant)
         {

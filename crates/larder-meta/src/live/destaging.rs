@@ -1,12 +1,12 @@
 //! Begins and ends moves of bytes to other disks: from memory disks when they are due
-//! ([`crate::destage`]) or when their machines lack memory ([`super::yielding`]: then to other
+//! ([`crate::destage`]), when the archive does not have them in time ([`super::archiving`]) or when their machines lack memory ([`super::yielding`]: then to other
 //! memory disks, if these have room), and from disks that leave ([`crate::leaving`]).
 
 use std::collections::BTreeSet;
 use std::time::Instant;
 
 use larder_wire::meta::Status;
-use larder_wire::meta::words::{DiskId, FileId, Medium, Mode, SessionId};
+use larder_wire::meta::words::{DiskId, FileId, Kind, Medium, Mode, SessionId};
 
 use super::Live;
 use super::restoring::Kept;
@@ -51,19 +51,23 @@ impl Live {
         self.destage.note(set, file, due_ms);
     }
 
-    /// What a file has in memory is due on other disks within this time, if it is not due before.
-    /// Returns when that is.
+    /// What a file has in memory is due on other disks within this time, if it is not due before; or
+    /// in the archive, if that is durable and there is time. Returns when it is due on other disks.
     ///
     /// # Errors
     /// [`Status::Stale`], [`Status::Io`]
     pub(crate) fn hasten(
-        &self,
+        &mut self,
         txn: &mut Txn<'_>,
         file: FileId,
         due_ms: u32,
         now: Instant,
     ) -> Result<u64, Status> {
         let inode = inode::get(txn, file)?;
+        if due_ms > 0 && self.archive.is_durable() && inode.attributes.kind == Kind::File {
+            self.hasten_to_archive(txn, file, due_ms, now)?;
+            return Ok(NEVER_MS);
+        }
         if due_ms == 0 {
             late::keep(txn, inode)?;
         }
@@ -168,7 +172,7 @@ impl Live {
         }
         let leaves = self.sets.leaves(set);
         let mut makes_room = false;
-        let mut due_ms = memory::due_ms(txn, set, file)?;
+        let mut due_ms = self.leaves_ms(txn, set, file)?;
         if due_ms > now_ms && leaves {
             if let Some(until) = self.leaving.held_until(now) {
                 self.destage.note_at(set, file, until);
@@ -270,7 +274,8 @@ impl Live {
         }
     }
 
-    /// Begins to write to disks what memory disks have lost, if the archive has it.
+    /// Begins to write anew what memory disks have lost, if the archive has it: to memory if the
+    /// archive is durable, otherwise to disks; if there is no room, to the other.
     fn begin_restore(
         &mut self,
         txn: &mut Txn<'_>,
@@ -278,9 +283,20 @@ impl Live {
         now: Instant,
     ) -> Result<Option<Copying>, Status> {
         let Some(kept) = self.restoring.kept(txn, &self.archive, file)? else { return Ok(None) };
+        let copies = u32::try_from(self.sets.disks(set).len()).unwrap_or(u32::MAX);
+        let mut media = [Medium::Disk, Medium::Memory(copies)];
+        if self.archive.is_durable() {
+            media.reverse();
+        }
         let is_there = &|disk| self.disks.is_there(disk);
-        let room = Room { sets: &self.sets, is_there, medium: Medium::Disk };
-        let found = moving::begin_lost(txn, (set, file), &mut self.cursors, room)?;
+        let mut begin = |medium| {
+            let room = Room { sets: &self.sets, is_there, medium };
+            moving::begin_lost(txn, (set, file), &mut self.cursors, room)
+        };
+        let found = match begin(media[0]) {
+            Err(Status::NoSpace) => begin(media[1]),
+            found => found,
+        }?;
         let Some(found) = found else { return Ok(None) };
         let Some(copies) = self.mint_copies(&found, Some(&kept), now) else {
             found.give_up(txn);
@@ -368,22 +384,23 @@ impl Live {
             found.give_up(txn);
         }
         let (set, bytes) = (found.set(), found.bytes());
+        let is_restored = found.is_restored();
         let to_memory = found.targets().filter(|to| self.sets.is_memory(*to));
         let to_memory: Vec<DiskId> = to_memory.collect();
         let in_memory: u64 = to_memory.iter().map(|to| found.bytes_to(*to)).sum();
         let leaves = self.sets.leaves(set);
         let has_more = !memory::on_set(txn, set, file)?.is_empty();
-        let due_ms = memory::due_ms(txn, set, file)?;
-        if !has_more && due_ms != NEVER_MS {
+        if !has_more && memory::due_ms(txn, set, file)? != NEVER_MS {
             memory::is_not_due(txn, (set, file), false);
         }
+        let due_ms = self.leaves_ms(txn, set, file)?;
         let is_done = failed.is_empty() && has_lasted;
         let was_due = self.destage.ended(file, is_done, now);
         if !is_done {
             tracing::debug!(file = file.0, ?failed, "bytes were not moved");
         } else if leaves {
             self.leaving.moved(set, bytes);
-        } else if !was_due {
+        } else if !was_due && !is_restored {
             self.yielding.moved(bytes, in_memory);
         }
         if !has_more {
@@ -391,8 +408,9 @@ impl Live {
         }
         // Memory disks that did not take it are not asked again soon: it goes to a disk at once.
         // Without the capabilities it could not be copied anyway.
+        let may_refuse = has_lasted && !is_restored;
         let is_refused =
-            |to: &DiskId| has_lasted && self.sets.disks(*to).iter().any(|one| failed.contains(one));
+            |to: &DiskId| may_refuse && self.sets.disks(*to).iter().any(|one| failed.contains(one));
         let refused: Vec<DiskId> = to_memory.into_iter().filter(is_refused).collect();
         refused.iter().for_each(|set| self.yielding.avoid(*set, now));
         // If the file was changed meanwhile, the rest of it is moved at once.

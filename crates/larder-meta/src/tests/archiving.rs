@@ -1,9 +1,11 @@
 //! Versions of a file that go to the archive, and come back from there.
 
+mod durable;
+
 use std::time::Duration;
 
 use larder_wire::meta::calls::ArchiveTold;
-use larder_wire::meta::words::{ExtentState, FileId, Layout, Medium, Mode};
+use larder_wire::meta::words::{DiskId, ExtentState, FileId, Layout, Medium, Mode};
 use larder_wire::meta::{BLOCK_BYTES, Status};
 
 use super::destaging::{wait, write};
@@ -62,6 +64,10 @@ const STEPS: [Step; 11] = [
 
 struct Scene {
     rig: Rig,
+    /// The memory disk.
+    memory: DiskId,
+    /// Whether the archive is level durable.
+    is_durable: bool,
     file: FileId,
     /// What its block has; nothing if it was cut.
     has: Option<u64>,
@@ -77,8 +83,15 @@ struct Scene {
 impl Scene {
     fn new() -> Scene {
         let (rig, file) = with_memory(8);
+        Scene::of(rig, MEMORY, file, false)
+    }
+
+    fn of(rig: Rig, memory: DiskId, file: FileId, is_durable: bool) -> Scene {
         let (has, is_removed, is_lost, last) = (None, false, false, 0);
-        Scene { rig, file, has, is_removed, is_lost, last, work: None, read: None }.go(Step::Write)
+        let (work, read) = (None, None);
+        let scene =
+            Scene { rig, memory, is_durable, file, has, is_removed, is_lost, last, work, read };
+        scene.go(Step::Write)
     }
 
     /// The version that the archive has, as it is on record.
@@ -110,7 +123,11 @@ impl Scene {
             assert!(rig.disks.write(grant.unwrap().name, &bytes, self.last));
         }
         let mut call = rig.committing(file, &own, 0..B);
-        call.archive_ms = Some(u32::try_from(WITHIN.as_millis()).unwrap());
+        let within = Some(u32::try_from(WITHIN.as_millis()).unwrap());
+        match self.is_durable {
+            true => call.due_ms = within,
+            false => call.archive_ms = within,
+        }
         rig.call(&Caller::root(), call).unwrap();
         (self.has, self.is_lost) = (Some(self.last), false);
     }
@@ -138,9 +155,9 @@ impl Scene {
                 self.is_lost &= !self.is_held();
             }
             Step::Restart => {
-                let was_there = self.disk() == Some(MEMORY);
+                let was_there = self.disk() == Some(self.memory);
                 self.is_lost |= self.has.is_some() && was_there && !self.is_held();
-                self.rig.disks.restart(MEMORY);
+                self.rig.disks.restart(self.memory);
                 self.rig.wait(Duration::ZERO);
             }
             Step::Restore => {
@@ -158,10 +175,10 @@ impl Scene {
     }
 
     /// Where the file's block is; where it was if it is being read from the archive.
-    fn disk(&mut self) -> Option<larder_wire::meta::words::DiskId> {
+    fn disk(&mut self) -> Option<DiskId> {
         match self.rig.layout(self.file, Mode::Read) {
             Ok(given) => given.layout.extents.0.first().map(|extent| extent.disk),
-            Err(Status::Later) => Some(MEMORY),
+            Err(Status::Later) => Some(self.memory),
             Err(_) => None,
         }
     }
@@ -267,8 +284,8 @@ impl Scene {
     }
 }
 
-/// Every history of three steps; of the five steps that archive a version, with two others among
-/// them.
+/// Every history of three steps; of the steps that archive a version and restore it, with two
+/// others among them.
 #[test]
 fn an_archived_version_is_the_one_that_the_file_had() {
     for one in STEPS {
@@ -279,13 +296,24 @@ fn an_archived_version_is_the_one_that_the_file_had() {
             }
         }
     }
+    every_put(2, Scene::new);
+}
+
+/// Every history of a version that is put and restored, with one or two other steps among these.
+fn every_put(others: usize, scene: impl Fn() -> Scene) {
     let usual = [Step::Wait, Step::Begin, Step::Read, Step::End, Step::Restart, Step::Restore];
     for (at, one) in (0..=usual.len()).flat_map(|at| STEPS.map(|one| (at, one))) {
+        if others == 1 {
+            let mut of = usual.to_vec();
+            of.insert(at, one);
+            of.iter().fold(scene(), |scene, step| scene.go(*step)).check(&of);
+            continue;
+        }
         for (next, two) in (at..=usual.len()).flat_map(|next| STEPS.map(|two| (next, two))) {
             let mut of = usual.to_vec();
             of.insert(next, two);
             of.insert(at, one);
-            of.iter().fold(Scene::new(), |scene, step| scene.go(*step)).check(&of);
+            of.iter().fold(scene(), |scene, step| scene.go(*step)).check(&of);
         }
     }
 }

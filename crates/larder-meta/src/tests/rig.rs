@@ -9,7 +9,7 @@ mod moves;
 mod retaining;
 mod waits;
 
-pub(crate) use archive::FakeStore;
+pub(crate) use archive::{FakeStore, Given};
 pub(crate) use disks::FakeDisks;
 use waits::Waits;
 
@@ -177,7 +177,7 @@ impl Rig {
         let waits = Waits::default();
         let volume = volume::take(&engine).unwrap();
         let engine_commits = engine.commits();
-        let loaded = crate::loading::load(&engine, &sessions, &*clock, Some(&*store)).unwrap();
+        let loaded = crate::loading::load(&engine, &sessions, &*clock, store.given()).unwrap();
         let recaller = Arc::new(FakeRecaller::default());
         let ownership = Arc::new(Ownership::new(engine.term(), Arc::clone(&clock) as _));
         let parts = Parts {

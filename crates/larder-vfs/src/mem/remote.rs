@@ -10,10 +10,10 @@ use bytes::Bytes;
 use super::open::Open;
 use super::{MemRemote, Reach};
 use crate::{
-    Access, Attr, Change, Changed, Committed, Cookie, CopyEnd, Cred, Found, Future, Handle, Intent,
-    Judged, Kind, Listing, LockChange, LockMode, LookedUp, Made, New, Remote, RemoteCopied,
-    RemoteLimits, RemoteOpened, RemoteRead, RemoteWritten, Removal, Seek, SetAttr, SetXattr,
-    SpaceChange, Stability, StatFs, Time, Token, Watcher,
+    Access, Attr, Change, Changed, Committed, Cookie, CopyEnd, Cred, Found, Future, Handle,
+    InArchive, Intent, Judged, Kind, Listing, LockChange, LockMode, LookedUp, Made, New, Remote,
+    RemoteCopied, RemoteLimits, RemoteOpened, RemoteRead, RemoteWritten, Removal, Seek, SetAttr,
+    SetXattr, SpaceChange, Stability, StatFs, Time, Token, Watcher,
 };
 
 impl Remote for MemRemote {
@@ -70,6 +70,15 @@ impl Remote for MemRemote {
 
     fn leave_memory<'a>(&'a self, _: &'a Cred, file: &'a Handle, _: Duration) -> Future<'a, ()> {
         self.call("leave_memory", |server| server.getattr(file).map(drop))
+    }
+
+    fn in_archive<'a>(
+        &'a self,
+        _: &'a Cred,
+        file: &'a Handle,
+        _: Option<Duration>,
+    ) -> Future<'a, Option<InArchive>> {
+        self.call("in_archive", |server| server.getattr(file).map(|_| None))
     }
 
     fn close<'a>(&'a self, _: &'a Cred, token: Token) -> Future<'a, ()> {

@@ -10,7 +10,7 @@ use larder_meta::disks::TrustInterval;
 use larder_meta::engine::{Engine, EngineError};
 use larder_meta::volume::{self, Owned, VolumeError};
 
-use crate::archive::Archiving;
+use crate::archive::ServerArchive;
 use crate::error::Usage;
 use crate::log;
 use crate::options::{parse_rate, parse_span};
@@ -36,7 +36,7 @@ database server on another machine is reached by TLS: add sslmode=verify-full an
 sslrootcert=FILE. One process at a time owns the volume. Another \
 process waits until the owner has not renewed its term for the time of --take-over, by the \
 database's clock; with --standby it waits for as long as necessary. The other process needs \
-a copy of the keys. Give clients both addresses: larder://ONE,OTHER/.\n\nExample:\n  larder volume create --engine embedded:/srv/meta\n  larder disk enrol /etc/larder/disk1.key --engine embedded:/srv/meta --address 192.0.2.2:2051 --size 1T\n  larder meta --engine embedded:/srv/meta --listen 192.0.2.1:2050 --cert /etc/larder/cert.pem --cert-key /etc/larder/key.pem\n  larder meta --engine postgres:///volumes --keys /etc/larder/keys\n  larder meta --engine embedded:/srv/meta --archive s3://backup/office --archive-credentials /etc/larder/archive"
+a copy of the keys. Give clients both addresses: larder://ONE,OTHER/.\n\nExample:\n  larder volume create --engine embedded:/srv/meta\n  larder disk enrol /etc/larder/disk1.key --engine embedded:/srv/meta --address 192.0.2.2:2051 --size 1T\n  larder meta --engine embedded:/srv/meta --listen 192.0.2.1:2050 --cert /etc/larder/cert.pem --cert-key /etc/larder/key.pem\n  larder meta --engine postgres:///volumes --keys /etc/larder/keys\n  larder meta --engine embedded:/srv/meta --archive s3://backup/office --archive-credentials /etc/larder/archive\n  larder meta --engine embedded:/srv/meta --archive s3://volume --durable archive"
 )]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -44,7 +44,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     listening: Listening,
     #[command(flatten)]
-    archiving: Archiving,
+    archive: ServerArchive,
     /// Wait while another metadata server owns the volume, and take the volume over when that
     /// server is gone; listen only from then on (postgres:)
     #[arg(long)]
@@ -79,7 +79,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         // Before anything is changed: from now on a signal ends the process in order.
         let mut ends = Ends::begin()?;
         let clock: Arc<dyn Clock> = Arc::new(RealClock);
-        args.archiving.open()?;
+        args.archive.options()?;
         let engine = args.storage.open(args.take_over)?;
         // Report errors now, and not when a standby is needed.
         args.listening.meta_config()?;
@@ -142,11 +142,7 @@ async fn serve(
     let count = disks.len();
     let config = args.listening.meta_config()?;
     let volume = (Arc::clone(engine), owned.clone());
-    let options = Options {
-        resilver_rate: args.resilver,
-        archive: args.archiving.open()?,
-        ..Options::default()
-    };
+    let options = Options { resilver_rate: args.resilver, ..args.archive.options()? };
     let at = StoredIn { engine: args.storage.shown()?, keys: Some(args.storage.keys()?) };
     let meta = begin_meta(volume, disks, (config, at), (options, clock)).await?;
     tracing::info!(disks = count, address = %meta.server.addr(), "serving a volume's metadata");

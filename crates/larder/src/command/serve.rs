@@ -9,7 +9,6 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use larder_disk::{Config as DeviceConfig, Device, DiskService, Identity, Store};
 use larder_io::{Clock, Disk, MemDisk, RealClock, RealDisk, SlowDisk, secret};
-use larder_meta::Options;
 use larder_meta::disks::{DiskAddress, TrustInterval};
 use larder_meta::engine::Engine;
 use larder_meta::volume::{self, NewDisk};
@@ -20,7 +19,7 @@ use larder_wire::meta::BLOCK_BYTES;
 use larder_wire::seal::{MasterKey, Setup};
 use tokio::task::JoinHandle;
 
-use crate::archive::Archiving;
+use crate::archive::ServerArchive;
 use crate::error::Usage;
 use crate::log;
 use crate::options::{Bytes, parse_size, parse_span};
@@ -76,7 +75,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     listening: Listening,
     #[command(flatten)]
-    archiving: Archiving,
+    archive: ServerArchive,
 }
 
 /// A volume in a directory, opened.
@@ -109,7 +108,7 @@ async fn serve(args: &Args) -> Result<()> {
     let mut ends = Ends::begin()?;
     let clock: Arc<dyn Clock> = Arc::new(RealClock);
     let meta_config = args.listening.meta_config()?;
-    let archive = args.archiving.open()?;
+    let options = args.archive.options()?;
     let Volume { id, engine, disks: opened } = args.open()?;
 
     let (mut disks, mut serving) = (Vec::new(), Vec::new());
@@ -123,7 +122,7 @@ async fn serve(args: &Args) -> Result<()> {
     let meta = args.dir.join(META_DIR);
     let shown = std::fs::canonicalize(&meta).unwrap_or(meta);
     let at = StoredIn { engine: format!("embedded:{}", shown.display()), keys: None };
-    let options = (Options { archive, ..Options::default() }, &clock);
+    let options = (options, &clock);
     let meta = begin_meta((engine, owned), disks, (meta_config, at), options).await;
     let meta = meta.with_context(|| args.cannot())?;
     let (volume, address) = (id.to_text(), meta.server.addr());
@@ -325,7 +324,7 @@ mod tests {
                 allow: Vec::new(),
                 insecure: false,
             },
-            archiving: Archiving::default(),
+            archive: ServerArchive::default(),
         }
     }
 

@@ -10,6 +10,8 @@ use crate::options::Bytes;
 pub(crate) struct ArchiveStatus {
     /// Where it is; nowhere if the metadata server was started without one.
     pub(crate) url: Option<String>,
+    /// Whether it is the volume's level durable, for what may be in memory for a time.
+    pub(crate) is_durable: bool,
     /// Files of which a version is there, and the bytes of these versions.
     pub(crate) held_files: usize,
     pub(crate) held_bytes: u64,
@@ -36,6 +38,7 @@ impl ArchiveStatus {
         let trouble = archiving.trouble.clone();
         (url.is_some() || is_used).then(|| ArchiveStatus {
             url: url.clone(),
+            is_durable: archiving.is_durable,
             held_files: *held_files,
             held_bytes: *held_bytes,
             due_files: *due_files,
@@ -63,6 +66,9 @@ impl ArchiveStatus {
         };
         let (bytes, files) = (Bytes(self.held_bytes), self.held_files);
         line("archive", &format!("{at}{bytes} of {files} files{due}"));
+        if self.is_durable {
+            line("", "it is level durable of what may be in memory for a time");
+        }
         if self.unneeded > 0 {
             line("", &format!("{} versions are being put, or are to be deleted", self.unneeded));
         }
@@ -99,6 +105,8 @@ mod tests {
              1 versions are being put, or are to be deleted\n"
         );
         archiving.late = std::time::Duration::from_secs(70);
+        archiving.is_durable = true;
+        assert!(tell(&archiving).unwrap().contains("\n          it is level durable of what may"));
         let why = "Amazon S3 refuses the archive's keys: check the credentials".to_owned();
         archiving.trouble = Some(ArchiveTrouble { text: why, needs_somebody: true });
         let text = tell(&archiving).unwrap();

@@ -24,8 +24,11 @@ struct World {
 
 impl World {
     fn new() -> World {
+        World::of(Volume::with_memory_disk())
+    }
+
+    fn of(mut volume: Volume) -> World {
         let store = Versitygw::start().unwrap();
-        let mut volume = Volume::with_memory_disk();
         volume.disks.iter_mut().for_each(Disk::start);
         let rules = volume.dir.path().join("rules.toml");
         fs::write(&rules, CLASSES).unwrap();
@@ -59,9 +62,15 @@ impl World {
     }
 
     fn serve(&self, secret: &str) -> Server {
+        self.serve_with(secret, &[])
+    }
+
+    fn serve_with(&self, secret: &str, more: &[&str]) -> Server {
         let options = self.options(secret);
-        let server = Server::meta(&options.iter().map(String::as_str).collect::<Vec<_>>());
-        eventually("both disks are there", || status(&server)["disks"][1]["state"] == "up");
+        let options: Vec<&str> = options.iter().map(String::as_str).collect();
+        let server = Server::meta(&[&options, more].concat());
+        let last = self.volume.disks.len() - 1;
+        eventually("all disks are there", || status(&server)["disks"][last]["state"] == "up");
         server
     }
 
@@ -141,6 +150,53 @@ fn an_archived_file_outlives_the_memory_that_it_is_in() {
     fs::remove_file(third.path("new")).unwrap();
     eventually("nothing is archived", || is_archived(&server, 0));
     assert_eq!(world.objects(), 0);
+}
+
+/// A volume has a memory disk and a store, and no other disk: what its class wants durable within a
+/// second is in the store then, is read from memory, and outlives that. What the store did not get
+/// does not, and what is to be durable at once is refused.
+#[test]
+fn memory_disks_and_a_store_are_a_volume() {
+    let mut volume = Volume::with_copies(1, 0);
+    volume.enrol(&["--memory"]).keep_in_memory();
+    let mut world = World::of(volume);
+    let classes = "[class.soon]\nlike = 'volatile'\nclose = 'shared'\ndurable = '1s'\n";
+    fs::write(&world.rules, classes).unwrap();
+    let server = world.serve_with(Versitygw::SECRET, &["--durable", "archive"]);
+    let (small, large) = (pattern(1, 5000), pattern(2, (9 << 20) + 5));
+    let mount = Mount::new(&server, &[&world.rules(), "class=soon"]);
+    fs::write(mount.path("small"), &small).unwrap();
+    fs::write(mount.path("large"), &large).unwrap();
+    eventually("both are archived", || is_archived(&server, 2));
+    assert_eq!(world.objects(), 3, "two objects with bytes, and checksums of one");
+    assert_eq!(status(&server)["archive"]["is_durable"], true);
+    assert_eq!(explained(&mount, "small")["durable"]["level"], "archive");
+
+    world.volume.disks[0].kill();
+    world.volume.disks[0].start();
+    let other = Mount::plain(&server, &["hard"]);
+    assert!(fs::read(other.path("small")).unwrap() == small);
+    assert!(fs::read(other.path("large")).unwrap() == large);
+    assert!(status(&server)["lost"].as_array().unwrap().is_empty());
+    let full = fs::write(other.path("edited"), &small).unwrap_err().raw_os_error();
+    assert_eq!(full, Some(rustix::io::Errno::NOSPC.raw_os_error()));
+    let path = mount.path("small");
+    let refused = said(&mount, &["class", "set", "edited", path.to_str().unwrap()]);
+    assert_ne!(refused.0, Some(0), "{}", refused.1);
+
+    world.store.kill().unwrap();
+    fs::write(mount.path("new"), &small).unwrap();
+    eventually("it is due", || status(&server)["archive"]["late_ms"].as_u64() > Some(0));
+    assert_eq!(explained(&mount, "new")["durable"]["level"], "shared");
+    drop(mount);
+    world.volume.disks[0].kill();
+    world.volume.disks[0].start();
+    let lost = fs::read(other.path("new")).unwrap_err().raw_os_error();
+    assert_eq!(lost, Some(rustix::io::Errno::NOTRECOVERABLE.raw_os_error()));
+    world.store.begin().unwrap();
+    eventually("the others are there", || {
+        fs::read(other.path("large")).is_ok_and(|it| it == large)
+    });
 }
 
 /// The metadata server is killed while the store does not answer a put; the next server puts the

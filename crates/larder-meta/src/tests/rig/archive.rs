@@ -17,9 +17,32 @@ use crate::archive::{Doing, Error, Receipt, Store, Version};
 use crate::committer::{ArchiveAsked, Event, ToArchive};
 use crate::live::archiving::{Part, Unread, Work};
 
-/// Versions of one block, by what that has.
+/// What a server is started with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Given {
+    /// No archive.
+    Nothing,
+    /// An archive.
+    #[default]
+    Archive,
+    /// One that is level durable.
+    Durable,
+}
+
+/// Versions of one block, by what that has; and what a server that starts is told.
 #[derive(Debug, Default)]
-pub(crate) struct FakeStore(pub(crate) Mutex<BTreeMap<Version, u64>>);
+pub(crate) struct FakeStore(pub(crate) Mutex<BTreeMap<Version, u64>>, pub(crate) Mutex<Given>);
+
+impl FakeStore {
+    /// As servers are told.
+    pub(super) fn given(&self) -> (Option<&dyn Store>, bool) {
+        match *self.1.lock().unwrap() {
+            Given::Nothing => (None, false),
+            Given::Archive => (Some(self), false),
+            Given::Durable => (Some(self), true),
+        }
+    }
+}
 
 impl Store for FakeStore {
     fn url(&self) -> String {
@@ -54,6 +77,12 @@ impl Store for FakeStore {
 }
 
 impl Rig {
+    /// The server is started again with another archive.
+    pub(crate) fn given(self, given: Given) -> Rig {
+        *self.store.1.lock().unwrap() = given;
+        self.crash()
+    }
+
     fn ask_archive(&mut self, asked: ToArchive) {
         self.event(Event::Archive(asked));
     }
