@@ -36,7 +36,7 @@ impl Core {
 
     /// The answer, if it is held and fresh.
     fn lookup_held(&self, dir: &Node, cred: &Cred, name: &OsStr) -> Option<Result<Lookup>> {
-        if name == ".." || !dir.state().is_directory() || !self.is_fresh(dir) {
+        if name == ".." || !dir.state().is_directory() || !self.has_fresh_names(dir) {
             return None;
         }
         if self.options.lookup_cache == LookupCache::None && self.remote.reachable() {
@@ -103,7 +103,7 @@ impl Core {
                 self.ask_rights(dir, cred).await?;
                 return Ok(self.lookup_held(dir, cred, name));
             }
-            None if self.is_fresh(dir) => {}
+            None if self.has_fresh_names(dir) => {}
             Some(child) if child.as_ref().is_none_or(|child| self.is_fresh(child)) => {
                 self.ask_rights(dir, cred).await?;
                 return Ok(self.lookup_held(dir, cred, name));

@@ -186,6 +186,9 @@ pub(crate) struct Changes {
     pub(crate) written_end: u64,
     /// The server may have carried out one that no description which we have includes.
     pub(crate) is_untold: bool,
+    /// Directories: the lease under which the last ones began and ended that no reply describes.
+    /// While it holds, nobody else has changed the names.
+    pub(crate) vouched: Option<Lease>,
 }
 
 #[cfg(test)]

@@ -332,7 +332,7 @@ impl Core {
         if !cached || (!state.searchable_by_all() && !self.kernel_may_judge()) {
             return Duration::ZERO;
         }
-        state.fresh_for(self.session, self.now())
+        state.names_fresh_for(self.session, self.now())
     }
 
     /// Whether the kernel's own check of mode bits is as strict as the server's. It lets user 0
@@ -391,7 +391,18 @@ impl Core {
     /// replies will bring the next description.
     pub(crate) fn is_fresh(&self, node: &Node) -> bool {
         let state = node.state();
-        let fresh = !state.fresh_for(self.session, self.now()).is_zero();
-        fresh || state.changing() || state.is_gone() || !self.remote.reachable()
+        let fresh_for = state.fresh_for(self.session, self.now());
+        self.is_usable(&state, fresh_for)
+    }
+
+    /// The same for the names in a directory.
+    pub(crate) fn has_fresh_names(&self, dir: &Node) -> bool {
+        let state = dir.state();
+        let fresh_for = state.names_fresh_for(self.session, self.now());
+        self.is_usable(&state, fresh_for)
+    }
+
+    fn is_usable(&self, state: &State, fresh_for: Duration) -> bool {
+        !fresh_for.is_zero() || state.changing() || state.is_gone() || !self.remote.reachable()
     }
 }

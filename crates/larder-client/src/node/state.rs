@@ -513,7 +513,9 @@ impl State {
             };
             return;
         }
-        if self.known.doubtful && !(is_young && was_fresh) {
+        // While a lease vouches for the names, they need not be asked for.
+        let is_vouched = self.early_lease().is_some();
+        if self.known.doubtful && !(is_young && was_fresh) && !is_vouched {
             self.known.doubtful = false;
             self.forget_contents();
         }
@@ -522,8 +524,12 @@ impl State {
 
     fn compare(&mut self, attr: &Attr) -> Seen {
         let held = self.known.attr.validator();
+        let is_vouched = self.take_vouched();
         if held.same(&attr.validator()) {
             return Seen::Same;
+        }
+        if is_vouched {
+            return Seen::Moved { from: held };
         }
         let moved = std::mem::take(&mut self.ctime_may_move);
         let only_ctime = held.size == attr.size && held.mtime == attr.mtime;

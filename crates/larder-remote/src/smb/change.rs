@@ -1,7 +1,8 @@
 //! Names: looking up, making, removing, renaming, linking.
 //!
-//! A change of a directory first checks that it is still the one that was meant. The check and the
-//! other requests are sent together where their order does not matter.
+//! A change of a directory first checks that it is still the one that was meant, unless that is
+//! known ([`super::watching`]). The check and the other requests are sent together where their
+//! order does not matter.
 //!
 //! If the answer to a change was lost with the connection, it is tried again, and what is found
 //! then may be the effect of the first attempt:
@@ -12,6 +13,7 @@
 //!   used as locks. The client claims nothing: the caller gets [`Error::Io`].
 
 use super::attr::Info;
+use super::expected::Event;
 use super::files::ServerOpen;
 use super::hidden;
 use super::link::Link;
@@ -64,7 +66,7 @@ impl Share {
             return Ok(LookedUp { found: Some(Found { handle, attr }), dir: None });
         }
         let (path, component) = self.path_in(dir, name)?;
-        let parent = self.directory(link, dir);
+        let parent = self.look_at_directory(link, dir);
         let (parent, seen) = tokio::join!(parent, self.look(link, path, false));
         let parent = Some(parent?.attr(&self.shape));
         let found = match or_absent(seen) {
@@ -98,24 +100,30 @@ impl Share {
         };
         self.shape.may_in_directory(cred, Access::EXTEND)?;
         let (path, component) = self.path_in(dir, name)?;
-        self.directory(link, dir).await?;
+        self.find_directory(link, dir).await?;
         let readonly = *new != New::Directory
             && self.shape.file_mode & 0o222 != 0
             && set.mode.is_some_and(|mode| mode & 0o222 == 0);
         let attributes = if readonly { FileAttributes::READONLY } else { 0 };
         let opening =
             Opening { disposition, options, attributes, ..Opening::existing(path, wire::LOOK) };
-        self.give_up(dir).await;
-        let made = make(link, new, opening).await;
-        let made = made.map_err(|failure| self.not_made((dir, name), again, failure))?;
+        let change = self.change_names(dir, &[(&component, Event::Come)]).await;
+        let made = match make(link, new, opening).await {
+            Ok(made) => made,
+            Err(failure) => {
+                change.failed(failure);
+                return Err(self.not_made((dir, name), again, failure));
+            }
+        };
         let created = made.created || *new != New::File;
         if let (true, Some(handle)) = (created, self.handle(&made.info)) {
             // What is known by this handle belongs to a file that is gone.
             self.close_file(&handle).await;
         }
         let found = self.found(dir, &component, &made.info);
-        if created {
-            self.give_up(dir).await;
+        match created {
+            true => change.made(self).await,
+            false => change.refused(),
         }
         let token = match made.open {
             Some(open) => self.keep_this(&found.handle, open).await,
@@ -138,16 +146,18 @@ impl Share {
         }
         self.shape.may_in_directory(cred, Access::EXTEND)?;
         let (path, component) = self.path_in(dir, name)?;
-        self.directory(link, dir).await?;
-        self.give_up(dir).await;
-        let made = symlinks::make(link, path.clone(), target).await;
-        made.map_err(|failure| self.not_made((dir, name), again, failure))?;
+        self.find_directory(link, dir).await?;
+        let change = self.change_names(dir, &[(&component, Event::Come)]).await;
+        if let Err(failure) = symlinks::make(link, path.clone(), target).await {
+            change.failed(failure);
+            return Err(self.not_made((dir, name), again, failure));
+        }
         let seen = self.look(link, path, false).await?;
         if let Some(handle) = self.handle(&seen.info) {
             // What is known by this handle belongs to a file that is gone.
             self.close_file(&handle).await;
         }
-        self.give_up(dir).await;
+        change.made(self).await;
         let found = self.found(dir, &component, &seen.info);
         self.symlinks.learn(&found.handle, &found.attr, Some(target.to_owned()));
         Ok(Made { found, dir: Change::default(), created: true, token: None })
@@ -175,16 +185,6 @@ impl Share {
         }
     }
 
-    /// Returns our lease or watch on a directory before a change of ours in it: otherwise the
-    /// server would withdraw it a moment later. And again after the change, since another call may
-    /// have got a new one in the meantime.
-    async fn give_up(&self, dir: &Handle) {
-        if let Some(entry) = self.files.get(dir) {
-            entry.end();
-            entry.opens.lock().await.give_back().await;
-        }
-    }
-
     /// Removes a name. `again` says that an earlier try may have done it.
     pub(super) async fn remove(
         self: &Arc<Share>,
@@ -196,7 +196,7 @@ impl Share {
     ) -> Result<Change, Failure> {
         self.shape.may_in_directory(cred, Access::DELETE)?;
         let (path, component) = self.path_in(dir, name)?;
-        let parent = self.directory(link, dir);
+        let parent = self.find_directory(link, dir);
         let (parent, seen) = tokio::join!(parent, self.look(link, path.clone(), false));
         parent?;
         let Some(seen) = or_absent(seen)? else {
@@ -207,7 +207,7 @@ impl Share {
             (Removal::Directory, false) => return Err(Failure::Is(Error::NotDirectory)),
             _ => (),
         }
-        self.give_up(dir).await;
+        let change = self.change_names(dir, &[(&component, Event::Gone)]).await;
         // Opens of ours would keep the name alive.
         self.close_known(dir, &component, &seen.info).await;
         if seen.info.is_readonly() {
@@ -224,8 +224,13 @@ impl Share {
             // By another of its names, if it has one.
             self.keep_on(link, &file).await;
         }
-        deleted?;
-        self.give_up(dir).await;
+        match deleted {
+            Ok(()) => change.made(self).await,
+            Err(failure) => {
+                change.failed(failure);
+                return Err(failure);
+            }
+        }
         Ok(Change::default())
     }
 
@@ -288,8 +293,8 @@ impl Share {
             // Two names of one file: POSIX has it that nothing happens.
             return Ok(());
         }
-        self.give_up(from.dir).await;
-        self.give_up(to.dir).await;
+        let leaves = self.change_names(from.dir, &[(&from.component, Event::Gone)]).await;
+        let arrives = self.change_names(to.dir, &[(&to.component, Event::Come)]).await;
         let (closed, locked) = match source.is_directory() {
             true => self.close_below(link, &moved).await,
             false => {
@@ -317,8 +322,8 @@ impl Share {
             tracing::debug!("a rename was denied; something may have a file open");
         }
         renamed?;
-        self.give_up(from.dir).await;
-        self.give_up(to.dir).await;
+        leaves.made(self).await;
+        arrives.made(self).await;
         Ok(())
     }
 
@@ -329,7 +334,7 @@ impl Share {
         (dir, name): (&'a Handle, &OsStr),
     ) -> Result<End<'a>, Failure> {
         let (path, component) = self.path_in(dir, name)?;
-        let parent = self.directory(link, dir);
+        let parent = self.find_directory(link, dir);
         let (parent, seen) = tokio::join!(parent, self.look(link, path.clone(), false));
         parent?;
         let seen = or_absent(seen)?.map(|seen| seen.info);
@@ -352,6 +357,7 @@ impl Share {
         }
         self.close_known(to.dir, &to.component, target).await;
         if target.is_directory() {
+            self.give_up(to.dir).await;
             self.drain(link).await;
             hidden::delete_directory(link, to.path.clone()).await?;
         } else if target.is_readonly() {
@@ -385,12 +391,12 @@ impl Share {
         self.shape.may_in_directory(cred, Access::EXTEND)?;
         let (path, component) = self.path_in(dir, name)?;
         let changing = self.files.changing(file);
-        let parent = self.directory(link, dir);
+        let parent = self.find_directory(link, dir);
         let opened = self.open_file(link, file, wire::SET, wire::NON_DIRECTORY_FILE);
         let (parent, opened) = tokio::join!(parent, opened);
         parent?;
         let opened = opened?;
-        self.give_up(dir).await;
+        let change = self.change_names(dir, &[(&component, Event::Come)]).await;
         let target = wire::target(&path, false);
         let done = link.ask(wire::set(opened.open.id, wire::LINK_INFORMATION, target)).await?;
         let info = opened.open.finish(Vec::new()).await?;
@@ -401,11 +407,14 @@ impl Share {
                     return Err(Failure::Status(NtStatus::OBJECT_NAME_COLLISION));
                 }
             }
-            done => done?,
+            Err(failure) => {
+                change.failed(failure);
+                return Err(failure);
+            }
+            Ok(()) => change.made(self).await,
         }
         let found = self.found(dir, &component, &info);
         changing.done(Some(info));
-        self.give_up(dir).await;
         Ok((Some(found.attr), Change::default()))
     }
 

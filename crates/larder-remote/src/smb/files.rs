@@ -2,7 +2,7 @@
 //!
 //! A lease lives as long as the open with which it was granted, so that open is kept. Opens to
 //! change a file carry its key, so that our own changes do not break our own lease. On a directory
-//! a pending CHANGE_NOTIFY stands for the lease: any notification ends it.
+//! a watch may stand for the lease ([`super::watch`]).
 //!
 //! A server takes a read lease back without waiting: its message arrives late, and through one of
 //! the opens under the key. Samba discards the message if that open is closed when it arrives, even
@@ -23,6 +23,7 @@ use super::attr::Info;
 use super::frames::LeaseKey;
 use super::link::{Link, Op};
 use super::status::Failure;
+use super::watch::Watch;
 use super::wire::Granted;
 use super::{handle, wire};
 use larder_io::{Clock, Monotonic};
@@ -197,6 +198,8 @@ pub(super) struct Known {
 #[derive(Default)]
 struct Held {
     lease: Option<Lease>,
+    /// The watch that the lease stands for, if it is one.
+    watch: Option<Arc<Watch>>,
     info: Option<Info>,
     maximal: u32,
     /// Times that a lease ended, or became one that others share.
@@ -220,6 +223,7 @@ impl Held {
     fn end(&mut self) -> Option<Lease> {
         self.ends += 1;
         self.info = None;
+        self.watch = None;
         let lease = self.lease.take()?;
         let holds = lease.holds();
         lease.end();
@@ -333,6 +337,29 @@ impl File {
     pub(super) fn end(&self) -> Option<Lease> {
         tracing::debug!(file = ?self.handle, "a lease is returned");
         self.held().end()
+    }
+
+    /// Ends the lease if it is this one.
+    pub(super) fn end_this(&self, lease: &Lease) {
+        let mut held = self.held();
+        if held.lease.as_ref().is_some_and(|current| current.is(lease)) {
+            held.end();
+        }
+    }
+
+    /// The lease that was just granted stands for this watch.
+    pub(super) fn begin_watch(&self, watch: Watch) -> Arc<Watch> {
+        let watch = Arc::new(watch);
+        let mut held = self.held();
+        if held.lease.as_ref().is_some_and(|current| watch.lease().is(current)) {
+            held.watch = Some(Arc::clone(&watch));
+        }
+        watch
+    }
+
+    /// The watch on the directory, if it holds.
+    pub(super) fn watch(&self) -> Option<Arc<Watch>> {
+        self.held().watch.clone().filter(|watch| watch.holds())
     }
 
     /// The same for a lease that the server withdraws because another client writes.

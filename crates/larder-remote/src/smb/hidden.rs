@@ -100,6 +100,8 @@ impl Share {
             Err(Failure::Status(NtStatus::SHARING_VIOLATION)) => (),
             done => return done,
         }
+        // When the server tells of its name, and of the hidden one, is up to whoever uses it.
+        self.give_up(dir).await;
         tracing::debug!(path = shared.path, "somebody uses a file that is removed");
         let component = self.hidden_name(what);
         let above = shared.path.rsplit_once('\\').map_or("", |(above, _)| above);

@@ -1,7 +1,7 @@
 //! Requests and returns leases.
 //!
 //! A lease comes with an open for reading (MS-SMB2, 2.2.13.2.8), which is kept. If a server grants
-//! none on directories (SMB 2.1; Samba before 4.22), a pending CHANGE_NOTIFY stands for one.
+//! none on directories (SMB 2.1; Samba before 4.22), a watch stands for one ([`super::watching`]).
 //!
 //! A lease is returned after a while in any case ([`super::MountOptions::lease_max`]).
 //!
@@ -23,17 +23,12 @@ use super::status::Failure;
 use super::wire::{self, Granted, Opening};
 use larder_vfs::{Access, Cred, Handle, Judged, Lease};
 use smb2::msg::query_info::QueryInfoResponse;
-use smb2::types::FileId;
 use smb2::types::status::NtStatus;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use tokio::sync::OwnedSemaphorePermit;
 
 /// Longest wait for the watcher.
 const GIVE_BACK_MAX: Duration = Duration::from_secs(30);
-
-/// Time between two checks whether a request was sent; the library does not report that.
-const SENT_POLL: Duration = Duration::from_micros(100);
 
 /// The server withdraws a lease. Called between two of its messages, so the rest is a task.
 pub(super) fn taken(share: &Arc<Share>, generation: u64, taken: LeaseBreak) {
@@ -74,7 +69,7 @@ pub(super) fn taken(share: &Arc<Share>, generation: u64, taken: LeaseBreak) {
 
 impl Share {
     /// Tells the watcher that a lease ended, and waits for it a while.
-    async fn tell(&self, file: &Handle) {
+    pub(super) async fn tell(&self, file: &Handle) {
         let Some(watcher) = self.watcher.get().and_then(Weak::upgrade) else { return };
         if self.options.clock.timeout(GIVE_BACK_MAX, watcher.broken(file)).await.is_err() {
             tracing::warn!(?file, "what depended on a lease was not given up in time");
@@ -198,7 +193,7 @@ impl Share {
     }
 
     /// Looks at a file through the open that its lease came with.
-    async fn ask_again(
+    pub(super) async fn ask_again(
         &self,
         link: &Arc<Link>,
         entry: &Arc<File>,
@@ -219,44 +214,6 @@ impl Share {
             Err(failure) => Err(failure),
         }
     }
-
-    /// Puts a directory under watch, then reads its attributes: what happens after that is
-    /// reported.
-    async fn watch_directory(
-        self: &Arc<Share>,
-        entry: &Arc<File>,
-        open: &Arc<ServerOpen>,
-        since: super::files::Moment,
-        known: Known,
-    ) -> Result<(Info, Option<Lease>), Failure> {
-        let permit = Arc::clone(&self.watches).try_acquire_owned();
-        let Ok(permit) = permit else { return Ok((known.info, None)) };
-        let link = &open.link;
-        let order = self.watching.lock().await;
-        let before = link.notifications();
-        let ended = watch(Arc::clone(link), open.id);
-        // Requests are carried out in the order in which they were sent.
-        while !ended.is_finished() && link.notifications().iter().all(|one| before.contains(one)) {
-            self.options.clock.sleep(SENT_POLL).await;
-        }
-        drop(order);
-        let seen = link.ask(wire::query(open.id)).await?.read::<QueryInfoResponse>()?;
-        let info = Info::parse(&seen.output_buffer).map_err(garbled)?;
-        let granted = match ended.is_finished() {
-            true => None,
-            false => entry.granted(since, Known { info, maximal: known.maximal }, Granted::Whole),
-        };
-        if let Some(lease) = &granted {
-            let (share, entry) = (Arc::downgrade(self), Arc::downgrade(entry));
-            let lease = lease.clone();
-            tokio::spawn(async move {
-                // Whatever it reports: something happened, or nothing will be reported any more.
-                let _ = ended.await;
-                watch_ended(&share, &entry, &lease, permit).await;
-            });
-        }
-        Ok((info, granted))
-    }
 }
 
 /// Gives a lease back when it is old enough.
@@ -266,32 +223,6 @@ async fn age(entry: Weak<File>, lease: Lease, is_old: larder_io::Sleep) {
     let mut opens = entry.opens.lock().await;
     if entry.lease().is_some_and(|current| current.is(&lease)) {
         entry.end();
-        opens.give_back().await;
-    }
-}
-
-/// Waits for a change in a directory. The task does not keep it open.
-fn watch(link: Arc<Link>, id: FileId) -> tokio::task::JoinHandle<()> {
-    let runtime = link.runtime().clone();
-    runtime.spawn(async move { link.ask(wire::notify(id)).await.map(drop).unwrap_or_default() })
-}
-
-async fn watch_ended(
-    share: &Weak<Share>,
-    entry: &Weak<File>,
-    lease: &Lease,
-    permit: OwnedSemaphorePermit,
-) {
-    drop(permit);
-    let (Some(share), Some(entry)) = (share.upgrade(), entry.upgrade()) else { return };
-    // It may have ended for another reason, and have been replaced by another one.
-    if !entry.lease().is_some_and(|current| current.is(lease)) {
-        return;
-    }
-    entry.end();
-    share.tell(&entry.handle).await;
-    let mut opens = entry.opens.lock().await;
-    if entry.lease().is_none() {
         opens.give_back().await;
     }
 }

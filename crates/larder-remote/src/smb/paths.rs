@@ -117,6 +117,20 @@ impl Paths {
         self.leading(file).map(|dentry| dentry.0.clone()).ok_or(Error::Stale)
     }
 
+    /// All directories above `dir`, up to the root. `None` if they are not all known, or the root
+    /// is below others.
+    pub(super) fn above(&self, dir: &Handle) -> Option<Vec<Handle>> {
+        let (mut above, mut at) = (Vec::new(), dir);
+        while *at != self.root {
+            at = &self.leading(at)?.0;
+            above.push(at.clone());
+            if above.len() > DEPTH_MAX {
+                return None;
+            }
+        }
+        self.base.is_empty().then_some(above)
+    }
+
     /// The path to `file`, below the share.
     ///
     /// # Errors
@@ -223,11 +237,22 @@ mod tests {
     }
 
     #[test]
+    fn the_directories_above_are_known_up_to_the_root_of_the_share() {
+        let mut whole = Paths::new(dir(1), String::new());
+        whole.learn(&dir(1), "d", &dir(2));
+        whole.learn(&dir(2), "e", &dir(3));
+        assert_eq!(whole.above(&dir(1)), Some(vec![]));
+        assert_eq!(whole.above(&dir(3)), Some(vec![dir(2), dir(1)]));
+        assert_eq!(whole.above(&dir(4)), None, "a directory that nobody has found");
+        assert_eq!(paths().above(&dir(2)), None, "nobody watches what is above the mount's root");
+    }
+
+    #[test]
     fn a_loop_ends() {
         let mut paths = paths();
         paths.learn(&dir(3), "d", &dir(2));
         paths.learn(&dir(2), "e", &dir(3));
-        assert_eq!(paths.path(&dir(2)), Err(Error::Stale));
+        assert_eq!((paths.path(&dir(2)), paths.above(&dir(2))), (Err(Error::Stale), None));
         assert!(!paths.is_below(&dir(2), &file(9)));
     }
 

@@ -78,7 +78,7 @@ pub(super) struct Share {
     pub(super) symlinks: Symlinks,
     pub(super) watcher: OnceLock<Weak<dyn Watcher>>,
     pub(super) watches: Arc<Semaphore>,
-    /// One directory is put under watch at a time.
+    /// One notice is asked for at a time.
     pub(super) watching: tokio::sync::Mutex<()>,
     /// Hidden names given so far.
     pub(super) hidden: AtomicU64,

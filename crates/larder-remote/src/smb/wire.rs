@@ -360,7 +360,7 @@ pub(super) fn list(file_id: FileId, bytes: u32) -> Op {
 pub(super) fn notify(file_id: FileId) -> Op {
     let request = ChangeNotifyRequest {
         flags: 0,
-        output_buffer_length: 4096,
+        output_buffer_length: ANSWER_BYTES,
         file_id,
         completion_filter: CHANGES,
     };

@@ -11,6 +11,7 @@ mod places;
 mod proxy;
 mod setup;
 mod variants;
+mod watches;
 
 use larder_vfs::conformance::{Ability, Traits, Verdict, cases};
 use larder_vfs::{Access, Cred, New, Remote, Stability};

@@ -61,6 +61,8 @@ impl State {
         let lease = self.changes.lease.take().filter(|lease| !lease.ends_late());
         let leased = lease.as_ref().is_some_and(Lease::holds);
         let newest = replies.iter().filter_map(|change| change.after).max_by_key(recency);
+        // A directory's lease vouches for its names; its times have moved.
+        let vouched = lease.filter(|_| leased && self.is_directory() && newest.is_none());
         let proof = match self.known.attr.kind {
             _ if leased => newest.map_or(Proof::Untold, Proof::Ours),
             Kind::File => prove(from, &replies),
@@ -92,15 +94,17 @@ impl State {
         }
         let nothing_held = !ours || after.is_some_and(|attr| attr.size == 0);
         self.known.doubtful &= !nothing_held;
-        self.known.doubtful |= proof == Proof::Untold;
+        self.known.doubtful |= proof == Proof::Untold && vouched.is_none();
         self.known.doubtful |= is_coarse && (self.is_directory() || !nothing_held);
         match after {
             Some(attr) => {
                 self.known.ttl = ttl.min;
                 self.adopt(attr, session, now);
             }
+            None if vouched.is_some() => self.ctime_moved = Some(now),
             None => self.known.ttl = Duration::ZERO,
         }
+        self.changes.vouched = vouched;
         self.changes.written_end = written_end;
         Some(Ended { from, ours: ours && after.is_some() })
     }

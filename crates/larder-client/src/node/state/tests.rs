@@ -37,6 +37,48 @@ fn attributes_are_fresh_for_their_timeout_in_this_session_only() {
     assert_eq!(state.fresh_for(SESSION + 1, at(12)), Duration::ZERO);
 }
 
+/// A lease on a directory vouches for its names when a change of ours has moved its times, of which
+/// the reply says nothing, until it ends.
+#[test]
+fn under_a_lease_own_changes_leave_the_names_and_make_times_old() {
+    let lease = Lease::new();
+    let changed = || {
+        let mut state = state();
+        state.leasing_mut().take(lease.clone());
+        for second in [20, 21] {
+            state.begin_change();
+            state.end_change([Change::default()], SESSION, at(second), TTL, false);
+        }
+        assert!(!state.known.doubtful && state.ctime_is_old());
+        assert_eq!(state.names_fresh_for(SESSION, at(50)), TTL.min);
+        assert_eq!(state.fresh_for(SESSION, at(50)), Duration::ZERO);
+        state
+    };
+    let mut told = changed();
+    let seen = told.observe(attr(1), SESSION, at(30), TTL, Age::Young);
+    assert_eq!((seen, told.known.epoch), (Seen::Moved { from: attr(0).validator() }, 0));
+    assert!(!told.ctime_is_old());
+    assert_eq!(told.observe(attr(1), SESSION, at(40), TTL, Age::Old), Seen::Same);
+    assert_eq!(told.known.epoch, 0, "the names are vouched for, however young it was");
+    assert_eq!(told.observe(attr(2), SESSION, at(41), TTL, Age::Old), Seen::Changed);
+    // One change was not the only one, or another lease has come since.
+    let mut alone = changed();
+    alone.begin_change();
+    lease.end();
+    alone.end_change([Change::default()], SESSION, at(22), TTL, false);
+    assert_eq!(alone.known.epoch, 1);
+    let mut ended = state();
+    let first = Lease::new();
+    ended.leasing_mut().take(first.clone());
+    ended.begin_change();
+    ended.end_change([Change::default()], SESSION, at(20), TTL, false);
+    first.end();
+    assert_eq!(ended.names_fresh_for(SESSION, at(50)), Duration::ZERO);
+    ended.leasing_mut().take(Lease::new());
+    assert_eq!(ended.observe(attr(1), SESSION, at(30), TTL, Age::Old), Seen::Changed);
+    assert_eq!(ended.known.epoch, 1);
+}
+
 /// A search for a file that began before it was removed may end after that, and find another file.
 #[test]
 fn a_file_that_was_removed_for_good_is_not_found_again() {
