@@ -5,7 +5,8 @@
 //! over TCP and UDP; clients name it with `port=` and `mountport=`, or ask a port mapper
 //! ([`Config::portmapper`]).
 //!
-//! - [`Config`] says where to listen and for whom, [`Server`] does it, [`Shutdown`] ends it.
+//! - [`Config`] says where to listen and for whom, [`Server`] does it, [`Shutdown`] ends it;
+//!   [`Sockets`] are bound before there is a file system.
 //! - [`Stats`] counts calls, errors and bytes by procedure.
 //!
 //! [`larder_rpc::server`] handles sockets, limits, and retransmitted calls, and makes its own
@@ -36,5 +37,5 @@ mod words;
 pub use config::Config;
 pub use larder_rpc::server::{ProcedureStats, Shutdown, SourcePorts};
 pub use larder_rpc::{Network, ParseNetworkError};
-pub use server::{BindError, Programs, Server, StatsReader};
+pub use server::{BindError, Programs, Server, Sockets, StatsReader};
 pub use stats::Stats;

@@ -19,6 +19,13 @@ pub struct Server {
     registration: Option<Registration>,
 }
 
+/// The sockets of a server whose file system does not exist yet. Until it does, the kernel keeps
+/// what clients send, and they wait.
+pub struct Sockets {
+    config: Config,
+    sockets: server::Sockets,
+}
+
 /// Reads a server's counters, during the run and after it.
 #[derive(Clone)]
 pub struct StatsReader(Arc<Dispatcher<service::Programs>>);
@@ -61,15 +68,24 @@ impl Programs {
     }
 }
 
-impl Server {
-    /// Binds the sockets, and registers with the port mapper if one is configured.
+impl Sockets {
+    /// Binds the sockets.
     ///
     /// # Errors
-    /// [`BindError`]
-    pub async fn bind(config: Config, fs: Arc<dyn FileSystem>) -> Result<Server, BindError> {
-        let programs = service::Programs::new(&config, fs);
+    /// [`BindError::Listen`]
+    pub async fn bind(config: Config) -> Result<Sockets, BindError> {
         let failed = |cause| BindError::Listen { address: config.rpc.listen, cause };
-        let server = server::Server::bind(config.rpc.clone(), programs).await.map_err(failed)?;
+        let sockets = server::Sockets::bind(config.rpc.clone()).await.map_err(failed)?;
+        Ok(Sockets { config, sockets })
+    }
+
+    /// The server of `fs` with these sockets. Registers with the port mapper if one is configured.
+    ///
+    /// # Errors
+    /// [`BindError::Portmapper`]
+    pub async fn serve(self, fs: Arc<dyn FileSystem>) -> Result<Server, BindError> {
+        let Sockets { config, sockets } = self;
+        let server = sockets.serve(service::Programs::new(&config, fs));
         let registration = match config.portmapper {
             Some(mapper) => {
                 let registered = Registration::new(
@@ -84,6 +100,16 @@ impl Server {
             None => None,
         };
         Ok(Server { server, registration })
+    }
+}
+
+impl Server {
+    /// Binds the sockets, and registers with the port mapper if one is configured.
+    ///
+    /// # Errors
+    /// [`BindError`]
+    pub async fn bind(config: Config, fs: Arc<dyn FileSystem>) -> Result<Server, BindError> {
+        Sockets::bind(config).await?.serve(fs).await
     }
 
     /// The address on which it listens, over both transports.

@@ -51,9 +51,37 @@ pub struct Server<S: Service> {
     shutdown: watch::Sender<bool>,
 }
 
+/// The sockets of a server whose service does not exist yet. Until it does, the kernel keeps what
+/// clients send, and they wait.
+pub struct Sockets {
+    config: Config,
+    listener: TcpListener,
+    datagrams: Option<UdpSocket>,
+    address: SocketAddr,
+}
+
 /// Shuts a server down. Clones belong to the same server.
 #[derive(Clone, Debug)]
 pub struct Shutdown(watch::Sender<bool>);
+
+impl Sockets {
+    /// Binds the sockets.
+    ///
+    /// # Errors
+    /// The operating system's error for the address.
+    pub async fn bind(config: Config) -> io::Result<Sockets> {
+        let (listener, datagrams, address) = listen(&config).await?;
+        Ok(Sockets { config, listener, datagrams, address })
+    }
+
+    /// The server with these sockets. `service` answers calls.
+    pub fn serve<S: Service>(self, service: S) -> Server<S> {
+        let Sockets { config, listener, datagrams, address } = self;
+        let dispatcher = Arc::new(Dispatcher::new(config, service));
+        let shutdown = watch::Sender::new(false);
+        Server { dispatcher, listener, datagrams, address, shutdown }
+    }
+}
 
 impl<S: Service> Server<S> {
     /// Binds the sockets. `service` answers calls.
@@ -61,14 +89,7 @@ impl<S: Service> Server<S> {
     /// # Errors
     /// The operating system's error for the address.
     pub async fn bind(config: Config, service: S) -> io::Result<Server<S>> {
-        let (listener, datagrams, address) = listen(&config).await?;
-        Ok(Server {
-            dispatcher: Arc::new(Dispatcher::new(config, service)),
-            listener,
-            datagrams,
-            address,
-            shutdown: watch::Sender::new(false),
-        })
+        Ok(Sockets::bind(config).await?.serve(service))
     }
 
     /// The address on which it listens, over both transports.
