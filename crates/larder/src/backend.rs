@@ -1,6 +1,7 @@
 //! What a mount or an export serves: from the command line to the source, its cache, and its
 //! options.
 
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -16,13 +17,26 @@ use crate::options::{self, Options, Remakes};
 use crate::source::{Protocol, Source};
 
 /// The word for `--cache` that means no cache on disk.
-const NO_CACHE: &str = "none";
+pub(crate) const NO_CACHE: &str = "none";
+
+/// How a volume is reached from the process that serves it, whatever its addresses are for others.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Inside {
+    /// The metadata server's socket for this process.
+    pub(crate) metadata: SocketAddr,
+    /// Where the disks of the volume listen.
+    pub(crate) disks: IpAddr,
+    /// Identifies the client, as [`larder_remote::native::MountOptions::client`] does.
+    pub(crate) client: [u8; 16],
+}
 
 /// The server of a mount or an export, its cache, and its options.
 #[derive(Clone, Debug)]
 pub(crate) struct Backend {
     /// The export or share.
     pub(crate) source: Source,
+    /// Set if this process serves the source, which is a volume.
+    pub(crate) inside: Option<Inside>,
     /// The login at the server.
     pub(crate) login: Credentials,
     /// The password, if it was asked for: processes that we start need it too.
@@ -95,7 +109,17 @@ impl Backend {
             (Some(dir), false) => Some(std::path::absolute(dir).context("--cache")?),
             (None, false) => Some(default_cache_dir(&source)?),
         };
-        Ok(Backend { source, login, asked, cache, options, classes, wrong_classes, typed })
+        Ok(Backend {
+            source,
+            inside: None,
+            login,
+            asked,
+            cache,
+            options,
+            classes,
+            wrong_classes,
+            typed,
+        })
     }
 
     /// Whether locks of processes are passed on to the server.

@@ -27,6 +27,7 @@ mod engine;
 mod enrolment;
 mod error;
 mod event;
+mod export;
 mod exported;
 mod failing_mount;
 mod front_door;
@@ -66,9 +67,9 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 use command::{
-    bench, cache, class, conflicts, disk, explain, export, meta, mount, mount_helper, offline,
-    rebuild as rebuild_command, run as run_command, serve, stat, status, sync, umount, upgrade,
-    volume as volume_command,
+    bench, cache, class, conflicts, disk, explain, export as export_command, meta, mount,
+    mount_helper, offline, rebuild as rebuild_command, run as run_command, serve, stat, status,
+    sync, umount, upgrade, volume as volume_command,
 };
 
 /// Mount NFS exports, SMB shares and larder's own volumes through a persistent local cache.
@@ -113,7 +114,7 @@ enum Command {
     /// Show how durable a file is now, and how durable it will be
     Explain(explain::Args),
     /// Export a directory over NFS
-    Export(export::Args),
+    Export(export_command::Args),
     /// Serve a volume: metadata server and one disk, in one process
     Serve(serve::Args),
     /// Serve the metadata of a volume whose disks are elsewhere
@@ -158,7 +159,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Stat(args) => stat::run(args)?,
         Command::Class(args) => class::run(args)?,
         Command::Explain(args) => explain::run(args)?,
-        Command::Export(args) => export::run(args)?,
+        Command::Export(args) => export_command::run(args)?,
         Command::Serve(args) => serve::run(args)?,
         Command::Meta(args) => meta::run(args)?,
         Command::Disk(args) => disk::run(args)?,

@@ -323,14 +323,17 @@ fn native_options(back: &Backend) -> native::MountOptions {
     let default = native::MountOptions::new(&source.host);
     let asked = options.read_max.unwrap_or(default.data_max);
     let port = |own: Option<u16>| options.port.or(own).unwrap_or(default.port);
+    let inside = back.inside;
     native::MountOptions {
-        port: port(source.port),
+        host: inside.map_or(default.host, |inside| inside.metadata.ip().to_string()),
+        port: inside.map_or(port(source.port), |inside| inside.metadata.port()),
+        disks_at: inside.map(|inside| inside.disks),
         others: source.others.iter().map(|(host, own)| (host.clone(), port(*own))).collect(),
         connections: options.connections.into(),
         timeout: options.timeout,
         recovery: recovery(options),
         authorities: options.authorities.clone(),
-        client: client_name(back),
+        client: inside.map(|inside| inside.client).or_else(|| client_name(back)),
         data_max: asked.min(options.write_max.unwrap_or(default.data_max)),
         source_port: match options.reserved_port {
             Some(false) => SourcePort::Any,

@@ -299,7 +299,8 @@ impl Listening {
     }
 
     /// Configuration of the disk on the port that is this much higher. Capabilities decide what may
-    /// be done there, whichever port a call comes from.
+    /// be done there, whichever port a call comes from. This process is always admitted: its
+    /// metadata server calls the disk.
     ///
     /// # Errors
     /// If there is no such port.
@@ -311,7 +312,18 @@ impl Listening {
             }
         };
         let listen = SocketAddr::new(self.listen.ip(), next);
-        Ok(server::Config { source_ports: SourcePorts::Any, ..self.config(listen)? })
+        let mut config = server::Config { source_ports: SourcePorts::Any, ..self.config(listen)? };
+        config.allow.push(reached_at(listen).ip().to_string().parse()?);
+        Ok(config)
+    }
+
+    /// Configuration of another socket of the metadata server, for clients in this process: in the
+    /// clear, since what is sent there does not leave it. As everywhere on loopback, calls are
+    /// those of root, unless any port may call.
+    pub(crate) fn inside_config(&self) -> server::Config {
+        let source_ports = if self.insecure { SourcePorts::Any } else { SourcePorts::Reserved };
+        let listen = (Ipv4Addr::LOCALHOST, 0).into();
+        server::Config { udp: false, source_ports, ..server::Config::new(listen) }
     }
 
     fn config(&self, listen: SocketAddr) -> Result<server::Config> {

@@ -4,7 +4,7 @@
 //! metadata server for another capability.
 
 use std::collections::{BTreeSet, HashMap};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -117,6 +117,8 @@ impl From<Error> for NotDone {
 pub(super) struct Disks {
     /// Knows where they are.
     session: Arc<Session>,
+    /// Where those are that have no host in their address.
+    beside: IpAddr,
     connected: Mutex<HashMap<DiskId, Arc<Disk>>>,
     /// Disks that did not answer in time, and until when they are asked last.
     silent: Mutex<HashMap<DiskId, Instant>>,
@@ -135,9 +137,11 @@ struct Disk {
 }
 
 impl Disks {
-    pub(super) fn new(session: Arc<Session>) -> Disks {
+    /// Disks without a host are at `beside`, the metadata server's machine.
+    pub(super) fn new(session: Arc<Session>, beside: IpAddr) -> Disks {
         Disks {
             session,
+            beside,
             connected: Mutex::default(),
             silent: Mutex::default(),
             avoids_memory: Mutex::default(),
@@ -505,7 +509,7 @@ impl Disks {
     fn address(&self, number: DiskId) -> Option<SocketAddr> {
         let begun = self.session.now();
         let info = begun.given.disks.0.iter().find(|info| info.disk == number)?;
-        address(&info.address, self.session.server())
+        address(&info.address, self.beside)
     }
 
     /// As the metadata server is called.
@@ -556,10 +560,10 @@ impl Disk {
 
 /// The address of a disk as `HOST:PORT`, or `:PORT` for the machine of the metadata server. A host
 /// must be an address: each client might resolve a name differently.
-fn address(text: &[u8], server: SocketAddr) -> Option<SocketAddr> {
+fn address(text: &[u8], beside: IpAddr) -> Option<SocketAddr> {
     let text = std::str::from_utf8(text).ok()?;
     match text.strip_prefix(':') {
-        Some(port) => Some(SocketAddr::new(server.ip(), port.parse().ok()?)),
+        Some(port) => Some(SocketAddr::new(beside, port.parse().ok()?)),
         None => text.parse().ok(),
     }
 }
@@ -570,8 +574,8 @@ mod tests {
 
     #[test]
     fn a_disk_without_a_host_is_where_the_metadata_server_is() {
-        let server = "192.0.2.1:2050".parse().unwrap();
-        let of = |text: &str| address(text.as_bytes(), server).map(|one| one.to_string());
+        let beside = "192.0.2.1".parse().unwrap();
+        let of = |text: &str| address(text.as_bytes(), beside).map(|one| one.to_string());
         assert_eq!(of(":2051").as_deref(), Some("192.0.2.1:2051"));
         assert_eq!(of("[::1]:2051").as_deref(), Some("[::1]:2051"));
         for nonsense in ["", ":", ":x", "host:1", "192.0.2.1"] {

@@ -33,6 +33,8 @@ pub struct MountOptions {
     pub port: u16,
     /// Other addresses, with ports, of servers that may take its place. They are tried in turn.
     pub others: Vec<(String, u16)>,
+    /// Where disks are that are on the metadata server's machine. By default, at its address.
+    pub disks_at: Option<IpAddr>,
     /// How many connections to use, to it and to each disk.
     pub connections: usize,
     /// How long to wait for a reply; the default is that of [`Config::new`].
@@ -61,6 +63,7 @@ impl MountOptions {
             host: host.to_owned(),
             port: PORT,
             others: Vec::new(),
+            disks_at: None,
             connections: 1,
             timeout: None,
             recovery: Recovery::Soft,
@@ -143,6 +146,7 @@ impl Native {
     /// [`MountError`], each with what to do about it.
     pub async fn mount(options: &MountOptions) -> Result<Native, MountError> {
         let Endpoint { address, tls } = endpoint(options, &options.host, options.port).await?;
+        let disks_at = options.disks_at.unwrap_or(address.ip());
         let mut others = Vec::new();
         for (host, port) in &options.others {
             others.push(endpoint(options, host, *port).await?);
@@ -166,7 +170,7 @@ impl Native {
         recalls.begin(&session);
         let begun = session.now();
         Ok(Native {
-            disks: Arc::new(Disks::new(Arc::clone(&session))),
+            disks: Arc::new(Disks::new(Arc::clone(&session), disks_at)),
             volume: begun.given.volume,
             root: begun.given.root,
             limits: limits(options.data_max),

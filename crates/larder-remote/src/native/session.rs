@@ -4,7 +4,6 @@
 //! number identify the call: however often it is sent, even over reconnects and restarts of the
 //! server, it is carried out once. If the server has dropped the session, another one is begun.
 
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -205,11 +204,6 @@ impl Session {
         let options = CallOptions::default();
         let ended = self.client.call(&credential, &EndSession { session }, options).await;
         tracing::debug!(?ended, "the session was ended");
-    }
-
-    /// The address of the metadata server: disks without a host are on its machine.
-    pub(super) fn server(&self) -> SocketAddr {
-        self.client.config().address
     }
 
     /// Makes a call that changes nothing.

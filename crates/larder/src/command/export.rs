@@ -1,36 +1,23 @@
 //! `larder export`: a directory, or a server's files behind a cache, as an NFS export.
 
-use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use larder_client::Start;
-use larder_nfsd::{Config, Network, Server, SourcePorts};
+use larder_nfsd::{Config, Network, Sockets};
 use larder_remote::local::{LocalDir, LocalOptions, Squash};
-use larder_rpc::server;
 use larder_vfs::{Direct, FileSystem};
-use serde_json::Value;
-use tokio::runtime::Handle;
 
 use crate::backend::Backend;
 use crate::classes::IfWrong;
-use crate::clock::clock;
-use crate::control::{Request, Sink};
 use crate::error::Usage;
-use crate::exported::{self, Answering, Asked};
+use crate::export::{Exported, Terms, root_squash};
 use crate::log;
 use crate::options::parse_span;
-use crate::report;
-use crate::runtime_dir::RuntimeDir;
 use crate::signals::Ends;
-use crate::stack::{Engine, Patience};
 use crate::state_dir;
-
-/// How long calls in flight may take to end after a signal.
-const END_MAX: Duration = Duration::from_secs(10);
 
 /// Arguments of `larder export`.
 #[derive(Debug, clap::Args)]
@@ -92,14 +79,6 @@ pub(crate) struct Args {
     disk_latency: Option<Duration>,
 }
 
-/// What is exported.
-enum Exported {
-    /// A directory of this machine.
-    Directory(PathBuf),
-    /// A cached server.
-    Source { back: Box<Backend>, engine: Engine },
-}
-
 /// Serves until a signal arrives, then lets calls in flight end.
 ///
 /// # Errors
@@ -107,125 +86,33 @@ enum Exported {
 pub(crate) fn run(args: &Args) -> Result<()> {
     log::begin(None)?;
     let runtime = crate::runtime::start()?;
-    runtime.block_on(serve(args))
-}
-
-async fn serve(args: &Args) -> Result<()> {
-    // Before anything is made: from now on a signal ends the process in order.
-    let mut ends = Ends::begin()?;
-    let (exported, server) = args.open().await?;
-    let exported = Arc::new(exported);
-    let answering = exported.answering(&server);
-    tracing::info!(%exported, address = %server.addr(), "exported");
-    let shutdown = server.shutdown();
-    let mut served = std::pin::pin!(server.run());
-    tokio::select! {
-        () = &mut served => {}
-        () = ends.come() => {}
-    }
-    // While this process still has the address: afterwards another export may start and answer
-    // under this name.
-    drop(answering);
-    shutdown.begin();
-    if clock().timeout(END_MAX, served).await.is_err() {
-        tracing::warn!("calls in flight did not end in {END_MAX:?}");
-    }
-    exported.close().await
-}
-
-impl Exported {
-    /// Answers `larder stat --export`. If that is impossible, the export serves nevertheless.
-    fn answering(self: &Arc<Self>, server: &Server) -> Option<Answering> {
-        let counted = server.stats_reader();
-        let asked = Behind { exported: Arc::downgrade(self), runtime: Handle::current() };
-        let answering = RuntimeDir::open().and_then(|runtime| {
-            exported::answer(&runtime, server.addr(), self.to_string(), counted, asked)
-        });
-        answering.inspect_err(|error| tracing::warn!("larder stat cannot ask: {error:#}")).ok()
-    }
-
-    /// The engine that serves a source; a directory has none.
-    fn engine(&self) -> Option<&Engine> {
-        match self {
-            Exported::Directory(_) => None,
-            Exported::Source { engine, .. } => Some(engine),
-        }
-    }
-
-    /// Makes durable what is not: only this process has it.
-    async fn close(&self) -> Result<()> {
-        match self {
-            Exported::Directory(dir) => {
-                let flushed =
-                    std::fs::File::open(dir).and_then(|dir| Ok(rustix::fs::syncfs(&dir)?));
-                flushed.with_context(|| format!("cannot flush {}", dir.display()))
-            }
-            Exported::Source { engine, .. } => {
-                let written = clock().timeout(END_MAX, engine.client.write_back_all()).await;
-                if !matches!(written, Ok(Ok(()))) {
-                    tracing::warn!(
-                        "what the server did not take stays in the cache, and is sent next time"
-                    );
-                }
-                engine.close()
-            }
-        }
-    }
-}
-
-/// What is behind the export, for answering commands; it may have ended.
-struct Behind {
-    exported: Weak<Exported>,
-    runtime: Handle,
-}
-
-impl Asked for Behind {
-    fn behind(&self) -> Option<report::Behind> {
-        let exported = self.exported.upgrade()?;
-        let engine = exported.engine()?;
-        let rpc = engine.server.rpc().procedures;
-        Some(report::Behind { rpc, cache: engine.cache_state() })
-    }
-
-    fn answer(&self, request: &Request, sink: &mut dyn Sink) -> Option<Result<Value>> {
-        let exported = self.exported.upgrade()?;
-        let engine = exported.engine()?;
-        Some(match request {
-            Request::Status => serde_json::to_value(engine.status()).map_err(Into::into),
-            other => engine.carry_out(&self.runtime, other, sink),
-        })
-    }
-}
-
-impl fmt::Display for Exported {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Exported::Directory(dir) => write!(f, "{}", dir.display()),
-            Exported::Source { back, .. } => write!(f, "{}", back.source),
-        }
-    }
+    runtime.block_on(async {
+        // Before anything is made: from now on a signal ends the process in order.
+        let mut ends = Ends::begin()?;
+        let sockets = Sockets::bind(args.config()?).await?;
+        let (exported, fs) = args.open().await?;
+        exported.serve(sockets, fs, &mut ends).await
+    })
 }
 
 impl Args {
-    /// Opens what is exported, with the NFS server in front of it.
-    async fn open(&self) -> Result<(Exported, Server)> {
-        let (exported, fs) = match (&self.dir, &self.source) {
-            (Some(dir), _) => self.directory(dir).await?,
-            (None, Some(source)) => self.cached(source).await?,
+    /// Opens what is exported.
+    async fn open(&self) -> Result<(Exported, Arc<dyn FileSystem>)> {
+        match (&self.dir, &self.source) {
+            (Some(dir), _) => self.directory(dir).await,
+            (None, Some(source)) => {
+                let (cache, options) = (self.cache.as_deref(), &self.options);
+                let mut back = Backend::find(source, cache, options, IfWrong::Refuse)?;
+                back.options.flags.read_only |= self.read_only;
+                Exported::source(back).await
+            }
             (None, None) => bail!(Usage("say what to export: DIR, or --source SOURCE".to_owned())),
-        };
-        let bound = Server::bind(self.config()?, fs).await;
-        if bound.is_err()
-            && let Exported::Source { engine, .. } = &exported
-        {
-            engine.close()?;
         }
-        Ok((exported, bound?))
     }
 
     /// A local directory: nothing is cached.
     async fn directory(&self, dir: &Path) -> Result<(Exported, Arc<dyn FileSystem>)> {
-        let squash = if self.squashes_root() { Squash::Root } else { Squash::None };
+        let squash = if self.terms().squashes_root() { Squash::Root } else { Squash::None };
         let options = LocalOptions {
             squash,
             read_only: self.read_only,
@@ -240,98 +127,28 @@ impl Args {
         Ok((Exported::Directory(dir.to_owned()), Arc::new(fs)))
     }
 
-    /// A server, behind a cache.
-    async fn cached(&self, source: &str) -> Result<(Exported, Arc<dyn FileSystem>)> {
-        let mut back =
-            Backend::find(source, self.cache.as_deref(), &self.options, IfWrong::Refuse)?;
-        back.options.flags.read_only |= self.read_only;
-        let engine = Engine::build(&back, None, Start::NewMount, Patience::Full).await;
-        let engine = engine.map_err(|unreached| unreached.why)?;
-        let fs = Arc::new(engine.client.clone());
-        Ok((Exported::Source { back: Box::new(back), engine }, fs))
-    }
-
     fn config(&self) -> Result<Config> {
-        let default = Config::new(self.listen);
-        let rpc = server::Config {
-            allow: match self.allow.as_slice() {
-                [] if self.listens_here_only() => default.rpc.allow,
-                [] => vec!["0.0.0.0/0".parse()?, "::/0".parse()?],
-                networks => networks.to_vec(),
-            },
-            udp: !self.no_udp,
-            source_ports: if self.insecure { SourcePorts::Any } else { SourcePorts::Reserved },
-            ..default.rpc
-        };
+        let config = self.terms().config()?;
+        if self.source.is_some() {
+            return Ok(config);
+        }
         Ok(Config {
-            rpc,
             // If another process changes names in the directory, the attributes show it, except in
             // the microseconds between reading them and changing; see `--shared`.
-            sole_front_door: !self.shared && self.source.is_none(),
-            // For a directory, `Directory` applies its own rules to the ids that it gets.
-            squash_root: self.source.is_some() && self.squashes_root(),
-            ..default
+            sole_front_door: !self.shared,
+            // `LocalDir` applies its own rules to the ids that it gets.
+            squash_root: false,
+            ..config
         })
     }
 
-    fn squashes_root(&self) -> bool {
-        self.root_squash || !self.no_root_squash && !self.listens_here_only()
-    }
-
-    fn listens_here_only(&self) -> bool {
-        match self.listen.ip() {
-            IpAddr::V4(ip) => ip.is_loopback(),
-            IpAddr::V6(ip) => ip.to_canonical().is_loopback(),
+    fn terms(&self) -> Terms {
+        Terms {
+            listen: self.listen,
+            root_squash: root_squash(self.root_squash, self.no_root_squash),
+            allow: self.allow.clone(),
+            udp: !self.no_udp,
+            insecure: self.insecure,
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn args(listen: &str, root_squash: bool, no_root_squash: bool) -> Args {
-        Args {
-            dir: None,
-            source: None,
-            cache: None,
-            options: Vec::new(),
-            listen: listen.parse().unwrap(),
-            root_squash,
-            no_root_squash,
-            allow: Vec::new(),
-            no_udp: false,
-            insecure: false,
-            read_only: false,
-            shared: false,
-            async_names: false,
-            disk_latency: None,
-        }
-    }
-
-    #[test]
-    fn root_is_squashed_for_other_machines() {
-        for (listen, root_squash, no_root_squash, squashes) in [
-            ("127.0.0.1:1", false, false, false),
-            ("127.0.0.1:1", true, false, true),
-            ("[::1]:1", false, false, false),
-            ("0.0.0.0:1", false, false, true),
-            ("192.0.2.1:1", false, false, true),
-            ("192.0.2.1:1", false, true, false),
-        ] {
-            let args = args(listen, root_squash, no_root_squash);
-            assert_eq!(args.squashes_root(), squashes, "{args:?}");
-        }
-    }
-
-    #[test]
-    fn the_callers_that_are_allowed_follow_from_the_address() {
-        let other: IpAddr = "192.0.2.9".parse().unwrap();
-        let allows = |listen| {
-            let config = args(listen, false, false).config().unwrap();
-            config.rpc.allow.iter().any(|network| network.contains(other))
-        };
-        assert!(!allows("127.0.0.1:1"));
-        assert!(allows("192.0.2.1:1"));
     }
 }

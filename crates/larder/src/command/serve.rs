@@ -1,5 +1,7 @@
 //! `larder serve`: a volume in a directory, with its metadata server and its disk in one process;
-//! and a memory disk, if the volume is to have one.
+//! and a memory disk, and an NFS export, if the volume is to have them.
+
+mod nfs;
 
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -12,12 +14,14 @@ use larder_io::{Clock, Disk, MemDisk, RealClock, RealDisk, SlowDisk, secret};
 use larder_meta::disks::{DiskAddress, TrustInterval};
 use larder_meta::engine::Engine;
 use larder_meta::volume::{self, NewDisk};
-use larder_rpc::server::{self, Shutdown};
+use larder_rpc::server::{self, Server, Shutdown};
 use larder_wire::capability::{DiskId, VolumeId};
 use larder_wire::disk::key_file::DiskKeyFile;
 use larder_wire::meta::BLOCK_BYTES;
 use larder_wire::seal::{MasterKey, Setup};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
+
+use nfs::Nfs;
 
 use crate::archive::ServerArchive;
 use crate::error::Usage;
@@ -49,7 +53,9 @@ disk listens on the port after the metadata server's, a memory disk on the next 
 access its files; clients need no account there: the servers believe the user ids that \
 clients send. So only root of an allowed machine may call (from a port below 1024; on this \
 machine from any port), unless --insecure is given. Beyond this machine the metadata server \
-speaks TLS only, because it sends secrets to clients; data carries seals in any case.\n\nExample:\n  larder serve /srv/volume\n  larder mount larder://127.0.0.1/ /mnt --cache /var/cache/larder/volume\n  larder serve /srv/volume --listen 192.0.2.1:2050 --cert /etc/larder/cert.pem --cert-key /etc/larder/key.pem\n  larder mount larder://server.example/ /mnt -o ca=/etc/larder/ca.pem\n  larder serve /srv/volume --archive s3://backup/office --archive-endpoint https://s3.example.com --archive-credentials /etc/larder/archive"
+speaks TLS only, because it sends secrets to clients; data carries seals in any case.\n\nWith --nfs, NFSv3 clients are served too, as by larder export --source larder://HOST/ --cache none; who \
+may call, and as whom, is set by the options of larder export, with nfs- before their names. \
+--allow and --insecure do not concern NFS clients.\n\nExample:\n  larder serve /srv/volume\n  larder mount larder://127.0.0.1/ /mnt --cache /var/cache/larder/volume\n  larder serve /srv/volume --listen 192.0.2.1:2050 --cert /etc/larder/cert.pem --cert-key /etc/larder/key.pem\n  larder mount larder://server.example/ /mnt -o ca=/etc/larder/ca.pem\n  larder serve /srv/volume --archive s3://backup/office --archive-endpoint https://s3.example.com --archive-credentials /etc/larder/archive\n  larder serve /srv/volume --nfs 192.0.2.1:2049 --nfs-allow 192.0.2.0/24"
 )]
 pub(crate) struct Args {
     /// Where the volume is kept
@@ -76,6 +82,9 @@ pub(crate) struct Args {
     listening: Listening,
     #[command(flatten)]
     archive: ServerArchive,
+    archiving: Archiving,
+    #[command(flatten)]
+    nfs: Nfs,
 }
 
 /// A volume in a directory, opened.
@@ -109,6 +118,8 @@ async fn serve(args: &Args) -> Result<()> {
     let clock: Arc<dyn Clock> = Arc::new(RealClock);
     let meta_config = args.listening.meta_config()?;
     let options = args.archive.options()?;
+    let archive = args.archiving.open()?;
+    let export = args.nfs.bind(&args.listening).await?;
     let Volume { id, engine, disks: opened } = args.open()?;
 
     let (mut disks, mut serving) = (Vec::new(), Vec::new());
@@ -127,17 +138,34 @@ async fn serve(args: &Args) -> Result<()> {
     let meta = meta.with_context(|| args.cannot())?;
     let (volume, address) = (id.to_text(), meta.server.addr());
     tracing::info!(dir = %args.dir.display(), volume, %address, "serving a volume");
-    let meta_end = meta.server.shutdown();
-    let mut served = std::pin::pin!(meta.server.run());
-    tokio::select! {
-        () = &mut served => {}
-        () = ends.come() => {}
-    }
-    meta_end.begin();
-    serving.iter().for_each(|disk| disk.end.begin());
+    let inside = match &export {
+        Some(_) => Some(bind(args.listening.inside_config(), meta.metadata.clone()).await?),
+        None => None,
+    };
+    let inside_at = inside.as_ref().map(Server::addr);
+    let metas: Vec<_> = std::iter::once(meta.server).chain(inside).collect();
+    let ending: Vec<_> = metas.iter().map(Server::shutdown).collect();
+    // On tasks of their own: they serve while the export is opened and closed.
+    let mut served: JoinSet<()> = metas.into_iter().map(Server::run).collect();
+    let until_end = async {
+        match export.zip(inside_at) {
+            Some((export, inside)) => {
+                Box::pin(export.serve(id, (address, inside), &mut ends)).await
+            }
+            None => {
+                ends.come().await;
+                Ok(())
+            }
+        }
+    };
+    let done = tokio::select! {
+        done = until_end => done,
+        Some(failed) = served.join_next() => failed.context("the metadata server failed"),
+    };
+    ending.iter().chain(serving.iter().map(|disk| &disk.end)).for_each(Shutdown::begin);
     let devices: Vec<Arc<Device>> = serving.iter().map(|disk| Arc::clone(&disk.device)).collect();
     let ended = async {
-        served.await;
+        while served.join_next().await.is_some() {}
         for disk in serving {
             // One that has failed has ended.
             let _ = disk.serving.await;
@@ -147,7 +175,8 @@ async fn serve(args: &Args) -> Result<()> {
         tracing::warn!("calls in flight did not end in {END_MAX:?}");
     }
     let flush = |device: &Arc<Device>| device.store().flush();
-    devices.iter().try_for_each(flush).context("what was written last may be lost")
+    devices.iter().try_for_each(flush).context("what was written last may be lost")?;
+    done
 }
 
 /// A disk that is served.
@@ -308,6 +337,8 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
     use std::path::Path;
 
+    use larder_rpc::server::SourcePorts;
+
     use super::*;
 
     fn args(dir: &Path, size: Option<u64>) -> Args {
@@ -325,6 +356,8 @@ mod tests {
                 insecure: false,
             },
             archive: ServerArchive::default(),
+            archiving: Archiving::default(),
+            nfs: Nfs::default(),
         }
     }
 
@@ -404,5 +437,25 @@ mod tests {
         listening.listen = "192.0.2.1:2050".parse().unwrap();
         assert!(format!("{:#}", listening.meta_config().err().unwrap()).contains("--cert"));
         assert_eq!(listening.disk_config(1).unwrap().listen.port(), 2051);
+    }
+
+    /// The metadata server in this process calls them.
+    #[test]
+    fn the_disks_admit_their_own_process_whoever_else_may_call() {
+        let mut listening = args(Path::new("/nowhere"), None).listening;
+        listening.allow = vec!["198.51.100.0/24".parse().unwrap()];
+        for (listen, own) in [("192.0.2.1:2050", "192.0.2.1"), ("0.0.0.0:2050", "127.0.0.1")] {
+            listening.listen = listen.parse().unwrap();
+            let allow = listening.disk_config(1).unwrap().allow;
+            let admits = |from: &str| {
+                let from = from.parse().unwrap();
+                allow.iter().any(|network| network.contains(from))
+            };
+            assert!(admits(own) && admits("198.51.100.7"), "{listen}");
+            assert!(!admits("192.0.2.2"), "{listen}");
+        }
+        let inside = listening.inside_config();
+        assert!(inside.listen.ip().is_loopback() && inside.source_ports == SourcePorts::Reserved);
+        assert_eq!(inside.allow, larder_nfsd::Network::loopback());
     }
 }

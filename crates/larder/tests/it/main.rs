@@ -70,6 +70,7 @@ mod unsent;
 mod usage;
 mod users;
 mod volume;
+mod volume_nfs;
 mod volume_tls;
 mod waits;
 mod writers;

@@ -1,6 +1,7 @@
 //! An export of a cached server: one machine fetches for all, and answers like a file server.
 
 use std::fs;
+use std::net::SocketAddr;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 use std::process::Command;
@@ -11,6 +12,7 @@ use larder_vfs::{Cookie, Cred, Error, Handle, New, Remote, Removal, SetAttr, Sta
 
 use crate::harness::{Kind, Mount, Server, eventually, pattern, scratch, shell_as, succeed};
 use crate::shell::Shell;
+use crate::volume_nfs;
 
 /// The files behind an export, as others than the export see them.
 enum Behind {
@@ -215,19 +217,18 @@ fn commands_work_on_the_cache_of_an_export() {
     assert!(!listed.contains("dir/sub/two"), "{listed}");
 }
 
-fn runtime() -> tokio::runtime::Runtime {
+pub(crate) fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
 /// An NFS client that has mounted an export, and may make up handles of a volume.
-struct Forger {
-    nfs: Nfs3,
-    root: Handle,
+pub(crate) struct Forger {
+    pub(crate) nfs: Nfs3,
+    pub(crate) root: Handle,
 }
 
 impl Forger {
-    async fn of(export: &Server) -> Forger {
-        let address = export.address();
+    pub(crate) async fn of(address: SocketAddr) -> Forger {
         let port = Some(address.port());
         let options = MountOptions { port, ..MountOptions::new(&address.ip().to_string(), "/") };
         let nfs = Nfs3::mount(&options).await.unwrap();
@@ -242,17 +243,17 @@ impl Forger {
     }
 
     /// The handle of a name, as root is told.
-    async fn named(&self, dir: &Handle, name: &str) -> Handle {
+    pub(crate) async fn named(&self, dir: &Handle, name: &str) -> Handle {
         let found = self.nfs.lookup(&Cred::root(), dir, name.as_ref()).await.unwrap();
         found.found.unwrap().handle
     }
 
-    async fn read(&self, cred: &Cred, file: &Handle) -> Result<Bytes, Error> {
+    pub(crate) async fn read(&self, cred: &Cred, file: &Handle) -> Result<Bytes, Error> {
         Ok(self.nfs.read(cred, file, None, 0, 100).await?.data)
     }
 
     /// Neither reads nor changes a file: each call is refused with `why`.
-    async fn is_kept_out_of(&self, cred: &Cred, file: &Handle, why: Error) {
+    pub(crate) async fn is_kept_out_of(&self, cred: &Cred, file: &Handle, why: Error) {
         assert_eq!(self.read(cred, file).await, Err(why));
         let data = Bytes::from_static(b"changed");
         let written = self.nfs.write(cred, file, None, 0, data, Stability::FileSync).await;
@@ -277,13 +278,13 @@ impl Forger {
 /// file has.
 #[test]
 fn a_guessed_handle_of_a_volume_is_judged_by_its_file() {
-    let server = Server::start(Kind::Volume);
+    let (server, by_itself) = volume_nfs::volume(&[]);
     let direct = Mount::new(&server, &[]);
     let mode = |name: &str, mode| {
         fs::set_permissions(direct.path(name), fs::Permissions::from_mode(mode)).unwrap();
     };
     fs::create_dir(direct.path("private")).unwrap();
-    for name in ["private/secret", "private/public", "gone", "later"] {
+    for name in ["private/secret", "private/public", "gone"] {
         fs::write(direct.path(name), name).unwrap();
     }
     mode("private/secret", 0o600);
@@ -294,7 +295,7 @@ fn a_guessed_handle_of_a_volume_is_judged_by_its_file() {
     // Another export tells the handles, so that this one does not know them.
     let told = Server::reexport(&server, &[]);
     let [private, gone, secret, public] = runtime().block_on(async {
-        let told = Forger::of(&told).await;
+        let told = Forger::of(told.address()).await;
         let private = told.named(&told.root, "private").await;
         let inside = [told.named(&private, "secret").await, told.named(&private, "public").await];
         let [secret, public] = inside;
@@ -302,35 +303,38 @@ fn a_guessed_handle_of_a_volume_is_judged_by_its_file() {
     });
     fs::remove_file(direct.path("gone")).unwrap();
     let export = Server::reexport(&server, &[]);
-    runtime().block_on(async {
-        let forger = Forger::of(&export).await;
-        for round in ["unknown to the export", "in its cache"] {
-            forger.is_kept_out_of(&ann, &secret, Error::AccessDenied).await;
-            forger.is_kept_out_of_directory(&ann, &private).await;
-            let read = forger.read(&root, &secret).await;
-            assert_eq!(read, Ok(Bytes::from_static(b"private/secret")), "{round}");
-        }
-        // A file does not know the directories that lead to it.
-        assert_eq!(forger.read(&ann, &public).await, Ok(Bytes::from_static(b"private/public")));
+    for address in [export.address(), by_itself] {
+        fs::write(direct.path("later"), "later").unwrap();
+        runtime().block_on(async {
+            let forger = Forger::of(address).await;
+            for round in ["unknown to the export", "in its cache"] {
+                forger.is_kept_out_of(&ann, &secret, Error::AccessDenied).await;
+                forger.is_kept_out_of_directory(&ann, &private).await;
+                let read = forger.read(&root, &secret).await;
+                assert_eq!(read, Ok(Bytes::from_static(b"private/secret")), "{round}");
+            }
+            // A file does not know the directories that lead to it.
+            assert_eq!(forger.read(&ann, &public).await, Ok(Bytes::from_static(b"private/public")));
 
-        let later = forger.nfs.lookup(&root, &forger.root, "later".as_ref()).await.unwrap();
-        let later = later.found.unwrap().handle;
-        assert_eq!(forger.read(&root, &later).await, Ok(Bytes::from_static(b"later")));
-        fs::remove_file(direct.path("later")).unwrap();
-        let own = secret.as_bytes();
-        let mut nowhere = vec![later, gone, Handle::new(&own[1..])];
-        nowhere.push(Handle::new(&[own, &[0]].concat()));
-        nowhere.extend([0, u64::MAX].map(|number| forger.numbered(number)));
-        // Of other volumes.
-        nowhere.extend([0, 15].map(|at| {
-            let mut bytes = own.to_vec();
-            bytes[at] ^= 1;
-            Handle::new(&bytes)
-        }));
-        for handle in &nowhere {
-            forger.is_kept_out_of(&root, handle, Error::Stale).await;
-        }
-    });
+            let later = forger.nfs.lookup(&root, &forger.root, "later".as_ref()).await.unwrap();
+            let later = later.found.unwrap().handle;
+            assert_eq!(forger.read(&root, &later).await, Ok(Bytes::from_static(b"later")));
+            fs::remove_file(direct.path("later")).unwrap();
+            let own = secret.as_bytes();
+            let mut nowhere = vec![later, gone.clone(), Handle::new(&own[1..])];
+            nowhere.push(Handle::new(&[own, &[0]].concat()));
+            nowhere.extend([0, u64::MAX].map(|number| forger.numbered(number)));
+            // Of other volumes.
+            nowhere.extend([0, 15].map(|at| {
+                let mut bytes = own.to_vec();
+                bytes[at] ^= 1;
+                Handle::new(&bytes)
+            }));
+            for handle in &nowhere {
+                forger.is_kept_out_of(&root, handle, Error::Stale).await;
+            }
+        });
+    }
     for name in ["private/secret", "private/public"] {
         assert_eq!(fs::read_to_string(direct.path(name)).unwrap(), name);
     }
@@ -348,7 +352,7 @@ fn a_cached_listing_is_denied_to_who_may_not_read_the_directory() {
         fs::write(behind.path("private/secret"), "names are secret").unwrap();
         let export = Server::reexport(&server, &[]);
         runtime().block_on(async {
-            let Forger { nfs, root: top } = &Forger::of(&export).await;
+            let Forger { nfs, root: top } = &Forger::of(export.address()).await;
             let (root, ann) = (Cred::root(), Cred::new(1000, 1000, &[]));
             let private = nfs.lookup(&root, top, "private".as_ref()).await.unwrap();
             let private = private.found.unwrap().handle;

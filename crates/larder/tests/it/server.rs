@@ -208,6 +208,14 @@ impl Server {
         }
     }
 
+    /// Ends our own server by SIGTERM, which must be in order.
+    pub(crate) fn end(&mut self) {
+        run("kill", &["-TERM", &self.process().to_string()]);
+        let Running::Larder(child) = &mut self.running else { panic!("not our own server") };
+        assert_eq!(child.wait().unwrap().code(), Some(0));
+        self.running = Running::Stopped;
+    }
+
     /// Stops our own server at an arbitrary moment: it keeps its connections and is silent.
     pub(crate) fn freeze(&self) {
         stop(self.process());

@@ -59,11 +59,11 @@ impl Network {
         inside
     }
 
-    /// Whether a process inside listens at this port of all addresses.
+    /// Whether a process inside listens at this port.
     fn listens(&self, port: u16) -> bool {
         let sockets = fs::read_to_string(self.file("net/tcp")).unwrap();
         // 0A is LISTEN.
-        sockets.contains(&format!(" 00000000:{port:04X} 00000000:0000 0A "))
+        sockets.contains(&format!(":{port:04X} 00000000:0000 0A "))
     }
 }
 
@@ -99,13 +99,13 @@ struct Serving {
 }
 
 impl Serving {
-    fn begin() -> Serving {
+    fn begin(listen: Ipv4Addr, more: &[&str]) -> Serving {
         let (dir, network) = (scratch("larder-tls-"), Network::new());
         let at = |name: &str| dir.path().join(name);
         let authority = certify(dir.path());
         let mut serve = larder();
         serve.env("LARDER_RUNTIME_DIR", at("run")).arg("serve").arg(at("volume"));
-        serve.args(["--size", "1G", "--listen", &format!("0.0.0.0:{PORT}")]);
+        serve.args(["--size", "1G", "--listen", &format!("{listen}:{PORT}")]).args(more);
         serve.arg("--cert").arg(at("certificate.pem"));
         serve.arg("--cert-key").arg(at("certificate-key.pem"));
         let process = network.running(&serve).stdin(Stdio::null()).spawn().unwrap();
@@ -147,7 +147,7 @@ impl Drop for Serving {
 /// name, or that was not told to use TLS, is refused in one line, and leaves nothing behind.
 #[test]
 fn a_volume_beyond_its_machine_is_mounted_by_those_who_can_prove_it_only() {
-    let serving = Serving::begin();
+    let serving = Serving::begin(Ipv4Addr::UNSPECIFIED, &[]);
     let other = serving.dir.path().join("other");
     fs::create_dir(&other).unwrap();
     let other = certify(&other);
@@ -173,4 +173,25 @@ fn a_volume_beyond_its_machine_is_mounted_by_those_who_can_prove_it_only() {
     }
     fs::rename(two.path("short"), two.path("moved")).unwrap();
     assert_eq!(fs::metadata(one.path("moved")).unwrap().len(), 5000);
+}
+
+/// The export in the server's process needs no certificate, whatever the addresses of the servers
+/// are; nobody else is believed without one.
+#[test]
+fn nfs_clients_use_a_volume_whose_mounts_speak_tls() {
+    let nfs = format!("{UNNAMED}:12049");
+    let serving = Serving::begin(NAMED, &["--nfs", &nfs, "--nfs-no-root-squash"]);
+    let direct = serving.mounted();
+    let mut by_nfs = serving.mount(NAMED, None);
+    by_nfs.set_url(format!("nfs://{nfs}/"));
+    succeed(&mut serving.network.running(&by_nfs.command()));
+    by_nfs.mounted();
+    let bytes = pattern(5, 3 << 20);
+    fs::write(by_nfs.path("file"), &bytes).unwrap();
+    assert!(fs::read(direct.path("file")).unwrap() == bytes);
+    fs::write(direct.path("file"), "by TLS").unwrap();
+    assert_eq!(fs::read(by_nfs.path("file")).unwrap(), b"by TLS");
+    let unproven = serving.mount(NAMED, None);
+    let said = refusal(&mut serving.network.running(&unproven.command()));
+    assert!(said.contains("gives no session"), "{said}");
 }
