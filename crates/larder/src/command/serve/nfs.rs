@@ -1,7 +1,7 @@
 //! The NFS export of a volume in the process that serves it: one more client of the volume.
 //!
-//! It is composed of the parts of `larder export --source larder://HOST/ --cache none`. Only the way
-//! to the servers is its own: a socket of the metadata server on loopback ([`Inside`]).
+//! It is composed of the parts of `larder export --source larder://HOST/ --cache none`. Only the
+//! way to the servers is its own: a socket of the metadata server on loopback ([`Inside`]).
 
 use std::net::SocketAddr;
 
