@@ -82,7 +82,6 @@ pub(crate) struct Args {
     listening: Listening,
     #[command(flatten)]
     archive: ServerArchive,
-    archiving: Archiving,
     #[command(flatten)]
     nfs: Nfs,
 }
@@ -118,7 +117,6 @@ async fn serve(args: &Args) -> Result<()> {
     let clock: Arc<dyn Clock> = Arc::new(RealClock);
     let meta_config = args.listening.meta_config()?;
     let options = args.archive.options()?;
-    let archive = args.archiving.open()?;
     let export = args.nfs.bind(&args.listening).await?;
     let Volume { id, engine, disks: opened } = args.open()?;
 
@@ -356,7 +354,6 @@ mod tests {
                 insecure: false,
             },
             archive: ServerArchive::default(),
-            archiving: Archiving::default(),
             nfs: Nfs::default(),
         }
     }
