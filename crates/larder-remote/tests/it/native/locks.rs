@@ -14,8 +14,12 @@ const ALL: Range<u64> = 0..LOCK_END;
 
 /// How long a session lasts without a call, where a test waits for that. Not shorter: the mounts
 /// that live on must renew theirs within that time on a busy machine, too.
-pub(super) const SHORT: Options =
-    Options { lease: Duration::from_secs(12), resilver_rate: 1 << 30, archive: None };
+pub(super) const SHORT: Options = Options {
+    lease: Duration::from_secs(12),
+    resilver_rate: 1 << 30,
+    archive: None,
+    is_archive_durable: false,
+};
 
 async fn lock(
     native: &Native,
