@@ -1,6 +1,6 @@
 //! Bytes in the memory of other machines that are to be on the server's disk, because their file
-//! gets a stronger class, or a name of one; or in the archive. So are the records of objects without
-//! bytes that the server may lose.
+//! gets a stronger class, or a name of one; or in the archive. So are the records of objects
+//! without bytes that the server may lose.
 
 use std::ffi::OsStr;
 use std::sync::Arc;
@@ -73,8 +73,8 @@ impl Core {
 
     /// Before an object gets a name, and perhaps a class of its own with it: if that makes its
     /// class stronger, open files of a weaker one get that class, what was written through them
-    /// is sent, and all of the file's bytes leave the memory of other machines. If the new class has
-    /// an archive, the file is due there. Of a directory, what is in it stays as it is.
+    /// is sent, and all of the file's bytes leave the memory of other machines. If the new class
+    /// has an archive, the file is due there. Of a directory, what is in it stays as it is.
     ///
     /// # Errors
     /// The server's; [`larder_vfs::Error::NotSupported`] if it has no archive, and the class does;

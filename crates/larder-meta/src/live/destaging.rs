@@ -1,5 +1,6 @@
 //! Begins and ends moves of bytes to other disks: from memory disks when they are due
-//! ([`crate::destage`]), when the archive does not have them in time ([`super::archiving`]) or when their machines lack memory ([`super::yielding`]: then to other
+//! ([`crate::destage`]), when the archive does not have them in time ([`super::archiving`]) or
+//! when their machines lack memory ([`super::yielding`]: then to other
 //! memory disks, if these have room), and from disks that leave ([`crate::leaving`]).
 
 use std::collections::BTreeSet;
@@ -51,8 +52,8 @@ impl Live {
         self.destage.note(set, file, due_ms);
     }
 
-    /// What a file has in memory is due on other disks within this time, if it is not due before; or
-    /// in the archive, if that is durable and there is time. Returns when it is due on other disks.
+    /// What a file has in memory is due on other disks within this time, if it is not due before;
+    /// or in the archive, if that is durable and there is time. Returns when it is due on other disks.
     ///
     /// # Errors
     /// [`Status::Stale`], [`Status::Io`]

@@ -1,7 +1,8 @@
 //! Gives files back what memory disks have lost, if the archive has the version that the file has.
 //!
-//! It is moved like bytes that are due ([`super::destaging`]), with the archive in place of the disk
-//! that they are read from: to disks, or to memory disks if the archive is durable. Until that is done no client is told that they are lost: it
+//! It is moved like bytes that are due ([`super::destaging`]), with the archive in place of the
+//! disk that they are read from: to disks, or to memory disks if the archive is durable. Until that
+//! is done no client is told that they are lost: it
 //! is to ask again. If the archive does not have the bytes that its receipt proves, they are lost.
 
 use std::collections::BTreeSet;

@@ -61,8 +61,8 @@ fn away() -> Error {
     Error::Unreachable { store: "it".into(), cause: "cut".into() }
 }
 
-/// Histories as of level archive, with a lasting disk and without one. `LARDER_ARCHIVE_STEPS=2` takes
-/// longer.
+/// Histories as of level archive, with a lasting disk and without one. `LARDER_ARCHIVE_STEPS=2`
+/// takes longer.
 #[test]
 fn what_is_durable_in_the_archive_is_what_the_file_had() {
     let others = std::env::var("LARDER_ARCHIVE_STEPS").map_or(1, |steps| steps.parse().unwrap());
