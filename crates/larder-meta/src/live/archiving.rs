@@ -1,7 +1,6 @@
 //! Puts versions of files into the archive: what is on record of them follows their changes
 //! ([`crate::archive::file`]), and a version counts as there only if nothing of the file was
-//! changed while its bytes were read. What it does not have in time leaves memory for other disks
-//! ([`super::destaging`]).
+//! changed while its bytes were read. What it does not have in time leaves memory for other disks.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

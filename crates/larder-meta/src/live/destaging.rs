@@ -1,5 +1,5 @@
 //! Begins and ends moves of bytes to other disks: from memory disks when they are due
-//! ([`crate::destage`]), when the archive does not have them in time ([`super::archiving`]) or
+//! ([`crate::destage`]), when the archive does not have them in time, or
 //! when their machines lack memory ([`super::yielding`]: then to other
 //! memory disks, if these have room), and from disks that leave ([`crate::leaving`]).
 
@@ -53,7 +53,7 @@ impl Live {
     }
 
     /// What a file has in memory is due on other disks within this time, if it is not due before;
-    /// or in the archive, if that is durable and there is time. Returns when it is due on other disks.
+    /// or in the archive, if that is durable and there is time. Returns when it is due on disks.
     ///
     /// # Errors
     /// [`Status::Stale`], [`Status::Io`]
