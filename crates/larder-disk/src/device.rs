@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGua
 use std::time::Duration;
 
 use bytes::Bytes;
-use larder_io::{Clock, Headroom, Monotonic};
+use larder_io::{Clock, Headroom, Monotonic, Rate};
 use larder_wire::capability::{BootEpoch, Capability, Extent, Extents};
 use larder_wire::disk::sealed::{Sealed, SealedReply};
 use larder_wire::disk::words::{
@@ -21,7 +21,6 @@ use tokio::sync::Notify;
 use crate::control::ControlHead;
 use crate::counts::Counts;
 use crate::limit::{Limit, Measured};
-use crate::rate::Rate;
 use crate::sessions::{Kind, SESSIONS_MAX, Session, SessionKeys, Sessions};
 use crate::standing::{Deed, Standing};
 use crate::store::{Identity, Store, StoreError};
@@ -67,7 +66,7 @@ pub struct Device {
     orders: Underway,
     counts: Counts,
     limit: Mutex<Limit>,
-    rate: Option<Rate>,
+    rate: Rate,
     /// Something was written.
     written: Notify,
     /// Whether the store's generation is of this boot.
@@ -95,7 +94,7 @@ impl Device {
     pub fn start(config: Config, store: Store) -> Device {
         let Identity { volume, disk, .. } = config.identity;
         let boot = BootEpoch(u64::from_be_bytes(larder_io::secret::random()));
-        let rate = config.rate.map(|rate| Rate::new(rate, Arc::clone(&config.clock)));
+        let rate = Rate::new(config.rate);
         Device {
             store: Arc::new(store),
             standing: RwLock::new(Standing::new(volume, disk, boot)),
@@ -355,8 +354,8 @@ impl Device {
     /// Carries out a client's request, if its capability allows it.
     async fn carry_out<H: ClientHead>(&self, head: &H, data: Bytes) -> Result<Bytes, Refusal> {
         let deed = head.deed(&data)?;
-        if let (Some(rate), Deed::Read(range) | Deed::Write(range)) = (&self.rate, deed) {
-            rate.pass(range.length()).await;
+        if let Deed::Read(range) | Deed::Write(range) = deed {
+            self.rate.pass(&*self.config.clock, range.length()).await;
         }
         let entered = self.underway.enter();
         let source = head.source().map(|(request, bytes)| bytes.map(|bytes| (request, bytes)));

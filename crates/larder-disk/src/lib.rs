@@ -44,7 +44,6 @@ pub mod counts;
 mod device;
 pub mod groups;
 pub mod limit;
-mod rate;
 mod service;
 pub mod sessions;
 pub mod standing;

@@ -37,6 +37,7 @@ pub mod memory;
 pub mod mountinfo;
 pub mod pages;
 mod program;
+mod rate;
 mod real;
 mod resident;
 pub mod secret;
@@ -55,6 +56,7 @@ pub use clock::{Clock, Elapsed, Monotonic, RealClock, SimClock, Sleep, WallTime}
 pub use disk::{Disk, DiskFile, FsKind, OpenMode, Space, Stamp, Writers};
 pub use mem::MemDisk;
 pub use program::program_of;
+pub use rate::{REQUEST_BYTES, Rate};
 pub use real::RealDisk;
 pub use resident::{resident_bytes, resident_words};
 pub use sim::{CrashPoint, CrashPoints, Fault, Image, SimDisk, many_histories};
