@@ -4,14 +4,19 @@
 //! long as they do, and its limit starts again when data last moved ([`Progress`]). Ending a wait
 //! leaves nothing behind: the work that it waited for belongs to others, which continue. Requests
 //! are not cut off here; each ends by the deadline that it carries.
+//!
+//! What nobody waits for goes to the server within the mount's limit on bytes per second
+//! ([`Transferring::pass`]). As soon as a caller waits for the turn of a file, the limit does not
+//! hold for that file: a caller waits for the server, and never for the limit.
 
 use std::future::Future;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use larder_io::Clock;
+use larder_io::{Clock, Rate};
 use larder_vfs::{Cred, Deadline, Error, Result};
-use tokio::sync::{MutexGuard, Semaphore, SemaphorePermit};
+use tokio::sync::{MutexGuard, Notify, Semaphore, SemaphorePermit};
 
 /// When data last moved.
 struct Progress {
@@ -60,28 +65,63 @@ impl Progress {
 pub(crate) struct Transfer {
     turn: tokio::sync::Mutex<()>,
     progress: Progress,
+    /// How many callers wait for the turn.
+    callers: AtomicU32,
+    /// One of them has come.
+    came: Notify,
 }
 
 /// The turn to move a file's data. Ends when dropped.
 pub(crate) struct Transferring<'a> {
-    progress: &'a Progress,
+    transfer: &'a Transfer,
+    /// No caller waits for what it does, unless one waits for the turn.
+    is_limited: bool,
     _turn: MutexGuard<'a, ()>,
+}
+
+/// A caller that waits for the turn.
+struct Waiting<'a>(&'a AtomicU32);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Transfer {
     /// No data moves yet.
     pub(crate) fn new(clock: Arc<dyn Clock>) -> Transfer {
-        Transfer { turn: tokio::sync::Mutex::default(), progress: Progress::new(clock) }
+        let (turn, progress) = (tokio::sync::Mutex::default(), Progress::new(clock));
+        Transfer { turn, progress, callers: AtomicU32::new(0), came: Notify::new() }
     }
 
-    /// Waits for the turn, until `deadline`, or for as long as the operation that has it moves
-    /// data.
+    /// Waits for the turn on behalf of a caller, until `deadline`, or for as long as the operation
+    /// that has it moves data. Meanwhile that operation has no limit on bytes per second.
     ///
     /// # Errors
     /// [`Error::TimedOut`]
     pub(crate) async fn begin(&self, deadline: Option<Deadline>) -> Result<Transferring<'_>> {
+        if let Some(turn) = self.try_begin() {
+            return Ok(turn);
+        }
+        self.callers.fetch_add(1, Ordering::Relaxed);
+        let _waiting = Waiting(&self.callers);
+        self.came.notify_waiters();
         let turn = self.progress.wait(deadline, self.turn.lock()).await?;
-        Ok(Transferring { progress: &self.progress, _turn: turn })
+        Ok(Transferring { transfer: self, is_limited: false, _turn: turn })
+    }
+
+    /// The same for an operation for which no caller waits: it keeps to the limit on bytes per
+    /// second, and so does the operation for which it waits.
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`]
+    pub(crate) async fn begin_limited(
+        &self,
+        deadline: Option<Deadline>,
+    ) -> Result<Transferring<'_>> {
+        let turn = self.progress.wait(deadline, self.turn.lock()).await?;
+        Ok(Transferring { transfer: self, is_limited: true, _turn: turn })
     }
 
     /// Whether some operation has the turn, for assertions of code that needs it.
@@ -91,24 +131,57 @@ impl Transfer {
 
     /// The turn, if it is free.
     pub(crate) fn try_begin(&self) -> Option<Transferring<'_>> {
-        Some(Transferring { progress: &self.progress, _turn: self.turn.try_lock().ok()? })
+        let turn = self.turn.try_lock().ok()?;
+        Some(Transferring { transfer: self, is_limited: false, _turn: turn })
+    }
+
+    /// Resolves when a caller waits for the turn.
+    async fn wanted(&self) {
+        loop {
+            let mut came = std::pin::pin!(self.came.notified());
+            came.as_mut().enable();
+            if self.callers.load(Ordering::Relaxed) > 0 {
+                return;
+            }
+            came.await;
+        }
     }
 }
 
 impl Transferring<'_> {
     /// Whether this is the turn of the file with this `transfer`.
     pub(crate) fn is_of(&self, transfer: &Transfer) -> bool {
-        std::ptr::eq(self.progress, &raw const transfer.progress)
+        std::ptr::eq(self.transfer, transfer)
+    }
+
+    /// Whether it keeps to the limit on bytes per second.
+    pub(crate) fn is_limited(&self) -> bool {
+        self.is_limited
+    }
+
+    /// Waits until this many bytes may go to the server, if there is a limit and no caller waits
+    /// for the turn. The wait is no silence of the server.
+    pub(crate) async fn pass(&self, rate: &Rate, bytes: u64) {
+        if !self.is_limited || rate.get().is_none() {
+            return;
+        }
+        tokio::select! {
+            // What goes for a caller does not count.
+            biased;
+            () = self.transfer.wanted() => {}
+            () = rate.pass(&*self.transfer.progress.clock, bytes) => {}
+        }
+        self.progress();
     }
 
     /// The server has taken some of the data just now.
     pub(crate) fn progress(&self) {
-        self.progress.note();
+        self.transfer.progress.note();
     }
 
     /// `deadline`, counted again from when data last moved.
     pub(crate) fn extend(&self, deadline: Option<Deadline>) -> Option<Deadline> {
-        deadline.map(|deadline| self.progress.extend(deadline))
+        deadline.map(|deadline| self.transfer.progress.extend(deadline))
     }
 }
 
@@ -206,6 +279,37 @@ mod tests {
         let ((), turn) = tokio::join!(moving, transfer.begin(deadline));
         let extended = turn.unwrap().extend(deadline).unwrap();
         assert_eq!(extended.at(), deadline.unwrap().at() + LIMIT / 2);
+    }
+
+    /// A caller that waits for the turn ends the limit for who has it, and what goes then does not
+    /// count; one that nobody waits for does not end it.
+    #[tokio::test]
+    async fn a_caller_ends_the_limit_of_a_file() {
+        let (clock, _) = begin();
+        let (transfer, rate) = (Transfer::new(clock.clone()), Rate::new(Some(1000)));
+        let limited = transfer.begin_limited(None).await.unwrap();
+        let again = transfer.begin_limited(None);
+        let mut again = std::pin::pin!(again);
+        {
+            let mut pass = std::pin::pin!(limited.pass(&rate, 1000));
+            let is_over = |poll: std::task::Poll<()>| poll.is_ready();
+            let look = &mut std::task::Context::from_waker(std::task::Waker::noop());
+            assert!(!is_over(pass.as_mut().poll(look)));
+            assert!(again.as_mut().poll(look).is_pending());
+            assert!(!is_over(pass.as_mut().poll(look)), "nobody waits for that");
+            let mut caller = Box::pin(transfer.begin(None));
+            assert!(caller.as_mut().poll(look).is_pending());
+            assert!(is_over(pass.as_mut().poll(look)));
+            let mut more = std::pin::pin!(limited.pass(&rate, 1_000_000));
+            assert!(is_over(more.as_mut().poll(look)));
+            drop(caller);
+            let mut next = std::pin::pin!(limited.pass(&rate, 1000));
+            assert!(!is_over(next.as_mut().poll(look)), "the caller is gone");
+            assert_eq!(clock.next_wake(), Some(clock.instant() + Duration::from_secs(2)));
+        }
+        drop(limited);
+        let turn = again.await.unwrap();
+        assert!(turn.is_limited());
     }
 
     /// A caller that got room has at least the limit left, counted from when other operations last

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use larder_class::Classes;
+use larder_io::Rate;
 
 use crate::class::Here;
 
@@ -54,6 +55,9 @@ pub struct Options {
     pub dirty_bytes_max: u64,
     /// How long written bytes may be unsent if no caller asks for more (`wback`).
     pub unsent_age_max: Duration,
+    /// How many bytes per second go to the server without a caller that waits for them (`bwlimit`);
+    /// it may change at any time.
+    pub rate: Arc<Rate>,
     /// Most nodes kept in memory; the rest is on the cache's disk.
     pub nodes_in_memory_max: usize,
     /// How long the link must be quiet before partly cached files are completed; `None`: never.
@@ -137,6 +141,7 @@ impl Default for Options {
             buffer_bytes_max: 64 << 20,
             dirty_bytes_max: 32 << 20,
             unsent_age_max: UNSENT_AGE_MAX,
+            rate: Arc::default(),
             nodes_in_memory_max: 32 << 10,
             fill_after: Some(Duration::from_secs(10)),
             fill_bytes_max: 64 << 20,

@@ -2,6 +2,7 @@
 //! server.
 
 use std::ffi::OsStr;
+use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -133,6 +134,18 @@ impl Deferring for Names {
             }
             Ok(())
         })
+    }
+
+    fn replay_limited(&self) -> Future<'_, ()> {
+        self.shared.state().all_is_due(self.shared.clock.instant());
+        Box::pin(async { self.shared.replay_limited(&Which::All).await })
+    }
+
+    fn make_limited<'a>(
+        &'a self,
+        file: &'a Handle,
+    ) -> Pin<Box<dyn std::future::Future<Output = ()> + Send + 'a>> {
+        Box::pin(self.shared.make_limited(file))
     }
 
     fn beneath(&self, file: &Handle, shown: &Validator) -> Option<Validator> {

@@ -49,7 +49,7 @@ pub(crate) async fn run(shared: std::sync::Weak<Shared>) {
         }
         let now = clock.instant();
         let is_due = due.is_some_and(|due| due <= now);
-        let is_late = is_due && held.replay_which(&Which::Due(now)).await.is_err();
+        let is_late = is_due && held.replay_limited(&Which::Due(now)).await.is_err();
         drop(held);
         if is_late {
             clock.sleep(RETRY_AFTER).await;

@@ -38,6 +38,7 @@
 //! - [`linked`], [`linking`]: other names of files, and making them at the server.
 //! - [`steps`]: steps of the changes that are made there.
 //! - [`which`], [`due_times`], [`due`], [`replay`]: makes waiting objects at the server.
+//! - [`limited`]: the same for what nobody waits for, within a limit on bytes per second.
 //! - [`returning`]: the same before a lease is returned.
 //! - [`retake`], [`giving_way`]: removes and renames there what was taken away here.
 //! - [`gone_dirs`]: what waits for a directory that is gone there.
@@ -70,6 +71,7 @@ mod gone_dirs;
 mod journal;
 mod leased;
 mod licence;
+mod limited;
 mod linked;
 mod linking;
 mod listing;

@@ -78,8 +78,9 @@ impl Shared {
 
     /// An object that is due is about to be made there on its own, by who has the turn: the ones
     /// of its directory that were made here before it, and are due, are made first. It does so with
-    /// all that is due, in several directories at once, and waits for nobody's bytes. What the
-    /// server has refused before is left to the task that tries it again.
+    /// all that is due, in several directories at once, unless there is a limit on what nobody
+    /// waits for; and waits for nobody's bytes. What the server has refused before is left to the
+    /// task that tries it again.
     ///
     /// # Errors
     /// As [`Shared::make_one`].
@@ -97,7 +98,11 @@ impl Shared {
             let failed = |(no, _): (ObjectNo, _)| Some((no, state.failure(no)?));
             state.all_due().filter_map(failed).collect()
         };
-        let made = self.make_new(&Which::Due(now), deadline, &mut refused).await;
+        let which = match self.rate().get() {
+            None => Which::Due(now),
+            Some(_) => Which::These(self.due_up_to(no, now).into_iter().collect()),
+        };
+        let made = self.make_new(&which, deadline, &mut refused).await;
         made.map_err(|error| if is_silence(error) { Error::TimedOut } else { error })
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use larder_cache::Cache;
-use larder_io::Clock;
+use larder_io::{Clock, Rate};
 use larder_vfs::{
     Access, Attr, Change, Changed, Committed, Cookie, CopyEnd, Cred, Deferring, Error, Found,
     Future, Handle, InArchive, Intent, Judged, Listing, LockChange, LockMode, LookedUp, Made, New,
@@ -61,6 +61,16 @@ impl Names {
         let _ = shared.this.set(Arc::downgrade(&shared));
         let deferring = Names { shared: shared.clone(), may_defer: true, deferring: None };
         Names { shared, may_defer: false, deferring: Some(Box::new(deferring)) }
+    }
+
+    /// The same names, of which `rate` limits what is made at the server without a caller that
+    /// waits for it: each change counts as a request without data. To be called before the first
+    /// call.
+    #[must_use]
+    pub fn limited_by(self, rate: Arc<Rate>) -> Names {
+        // Nobody has set it before.
+        let _ = self.shared.rate.set(rate);
+        self
     }
 
     #[cfg(test)]

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use larder_cache::Cache;
-use larder_io::{Alarm, Clock, secret};
+use larder_io::{Alarm, Clock, Rate, secret};
 use larder_vfs::{
     Attr, Change, Cred, Deadline, Error, Found, Handle, Held, Kind, Remote, Result, Token, Watcher,
 };
@@ -34,6 +34,8 @@ pub(crate) struct Shared {
     pub(crate) replayed: Notify,
     pub(crate) watcher: OnceLock<Weak<dyn Watcher>>,
     pub(crate) licence: Licence,
+    /// Set once, if at all: the limit of what nobody waits for.
+    pub(crate) rate: OnceLock<Arc<Rate>>,
     /// Most changes that may wait; `due_times::WAITING_MAX`, except in tests.
     pub(crate) waiting_max: usize,
     /// How often this machine was seen to answer in the server's place.
@@ -87,6 +89,7 @@ impl Shared {
             replayed: Notify::new(),
             watcher: OnceLock::new(),
             licence,
+            rate: OnceLock::new(),
             waiting_max,
             stood_in: AtomicU64::new(0),
             checked: AtomicU64::new(0),
@@ -133,6 +136,11 @@ impl Shared {
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many bytes per second go to the server without a caller that waits for them.
+    pub(crate) fn rate(&self) -> &Rate {
+        self.rate.get_or_init(Arc::default)
     }
 
     /// The server is out of reach, and this machine answers for it.

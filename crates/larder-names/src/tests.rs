@@ -10,6 +10,7 @@ mod doubt;
 mod faults;
 mod gone_dirs;
 mod leased;
+mod limited;
 mod links;
 mod lives;
 mod model;

@@ -1,5 +1,6 @@
 //! Which of the changes that wait are made at the server.
 
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 use larder_vfs::Handle;
@@ -17,6 +18,7 @@ pub(crate) enum Which {
     /// Those of names in a directory, and its own removal; and further names of files that have,
     /// get or lose one there: another client may remove them by that.
     In(Dir),
+    These(BTreeSet<ObjectNo>),
 }
 
 impl Which {
@@ -25,6 +27,7 @@ impl Which {
         let dir = match self {
             Which::All => return true,
             Which::Due(until) => return state.due(no).is_none_or(|due| due <= *until),
+            Which::These(these) => return these.contains(&no),
             Which::In(dir) => dir,
         };
         if let Some(taken) = state.journal().taken().get(no) {

@@ -1,6 +1,7 @@
 //! [`Deferring`]: a server with names for which this machine answers.
 
 use std::ffi::{OsStr, OsString};
+use std::pin::Pin;
 use std::sync::Weak;
 use std::time::{Duration, Instant};
 
@@ -140,6 +141,25 @@ pub trait Deferring: Send + Sync {
     /// was.
     fn replay<'a>(&'a self, file: Option<&'a Handle>) -> Future<'a, ()>;
 
+    /// [`Deferring::replay`] of everything, on behalf of nobody who needs it at once: within the
+    /// mount's limit on bytes per second, if it has one.
+    ///
+    /// # Errors
+    /// As [`Deferring::replay`].
+    fn replay_limited(&self) -> Future<'_, ()> {
+        self.replay(None)
+    }
+
+    /// Makes `file` at the server, if that lacks it, within the mount's limit on bytes per second:
+    /// after what is due in its directory before it, and the same of the directories above it. To
+    /// be called before its bytes are sent on behalf of nobody. A failure shows when they are sent.
+    fn make_limited<'a>(
+        &'a self,
+        _file: &'a Handle,
+    ) -> Pin<Box<dyn std::future::Future<Output = ()> + Send + 'a>> {
+        Box::pin(std::future::ready(()))
+    }
+
     /// Attributes set here give `file` a version that the server does not know. If `shown` is such
     /// a version, the version at the server that has the same bytes.
     fn beneath(&self, file: &Handle, shown: &Validator) -> Option<Validator>;
@@ -174,7 +194,7 @@ pub trait Deferring: Send + Sync {
 }
 
 /// What is cached of the server's files, for the code that answers in the server's place while that
-/// is out of reach. Only [`Held::bring`] waits for the server.
+/// is out of reach. Only [`Held::bring`] and [`Held::bring_limited`] wait for the server.
 pub trait Held: Send + Sync + 'static {
     /// The attributes of a file, as the server last gave them.
     fn held(&self, file: &Handle) -> Option<Attr>;
@@ -198,6 +218,14 @@ pub trait Held: Send + Sync + 'static {
     /// # Errors
     /// What the server says.
     fn bring<'a>(&'a self, file: &'a Handle) -> Future<'a, ()>;
+
+    /// The same on behalf of nobody, within the mount's limit on bytes per second.
+    ///
+    /// # Errors
+    /// As [`Held::bring`].
+    fn bring_limited<'a>(&'a self, file: &'a Handle) -> Future<'a, ()> {
+        self.bring(file)
+    }
 
     /// All entries of a directory, if all are held. Those that came about since the server listed
     /// the directory are the last ones and have position 0.

@@ -131,6 +131,13 @@ impl Held for Core {
         })
     }
 
+    fn bring_limited<'a>(&'a self, file: &'a Handle) -> Future<'a, ()> {
+        Box::pin(async move {
+            let Some(node) = self.held_node(file) else { return Ok(()) };
+            self.upload_limited(&node).await
+        })
+    }
+
     fn held_entries(&self, dir: &Handle) -> Option<Vec<Listed>> {
         let dir = self.held_node(dir)?;
         let entries = self.held_pages(&dir)?.into_iter().flat_map(|page| page.entries);

@@ -7,6 +7,8 @@
 //! that brings bytes to the server, or makes names there, may find a conflict while others wait for
 //! its turn.
 //!
+//! The bytes keep to the mount's limit on bytes per second.
+//!
 //! If the server refuses to make the file or to take the bytes, they stay where people find them.
 
 use std::ffi::OsStr;
@@ -221,7 +223,8 @@ impl Core {
             Ok((size, reading.data_ranges(0..size)?))
         };
         let (size, ranges) = blocking(ranges).await?.map_err(unreadable)?;
-        for piece in self.pieces(&ranges) {
+        for piece in self.pieces(&ranges, true) {
+            self.options.rate.pass(&*self.clock, piece.end - piece.start).await;
             let reading = file.clone();
             let len = usize::try_from(piece.end - piece.start).expect("a request is short");
             let read = move || {

@@ -15,7 +15,7 @@ impl Core {
         if node.state().known().attr.size != file.size() {
             return Ok(false);
         }
-        for piece in self.pieces(&file.dirty()) {
+        for piece in self.pieces(&file.dirty(), false) {
             let len = u32::try_from(piece.end - piece.start).expect("a request is short");
             let there = on_handle!(self, cred, node, handle =>
                 self.remote.read(cred, &handle, None, piece.start, len))?;

@@ -239,7 +239,7 @@ impl Core {
                 claimed => break claimed?,
             }
         }
-        let is_durable = self.pieces(&file.dirty()).len() > 1;
+        let is_durable = self.pieces(&file.dirty(), true).len() > 1;
         let noted = blocking(move || file.keep_until_sent(is_durable)).await?;
         noted.map_err(|error| {
             tracing::error!(ino = node.ino.0, %error, "the cache's disk does not keep records");

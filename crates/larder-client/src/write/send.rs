@@ -17,6 +17,11 @@ use crate::node::{Node, unchanged};
 /// Write requests of one file in flight at the same time.
 const REQUESTS_MAX: usize = 8;
 
+/// The requests of a limited write-back are no longer than what passes in this part of a second, so
+/// that the link is free in between, nor shorter than the least length, in bytes.
+const LIMITED_PARTS: u64 = 4;
+const LIMITED_BYTES_MIN: u64 = 16 << 10;
+
 /// How often everything is sent again because the server restarted in between.
 const RESENDS_MAX: u32 = 8;
 
@@ -38,7 +43,7 @@ impl Core {
         cred: &Cred,
         dirty: &[Range<u64>],
     ) -> Sent {
-        let (open, is_own) = self.open_to_send(node, cred, dirty).await;
+        let (open, is_own) = self.open_to_send(node, transfer, cred, dirty).await;
         let sent = self.send_by(node, transfer, file, (cred, open.as_ref()), dirty).await;
         if let Some(own) = open.filter(|_| is_own) {
             // What is durable was committed; the server closes the open by itself at some time, if
@@ -53,11 +58,13 @@ impl Core {
     async fn open_to_send(
         &self,
         node: &Node,
+        transfer: &Transferring<'_>,
         cred: &Cred,
         dirty: &[Range<u64>],
     ) -> (Option<Token>, bool) {
         let others = self.open_files.token(node.ino, true);
-        if others.is_some() || !self.remote.limits().opens || self.pieces(dirty).len() < 2 {
+        let is_one = || self.pieces(dirty, transfer.is_limited()).len() < 2;
+        if others.is_some() || !self.remote.limits().opens || is_one() {
             return (others, false);
         }
         let opened = on_handle!(self, cred, node, handle =>
@@ -112,10 +119,13 @@ impl Core {
         Sent { changes, verifiers: Vec::new(), stable: false, result: Err(Error::Io) }
     }
 
-    /// `dirty`, cut into requests.
-    pub(crate) fn pieces(&self, dirty: &[Range<u64>]) -> Vec<Range<u64>> {
-        let request_max =
+    /// `dirty`, cut into requests; shorter ones, if they keep to a limit on bytes per second.
+    pub(crate) fn pieces(&self, dirty: &[Range<u64>], is_limited: bool) -> Vec<Range<u64>> {
+        let mut request_max =
             u64::from(self.options.write_bytes_max.min(self.remote.limits().write_max));
+        if let Some(rate) = self.options.rate.get().filter(|_| is_limited) {
+            request_max = request_max.min((rate / LIMITED_PARTS).max(LIMITED_BYTES_MIN));
+        }
         let pieces: Vec<_> =
             dirty.iter().flat_map(|range| cut(range.clone(), request_max)).collect();
         debug_assert_eq!(bytes_of(&pieces), bytes_of(dirty), "the requests carry all dirty bytes");
@@ -133,7 +143,7 @@ impl Core {
     ) -> Sent {
         let mut sent = Sent { changes: vec![], verifiers: vec![], stable: true, result: Ok(()) };
         sent.result = self.say_archived(node, cred).await;
-        let pieces = self.pieces(dirty);
+        let pieces = self.pieces(dirty, transfer.is_limited());
         let stability = match (self.in_memory(node), pieces.len()) {
             (Some(volatile), _) => Stability::Shared(volatile),
             (None, 1) => Stability::FileSync,
@@ -147,6 +157,7 @@ impl Core {
             if sent.result.is_err() {
                 break;
             }
+            transfer.pass(&self.options.rate, piece.end - piece.start).await;
             match read_dirty(file, &piece) {
                 Ok(data) => {
                     let cred = cred.until(transfer.extend(cred.deadline));

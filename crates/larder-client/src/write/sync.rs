@@ -99,21 +99,32 @@ impl Client {
     }
 
     /// Sends what is unsent of the files that are `wanted` to the server's disk, several files at
-    /// once. Data written in the meantime may be left. Waits as long as the server takes, within
-    /// its limits.
+    /// once, within the limit on bytes per second ([`crate::Options::rate`]): it may be what has
+    /// waited for a day. Data written in the meantime may be left. Waits as long as the server
+    /// takes, within its limits.
     ///
     /// # Errors
     /// The first failure; the other files were tried too.
     pub async fn sync(&self, wanted: &(dyn Fn(Ino) -> bool + Sync)) -> Result<()> {
+        self.send(wanted, true).await
+    }
+
+    async fn send(&self, wanted: &(dyn Fn(Ino) -> bool + Sync), is_limited: bool) -> Result<()> {
         // Names too: those of all files, since they depend on each other. They are due before the
         // first byte goes, so each directory gets them in their order.
-        let names = self.core.remote.deferring().map(|here| here.replay(None));
+        let names = self.core.remote.deferring().map(|here| match is_limited {
+            true => here.replay_limited(),
+            false => here.replay(None),
+        });
         let mut sending = JoinSet::new();
         for node in self.core.with_unsent(wanted) {
             let core = self.core.clone();
             sending.spawn(async move {
                 let _permit = core.engine.permit(core.file(&node).unsent().bytes).await;
-                core.upload(&node, core.deadline()).await
+                match is_limited {
+                    true => core.upload_limited(&node).await,
+                    false => core.upload(&node, core.deadline()).await,
+                }
             });
         }
         let mut result = Ok(());
@@ -133,13 +144,13 @@ impl Client {
         self.core.keep_entered().await;
     }
 
-    /// [`Client::sync`] of all files, at the end of a mount: lets what was just read reach the
-    /// cache too, for at most a second.
+    /// [`Client::sync`] of all files, at the end of a mount, without a limit on bytes per second:
+    /// lets what was just read reach the cache too, for at most a second.
     ///
     /// # Errors
     /// As [`Client::sync`].
     pub async fn write_back_all(&self) -> Result<()> {
-        let result = Box::pin(self.sync(&|_| true)).await;
+        let result = Box::pin(self.send(&|_| true, false)).await;
         let mut in_air = self.core.in_air.subscribe();
         let landed = in_air.wait_for(|flights| *flights == 0);
         if self.core.clock.timeout(LANDING_WAIT, landed).await.is_err() {

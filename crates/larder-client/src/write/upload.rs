@@ -36,6 +36,9 @@ use crate::open::OpenFile;
 /// receive others.
 const SENT_IN_PLACE_BYTES: u64 = 256 << 10;
 
+/// What the requests of a file without its bytes count, within a limit on bytes per second.
+const FILE_BYTES: u64 = 2 * larder_io::REQUEST_BYTES;
+
 impl Core {
     /// The failure of a write-back that was not reported yet: to `open`, if the caller has one.
     /// Each file that is open at the first report gets it once.
@@ -65,7 +68,23 @@ impl Core {
         self.upload_locked(node, &transfer, deadline).await
     }
 
-    /// The same, for a caller that holds [`Node::transfer`].
+    /// The same on behalf of nobody, within the mount's limit on bytes per second; a caller that
+    /// waits for the file's turn ends that limit for the file.
+    pub(crate) async fn upload_limited(&self, node: &Arc<Node>) -> Result<()> {
+        if !node.state().may_have_unsent() {
+            return Ok(());
+        }
+        // Not while the file's turn is taken: callers would wait for the names of others.
+        if let (Some(here), Ok(handle)) = (self.remote.deferring(), node.handle()) {
+            here.make_limited(&handle).await;
+        }
+        let deadline = self.deadline();
+        let transfer = node.transfer.begin_limited(deadline).await?;
+        transfer.pass(&self.options.rate, FILE_BYTES).await;
+        self.upload_locked(node, &transfer, deadline).await
+    }
+
+    /// [`Core::upload`], for a caller that holds [`Node::transfer`].
     pub(crate) async fn upload_locked(
         &self,
         node: &Arc<Node>,
@@ -116,7 +135,8 @@ impl Core {
             }
             asked?;
         }
-        self.lease_before_many_are_lost(node, &file, &cred, &dirty).await;
+        let requests = self.pieces(&dirty, transfer.is_limited()).len();
+        self.lease_before_many_are_lost(node, &file, &cred, &dirty, requests).await;
         let _shown = TimeOnWay::show(node, written_at);
         self.begin_change(node);
         let sent = self.send_until_stable(node, transfer, &file, &cred, &dirty).await;
@@ -142,8 +162,8 @@ impl Core {
         self.unsent_event(node.ino, &mut node.state(), Event::GivenUp);
     }
 
-    /// [`Core::upload`] in the background: a file that the kernel may write, but has not written
-    /// since it was last compared, is not compared again.
+    /// [`Core::upload_limited`] when it is due: a file that the kernel may write, but has not
+    /// written since it was last compared, is not compared again.
     pub(super) async fn upload_later(&self, node: &Arc<Node>) -> Result<()> {
         let file = self.file(node);
         let is_quiet = {
@@ -156,7 +176,7 @@ impl Core {
                 return Ok(());
             }
         }
-        self.upload(node, self.deadline()).await
+        self.upload_limited(node).await
     }
 
     /// A server that grants leases does not report the attributes from before a WRITE: only a lease
@@ -169,8 +189,9 @@ impl Core {
         file: &CachedFile,
         cred: &Cred,
         dirty: &[Range<u64>],
+        requests: usize,
     ) {
-        if self.pieces(dirty).len() > 1 || self.reads_if_doubted(node, file, dirty) > 1 {
+        if requests > 1 || self.reads_if_doubted(node, file, dirty) > 1 {
             self.lease_before_change(node, cred).await;
         }
     }

@@ -27,6 +27,7 @@ mod keep_soon;
 mod kept;
 mod killed;
 mod leases;
+mod limited;
 mod links;
 mod listings;
 mod local_disk;

@@ -149,7 +149,8 @@ impl Rig {
         let (remote, time): (Arc<dyn Remote>, Arc<dyn Clock>) = (server.clone(), clock.clone());
         let remote = match licence {
             Some(licence) => {
-                Arc::new(Names::new(remote, cache.clone(), time.clone(), "here", licence))
+                let names = Names::new(remote, cache.clone(), time.clone(), "here", licence);
+                Arc::new(names.limited_by(options.rate.clone()))
             }
             None => remote,
         };
