@@ -1,6 +1,7 @@
 //! The commands, one module each. The `--help` texts are beside what they describe.
 
 pub(crate) mod bench;
+pub(crate) mod bwlimit;
 pub(crate) mod cache;
 pub(crate) mod class;
 mod class_rebuild;

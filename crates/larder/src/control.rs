@@ -67,6 +67,13 @@ pub(crate) enum Request {
         /// Whether without.
         offline: bool,
     },
+    /// Sets or asks how many bytes per second are sent without a caller that waits for them:
+    /// answers a [`crate::report::Limited`].
+    Limit {
+        /// What it is from now on.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        set: Option<NewLimit>,
+    },
     /// The durability classes: answers a list of [`crate::report::ClassShown`].
     Classes,
     /// Which class a file has and why, and how durable it is: answers a
@@ -138,6 +145,13 @@ pub(crate) enum Request {
         #[serde(default)]
         hoarded: Option<Hoarded>,
     },
+}
+
+/// A limit on bytes per second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct NewLimit {
+    /// In bytes per second; `None`: there is none.
+    pub(crate) bytes_per_second: Option<u64>,
 }
 
 /// How a disk is after it was to be removed, or kept.
@@ -227,6 +241,9 @@ pub(crate) struct Progress {
     pub(crate) bytes: u64,
     /// Bytes in all, if known.
     pub(crate) bytes_total: Option<u64>,
+    /// Files in all, if known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) files_total: Option<u64>,
 }
 
 /// Receives an answer before its end: over the socket, or directly on the terminal.

@@ -14,13 +14,14 @@ use tokio::runtime::Handle;
 
 use crate::children::each_child;
 use crate::clock::clock;
-use crate::control::{Progress, Request, Sink};
+use crate::control::{NewLimit, Progress, Request, Sink};
 use crate::hoard::Hoarded;
 use crate::maintenance::{self, Warmed};
+use crate::progress::Tally;
 use crate::remembered;
 use crate::report::{
-    CONFLICTS_TOLD_MAX, Fill, Offline, Procedure, Reads, RpcTotal, ServerState, State, Status,
-    Synced,
+    CONFLICTS_TOLD_MAX, Fill, Limited, Offline, Procedure, Reads, RpcTotal, ServerState, State,
+    Status, Synced,
 };
 use crate::stack::Engine;
 use crate::version::VERSION;
@@ -49,6 +50,7 @@ impl Engine {
                 reachable: client.reachable,
                 problem: self.server.problem(),
                 offline: self.switch.as_ref().is_some_and(|switch| switch.off().by_hand),
+                bytes_per_second_max: self.rate.get(),
                 transport: self.server.transport().to_owned(),
                 connected: rpc.connections.iter().filter(|one| one.connected).count() as u64,
             },
@@ -113,6 +115,14 @@ impl Engine {
             Request::Offline { offline } => {
                 let told = runtime.block_on(self.set_offline(*offline, sink))?;
                 Ok(serde_json::to_value(told)?)
+            }
+            Request::Limit { set } => {
+                if let Some(NewLimit { bytes_per_second }) = *set {
+                    self.rate.set(clock(), bytes_per_second);
+                    remembered::keep_limit(&self.cache, Some(bytes_per_second));
+                    self.cache.checkpoint()?;
+                }
+                Ok(serde_json::to_value(Limited { bytes_per_second: self.rate.get() })?)
             }
             Request::Classes => Ok(serde_json::to_value(self.classes())?),
             Request::Unsaved => {
@@ -203,6 +213,7 @@ impl Engine {
         };
         let last_conflict = self.last_conflict();
         let before = self.client.unsent(&wanted);
+        let mut tally = Tally::new(before);
         let syncing = self.client.sync(&wanted);
         tokio::pin!(syncing);
         let mut pause = PROGRESS_EVERY;
@@ -214,9 +225,7 @@ impl Engine {
                     let left = self.client.unsent(&wanted);
                     let counting = clock().instant() - asked;
                     pause = (PROGRESS_PAUSES * counting).clamp(PROGRESS_EVERY, PROGRESS_PAUSE_MAX);
-                    let files = before.files.saturating_sub(left.files);
-                    let bytes = before.bytes.saturating_sub(left.bytes);
-                    let told = Progress { files, bytes, bytes_total: Some(before.bytes) };
+                    let told = tally.see(left);
                     ensure!(sink.progress(told), "stopped: nobody listens any more");
                 }
             }
@@ -269,7 +278,8 @@ impl Engine {
                 tracing::warn!(path = %path.display(), %error, "cannot be read into the cache");
                 warmed.failed += 1;
             }
-            let told = Progress { files: warmed.files, bytes: warmed.bytes, bytes_total: None };
+            let (files, bytes) = (warmed.files, warmed.bytes);
+            let told = Progress { files, bytes, ..Progress::default() };
             ensure!(sink.progress(told), "stopped: nobody listens any more");
         }
         Ok(warmed)
@@ -290,7 +300,7 @@ impl Engine {
                     offset += data.len() as u64;
                     warmed.bytes += data.len() as u64;
                     let (files, bytes) = (warmed.files, warmed.bytes);
-                    if !sink.progress(Progress { files, bytes, bytes_total: None }) {
+                    if !sink.progress(Progress { files, bytes, ..Progress::default() }) {
                         break Ok(());
                     }
                 }

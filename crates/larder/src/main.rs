@@ -41,6 +41,7 @@ mod mounted;
 mod mountpoint;
 mod options;
 mod plan;
+mod progress;
 mod rebuild;
 mod remembered;
 mod report;
@@ -70,6 +71,9 @@ use command::{
     bench, cache, class, conflicts, disk, explain, export as export_command, meta, mount,
     mount_helper, offline, rebuild as rebuild_command, run as run_command, serve, stat, status,
     sync, umount, upgrade, volume as volume_command,
+    bench, bwlimit, cache, class, conflicts, disk, explain, export, meta, mount, mount_helper,
+    offline, rebuild as rebuild_command, run as run_command, serve, stat, status, sync, umount,
+    upgrade, volume as volume_command,
 };
 
 /// Mount NFS exports, SMB shares and larder's own volumes through a persistent local cache.
@@ -95,6 +99,8 @@ enum Command {
     Status(status::Args),
     /// Wait until everything that was written is at the server
     Sync(sync::Args),
+    /// Show or set how fast a mount sends what no process waits for
+    Bwlimit(bwlimit::Args),
     /// Work on a mount without its server
     Offline(offline::OfflineArgs),
     /// Work on a mount with its server again, which gets what was changed
@@ -151,6 +157,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Rebuild(args) => return rebuild_command::run(args),
         Command::Umount(args) => umount::run(args)?,
         Command::Upgrade(args) => upgrade::run(args)?,
+        Command::Bwlimit(args) => bwlimit::run(args)?,
         Command::Offline(args) => offline::offline(args)?,
         Command::Online(args) => offline::online(args)?,
         Command::Status(args) => status::run(args)?,

@@ -212,7 +212,7 @@ fn verify(cache: &Cache, sink: &mut dyn Sink) -> Result<Value> {
     let report = cache.verify(&mut |VerifyProgress { files, bytes }| {
         if bytes >= told + PROGRESS_BYTES {
             told = bytes;
-            complete = sink.progress(Progress { files, bytes, bytes_total });
+            complete = sink.progress(Progress { files, bytes, bytes_total, files_total: None });
         }
         complete
     });

@@ -19,7 +19,7 @@ mod utc;
 
 pub(crate) use meant::{CacheLimits, Fill, LookupCache, Options, ServerLost, Transport, rule_file};
 pub(crate) use remakes::Remakes;
-pub(crate) use size::{Bytes, parse_rate, parse_size};
+pub(crate) use size::{Bytes, parse_limit, parse_rate, parse_size};
 pub(crate) use smb::SmbOptions;
 pub(crate) use span::parse_span;
 pub(crate) use typed::Typed;

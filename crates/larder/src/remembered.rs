@@ -26,6 +26,10 @@ struct Record {
     /// A user wants to work without it. Records of earlier versions lack it.
     #[serde(default)]
     offline: bool,
+    /// The limit that a user has set since the mount was made, in bytes per second; 0: none.
+    /// Records of earlier versions lack it.
+    #[serde(default)]
+    bytes_per_second: Option<u64>,
 }
 
 /// What `cache` knows of its server, if it was ever reached.
@@ -67,6 +71,19 @@ pub(crate) fn keep_offline(cache: &Cache, offline: bool) {
     }
 }
 
+/// The limit on bytes per second that a user has set for the present mount, if one was set.
+pub(crate) fn limit(cache: &Cache) -> Option<Option<u64>> {
+    let set = record(cache)?.bytes_per_second?;
+    Some(Some(set).filter(|rate| *rate > 0))
+}
+
+/// Records it, for the next process of the same mount; `None`: the mount's options say it.
+pub(crate) fn keep_limit(cache: &Cache, set: Option<Option<u64>>) {
+    if let Some(record) = record(cache) {
+        put(cache, &Record { bytes_per_second: set.map(Option::unwrap_or_default), ..record });
+    }
+}
+
 /// Keeps it. A cache that cannot is no worse than before.
 pub(crate) fn keep(cache: &Cache, Remembered { limits, gives_leases }: &Remembered) {
     let record = Record {
@@ -83,6 +100,7 @@ pub(crate) fn keep(cache: &Cache, Remembered { limits, gives_leases }: &Remember
         by_name: limits.by_name,
         gives_leases: *gives_leases,
         offline: is_offline(cache),
+        bytes_per_second: record(cache).and_then(|record| record.bytes_per_second),
     };
     put(cache, &record);
 }
@@ -121,6 +139,12 @@ mod tests {
         assert!(is_offline(&cache), "as long as nobody wants otherwise");
         keep_offline(&cache, false);
         assert!(!is_offline(&cache) && of(&cache).is_some());
+        assert_eq!(limit(&cache), None);
+        for set in [Some(None), Some(Some(7)), None] {
+            keep_limit(&cache, set);
+            keep(&cache, &known);
+            assert_eq!(limit(&cache), set);
+        }
         cache.put_volume(b"something else");
         assert!(of(&cache).is_none());
     }

@@ -142,6 +142,9 @@ pub(crate) struct ServerState {
     /// Nothing is sent to it, because a user wants that (`larder offline`).
     #[serde(default)]
     pub(crate) offline: bool,
+    /// How many bytes per second it gets without a caller that waits for them, if that is limited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) bytes_per_second_max: Option<u64>,
     /// `tcp` or `udp`.
     pub(crate) transport: String,
     /// Connections that are up.
@@ -217,6 +220,14 @@ pub(crate) struct Synced {
     /// How many conflicts were found by that; of a daemon of an earlier version 0.
     #[serde(default)]
     pub(crate) conflicts: u64,
+}
+
+/// Answer to [`crate::control::Request::Limit`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Limited {
+    /// How many bytes per second are sent without a caller that waits for them; `None`: as many as
+    /// the server takes.
+    pub(crate) bytes_per_second: Option<u64>,
 }
 
 /// Answer to [`crate::control::Request::Offline`].
@@ -334,6 +345,10 @@ impl Status {
         self.fmt_cache(f)?;
         if self.dirty.files > 0 {
             writeln!(f, "  dirty    {} wait for the server", self.dirty)?;
+        }
+        if let Some(rate) = self.server.bytes_per_second_max {
+            let rate = Bytes(rate);
+            writeln!(f, "  limit    {rate} per second of what no process waits for")?;
         }
         let at = if self.listen.is_some() { "" } else { self.mountpoint.as_str() };
         for conflict in self.conflicts.iter().take(CONFLICTS_MAX) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow};
 use larder_cache::{Cache, Limits};
 use larder_client::{Client, Start, last_path};
-use larder_io::{Clock, RealClock};
+use larder_io::{Clock, Rate, RealClock};
 use larder_names::{Licence, Names};
 use larder_remote::later::Remembered;
 use larder_remote::switch::{BeforeOff, Switch};
@@ -52,6 +52,8 @@ pub(crate) struct Engine {
     pub(crate) client: Client,
     /// Keeps pinned trees whole.
     pub(crate) hoard: Hoard,
+    /// How many bytes per second are sent without a caller that waits for them.
+    pub(crate) rate: Arc<Rate>,
 }
 
 /// Everything that a mount is made of, from the server up.
@@ -140,7 +142,8 @@ impl Engine {
             tracing::error!(path = %path.display(),
                 "what was written last was in this machine's memory alone, and is lost with it");
         }
-        let (options, session) = (client_options(back), session_number()?);
+        let (mut options, session) = (client_options(back), session_number()?);
+        options.rate = Arc::new(Rate::new(limit(back, &cache, start)));
         let switch = back.options.offline.then(|| {
             let by_hand = remembered::is_offline(&cache);
             let before_off = checkpoint_of(cache.clone());
@@ -150,12 +153,13 @@ impl Engine {
             Some(switch) => switch.clone(),
             None => server.remote(),
         };
-        let remote = back.with_names(remote, &cache, &clock);
+        let rate = options.rate.clone();
+        let remote = back.with_names(remote, &cache, (&clock, &rate));
         let client =
             Client::new(remote, cache.clone(), clock.clone(), options, session, start).await;
         let client = client.with_context(|| format!("cannot mount {}", back.source))?;
         let hoard = Hoard::begin(client.clone(), cache.clone(), clock, back.options.hoard);
-        Ok(Engine { server, switch, cache, cache_dir, client, hoard })
+        Ok(Engine { server, switch, cache, cache_dir, client, hoard, rate })
     }
 
     /// The cache on disk, if there is one.
@@ -214,7 +218,7 @@ impl Backend {
         &self,
         server: Arc<dyn Remote>,
         cache: &Cache,
-        clock: &Arc<dyn Clock>,
+        (clock, rate): (&Arc<dyn Clock>, &Arc<Rate>),
     ) -> Arc<dyn Remote> {
         let is_leased = self.source.protocol == Protocol::Native;
         let exclusive = self.options.exclusive;
@@ -226,7 +230,8 @@ impl Backend {
         if licence == Licence::default() && !Names::are_in(cache) {
             return server;
         }
-        Arc::new(Names::new(server, cache.clone(), clock.clone(), &host(), licence))
+        let names = Names::new(server, cache.clone(), clock.clone(), &host(), licence);
+        Arc::new(names.limited_by(rate.clone()))
     }
 
     /// Opens the cache, and says where it is, if that is on disk.
@@ -279,6 +284,15 @@ impl Backend {
 /// How this machine is called.
 fn host() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// How many bytes per second are sent without a caller that waits for them: as the mount's options
+/// say, unless a user has changed that since the mount was made.
+fn limit(back: &Backend, cache: &Cache, start: Start) -> Option<u64> {
+    if start == Start::NewMount {
+        remembered::keep_limit(cache, None);
+    }
+    remembered::limit(cache).unwrap_or(back.options.rate_max)
 }
 
 /// A client's options, as the mount's options mean them.

@@ -18,12 +18,14 @@ use serde_json::Value;
 
 use super::{mount_of, print};
 use crate::cache_dir;
+use crate::clock::Since;
 use crate::control::{Progress, Request, Sink, call, daemon_lives};
 use crate::exported;
 use crate::hoard::Hoarded;
 use crate::maintenance::{Freed, Held, Verified, Warmed, carry_out};
 use crate::mountpoint;
 use crate::options::{Bytes, parse_size};
+use crate::progress::{TimeLeft, line};
 use crate::report::Status;
 use crate::runtime_dir::{Record, RuntimeDir};
 
@@ -247,18 +249,28 @@ pub(super) struct Shown {
     /// Results so far.
     items: u64,
     bar: Option<ProgressBar>,
+    begin: Since,
+    left: TimeLeft,
 }
 
 impl Shown {
     pub(super) fn new(json: bool) -> Shown {
-        Shown { json, items: 0, bar: None }
+        Shown { json, items: 0, bar: None, begin: Since::now(), left: TimeLeft::default() }
     }
 }
 
 impl Sink for Shown {
     fn progress(&mut self, progress: Progress) -> bool {
-        let bar = self.bar.get_or_insert_with(|| progress_bar(progress.bytes_total));
-        bar.set_position(progress.bytes);
+        self.left.see(self.begin.elapsed(), progress);
+        let bar = self.bar.get_or_insert_with(|| progress_bar(progress));
+        // What has no bytes is counted by its files.
+        let (done, total) = match progress.bytes_total {
+            Some(0) | None => (progress.files, progress.files_total),
+            total => (progress.bytes, total),
+        };
+        total.iter().for_each(|total| bar.set_length(*total));
+        bar.set_message(line(progress, &self.left));
+        bar.set_position(done);
         true
     }
 
@@ -290,9 +302,11 @@ impl Drop for Shown {
     }
 }
 
-/// A bar of bytes on standard error; not drawn if that is no terminal.
-fn progress_bar(bytes_total: Option<u64>) -> ProgressBar {
-    let bar = bytes_total.map_or_else(ProgressBar::no_length, ProgressBar::new);
-    let line = "{bar:40} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
+/// A bar on standard error, if it is known how long it is, and the line beside it; not drawn if
+/// that is no terminal.
+fn progress_bar(progress: Progress) -> ProgressBar {
+    let is_known = progress.bytes_total.or(progress.files_total).is_some();
+    let line = if is_known { "{bar:20} {msg}" } else { "{msg}" };
+    let bar = ProgressBar::no_length();
     ProgressStyle::with_template(line).map_or(bar.clone(), |style| bar.with_style(style))
 }

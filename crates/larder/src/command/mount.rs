@@ -41,6 +41,10 @@ are in parentheses.
                                 implies bg)
   wback=S                       send written bytes after at most S seconds, even if the file is still
                                 open (30); fsync and close wait for them anyway
+  bwlimit=RATE                  send at most so many bytes per second, as 500k or 2M, of what no process
+                                waits for: written bytes that are due, names and files that wait here,
+                                and what larder sync sends (off); a name counts as 512 bytes. fsync,
+                                close and the end of the mount are not limited; see larder bwlimit
   rsize=SIZE, wsize=SIZE        most bytes of a READ or WRITE (what the server prefers, up to 1M)
   nconnect=N                    connections to the server, 1 to 16 (1); each file of a share uses one
   proto=tcp|udp                 transport protocol (tcp)

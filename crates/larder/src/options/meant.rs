@@ -33,6 +33,8 @@ pub(crate) struct Options {
     pub(crate) offline: bool,
     /// How long written bytes may be unsent; `None`: the client's default.
     pub(crate) unsent_age_max: Option<Duration>,
+    /// Most bytes per second of what is sent without a caller that waits for it.
+    pub(crate) rate_max: Option<u64>,
     /// Most bytes of a READ; `None`: what the server prefers.
     pub(crate) read_max: Option<u32>,
     /// Most bytes of a WRITE; `None`: what the server prefers.
@@ -245,6 +247,7 @@ impl Options {
             offline: typed.last(&["offline"]).is_some(),
             rules: typed.text("rules").map(|typed| rule_file(Path::new(&typed))),
             unsent_age_max: typed.number("wback").map(Duration::from_secs),
+            rate_max: typed.number("bwlimit"),
             read_max: typed.transfer_size("rsize")?,
             write_max: typed.transfer_size("wsize")?,
             connections: typed.small("nconnect").unwrap_or(1),
@@ -513,12 +516,8 @@ mod tests {
         ] {
             assert_eq!(seconds(&parse([typed]).unwrap()), expected, "{typed}");
         }
-    }
-
-    #[test]
-    fn noac_writes_synchronously() {
-        assert!(parse(["noac"]).unwrap().sync);
-        assert!(!parse(["actimeo=0"]).unwrap().sync);
+        // nfs(5): noac also writes synchronously.
+        assert!(parse(["noac"]).unwrap().sync && !parse(["actimeo=0"]).unwrap().sync);
     }
 
     #[test]

@@ -31,6 +31,27 @@ pub(crate) fn parse_rate(typed: &str) -> Result<u64, String> {
     }
 }
 
+/// Least limit of [`parse_limit`], in bytes per second.
+const LIMIT_MIN: u64 = 1 << 10;
+
+/// A limit on bytes per second, as `500k`, `2M/s`; `off` and 0 are none. Programs with an option of
+/// this name take a plain number in KiB: one that is so small is refused.
+///
+/// # Errors
+/// A line for the user.
+pub(crate) fn parse_limit(typed: &str) -> Result<Option<u64>, String> {
+    if typed == "off" {
+        return Ok(None);
+    }
+    match parse_size(typed.strip_suffix("/s").unwrap_or(typed))? {
+        0 => Ok(None),
+        rate if rate < LIMIT_MIN => {
+            Err(format!("{rate} bytes per second are too few: did you mean {rate}K?"))
+        }
+        rate => Ok(Some(rate)),
+    }
+}
+
 /// A number of bytes, shown with about three digits: `1.5 GiB`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Bytes(pub(crate) u64);
@@ -70,6 +91,38 @@ mod tests {
         ] {
             assert_eq!(parse_size(typed).map_err(|_| ()), bytes, "{typed:?}");
         }
+    }
+
+    #[test]
+    fn limits_are_read() {
+        for (typed, limit) in [
+            ("2M", Ok(Some(2 << 20))),
+            ("500k", Ok(Some(500 << 10))),
+            ("1KiB/s", Ok(Some(1024))),
+            ("4096", Ok(Some(4096))),
+            ("off", Ok(None)),
+            ("0", Ok(None)),
+            ("1.5M", Err("no size")),
+            ("500", Err("did you mean 500K?")),
+            ("fast", Err("no size")),
+        ] {
+            match (parse_limit(typed), limit) {
+                (Ok(read), limit) => assert_eq!(Ok(read), limit, "{typed}"),
+                (Err(line), Err(part)) => assert!(line.contains(part), "{typed}: {line}"),
+                (read, _) => panic!("{typed}: {read:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_limit_on_what_is_sent_in_the_background() {
+        let limit = |typed| crate::options::parse([typed]).map(|options| options.rate_max);
+        assert_eq!(limit("ro"), Ok(None));
+        assert_eq!(limit("bwlimit=500k"), Ok(Some(500 << 10)));
+        assert_eq!(limit("bwlimit=2M,bwlimit=off"), Ok(None));
+        assert_eq!(limit("bwlimit=off,bwlimit=2M"), Ok(Some(2 << 20)));
+        assert!(limit("bwlimit").unwrap_err().contains("bwlimit=1M"));
+        assert!(limit("bwlimit=5").unwrap_err().contains("5K"));
     }
 
     #[test]

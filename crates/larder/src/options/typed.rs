@@ -1,7 +1,7 @@
 //! Options as typed: names with values.
 
 use super::nearest::nearest;
-use super::size::parse_size;
+use super::size::{parse_limit, parse_size};
 
 /// An option, with its value in the shape that its name asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,13 +39,15 @@ enum Shape {
     MayBe(&'static [&'static str]),
     /// One of these words, or a size in bytes.
     Limit(&'static [&'static str]),
+    /// Bytes per second, or `off`.
+    Rate,
     /// Permission bits, in octal.
     Mode,
     /// Anything but nothing; with an example.
     Text(&'static str),
 }
 
-use Shape::{Flag, Limit, MayBe, Mode, Number, Percent, Size, Text, Words};
+use Shape::{Flag, Limit, MayBe, Mode, Number, Percent, Rate, Size, Text, Words};
 
 use crate::source::Protocol;
 
@@ -120,6 +122,7 @@ const KNOWN: &[(&str, Shape)] = &[
     ("exclusive", Flag),
     ("offline", Flag),
     ("wback", Number(1, WBACK_SECONDS_MAX)),
+    ("bwlimit", Rate),
     ("atime", Flag),
     ("noatime", Flag),
     ("relatime", Flag),
@@ -329,6 +332,10 @@ impl Shape {
                     .map(Value::Number)
                     .map_err(|_| bad(format!("neither a size nor one of {}", words.join(", ")))),
             },
+            Rate => match parse_limit(value).map_err(bad)? {
+                Some(rate) => Ok(Value::Number(rate)),
+                None => Ok(Value::Word("off")),
+            },
             Mode => match u32::from_str_radix(value, 8) {
                 Ok(mode) if mode <= 0o777 => Ok(Value::Number(u64::from(mode))),
                 _ => Err(bad("no mode in octal, as 0644".to_owned())),
@@ -342,7 +349,7 @@ impl Shape {
         match self {
             Flag => String::new(),
             Number(least, _) => least.max(1).to_string(),
-            Size => "1M".to_owned(),
+            Size | Rate => "1M".to_owned(),
             Percent => "10%".to_owned(),
             Words(words) | Limit(words) | MayBe(words) => words[0].to_owned(),
             Mode => "0644".to_owned(),

@@ -6,12 +6,13 @@
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, ensure};
 
-use super::progress_bar;
+use super::Shown;
+use crate::control::{Progress, Sink};
 use crate::options::Bytes;
 
 /// Files read at once.
@@ -34,19 +35,26 @@ pub(super) fn warm(paths: &[PathBuf]) -> Result<()> {
         collect(path, &mut files, &failed);
     }
     let (count, bytes) = (files.len(), files.iter().map(|(_, bytes)| bytes).sum());
-    let bar = progress_bar(Some(bytes));
+    let shown = Mutex::new((Shown::new(false), 0));
+    let show = |len: u64| {
+        let (shown, done) = &mut *shown.lock().unwrap_or_else(PoisonError::into_inner);
+        *done += len;
+        let told = Progress { bytes: *done, bytes_total: Some(bytes), ..Progress::default() };
+        shown.progress(told);
+    };
     let files = Mutex::new(files.into_iter());
     std::thread::scope(|scope| {
         for _ in 0..READERS {
             scope.spawn(|| {
                 let next = || files.lock().ok()?.next();
                 while let Some((path, _)) = next() {
-                    counted(read(&path, &|len| bar.inc(len)), &failed);
+                    counted(read(&path, &show), &failed);
                 }
             });
         }
     });
-    bar.finish_and_clear();
+    // Its bar goes.
+    drop(shown);
     let failed = failed.into_inner();
     ensure!(failed == 0, "{failed} of {count} files and directories could not be read");
     super::print(&format!("{count} files, {} read\n", Bytes(bytes)))
