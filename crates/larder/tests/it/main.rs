@@ -13,6 +13,7 @@ mod away;
 mod basics;
 mod bench;
 mod budget;
+mod bwlimit;
 mod classes;
 mod cli;
 mod coarse;
