@@ -24,16 +24,19 @@
 mod archiving;
 mod begun;
 mod ended;
+mod finished;
 mod freeing;
+mod keys;
 mod leaving;
 mod resilvering;
 mod waiting;
 
-use archiving::WorkWaiter;
 pub(crate) use archiving::{ArchiveAsked, ToArchive};
 use ended::Ended;
+use finished::Finished;
 use freeing::Freeing;
 pub(crate) use freeing::{AwaitTime, Wake};
+pub(crate) use keys::KeysWaiter;
 pub(crate) use leaving::Destaged;
 use leaving::Leaving;
 pub(crate) use resilvering::{DisksWaiter, NextStale};
@@ -63,8 +66,6 @@ use crate::engine::{Engine, EngineError, View, Writes};
 use crate::held::{Held, Revoking, Ticket};
 use crate::in_place::{InPlace, Mark};
 use crate::leases::{Action, CallNumber};
-use crate::live::archiving::Work;
-use crate::live::destaging::Copying;
 use crate::live::{Cleared, Live, Moment, Restoring};
 use crate::ownership::Ownership;
 use crate::request::Request;
@@ -74,7 +75,7 @@ use crate::sessions::Sessions;
 use crate::slots::{Slots, Verdict};
 use crate::store::records::Slot;
 use crate::store::{Txn, key};
-use crate::volume::{DisksChange, DisksChanged, Owned};
+use crate::volume::{DisksChange, Owned};
 
 /// Most events of a group: the work of one commit, for which others wait.
 const GROUP_MAX: usize = 1024;
@@ -116,6 +117,8 @@ pub(crate) enum Event {
     Moved(FileId, BTreeSet<DiskId>),
     /// The volume is to have other disks.
     Disks(DisksChange, DisksWaiter),
+    /// The disks' keys are to have another epoch.
+    RotateKeys(KeysWaiter),
     /// Asks for the server's activity.
     Activity(oneshot::Sender<Activity>),
     /// A session's client can be called by another connection.
@@ -212,20 +215,6 @@ enum Aside {
     Call(Box<Pending>),
     /// A file gets another version of its data.
     Mend(Mark),
-}
-
-/// A call that was carried out, or a session that expired.
-struct Finished {
-    /// The call, if it is to be remembered.
-    sequence: Option<Sequence>,
-    reply: Option<(Waiter, Reply)>,
-    task: Option<(oneshot::Sender<NextStale>, NextStale)>,
-    copying: Option<Copying>,
-    work: Option<(WorkWaiter, Option<Work>)>,
-    disks: Option<(Option<DisksWaiter>, DisksChanged)>,
-    ended: Ended,
-    /// The number of its commit, if that was late.
-    late: u64,
 }
 
 /// The results of a group so far.
@@ -441,6 +430,7 @@ impl Committer {
             Event::Disks(change, waiter) => {
                 self.change_disks(view, group, &change, Some(waiter));
             }
+            Event::RotateKeys(waiter) => self.rotate_keys(view, group, waiter),
             Event::Activity(asked) => {
                 // A caller that is gone does not wait.
                 self.live.look_at_pressure(self.clock.instant());

@@ -26,6 +26,7 @@ use std::ops::Range;
 use std::pin::Pin;
 
 use bytes::Bytes;
+use larder_wire::capability::KeyEpoch;
 use larder_wire::disk::words::{StatusDone, StoreState};
 use larder_wire::meta::words::{DiskId, DiskInfo, Mode};
 use larder_wire::seal::MasterKey;
@@ -143,6 +144,16 @@ pub struct DiskAddress {
     pub is_memory: bool,
     /// The key that this server shares with it.
     pub master: MasterKey,
+}
+
+/// Which epoch the disks' keys have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Keys {
+    /// The epoch.
+    pub epoch: KeyEpoch,
+    /// Since when, in seconds since 1970: since the last rotation, or since the metadata server
+    /// began.
+    pub since_s: i64,
 }
 
 /// How a disk does.

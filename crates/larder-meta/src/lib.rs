@@ -24,6 +24,7 @@
 //! of it; `in_place` tracks sessions that may have uncommitted writes in place; `resilver` finds
 //! what disks have missed; `destage` orders what is due on other disks than memory disks; `archive`
 //! puts versions of files into an archive; `late` tells what may be durable after its answer;
+//! `rotation` gives the disks other keys;
 //! `live` combines calls and this state, `committer` gives calls their order, `server` their
 //! threads.
 //!
@@ -68,6 +69,7 @@ mod resilver;
 mod resilvering;
 mod retained;
 mod rights;
+mod rotation;
 mod server;
 mod sessions;
 mod slots;
@@ -84,4 +86,5 @@ mod tests;
 pub use activity::{Activity, ArchiveTrouble, Archiving, Destaging, Progress};
 pub use check::{Fault, FaultKind, check, repair};
 pub use rights::Caller;
+pub use rotation::{ROTATED_EVERY, Rotated, rotate, rotate_regularly};
 pub use server::{Metadata, Options, PROGRAM};

@@ -8,6 +8,7 @@ use std::time::Duration;
 use larder_io::Clock;
 use larder_rpc::server::{Answer, Backchannel, Call, Service};
 use larder_rpc::{Program, random_u64};
+use larder_wire::capability::KeyEpoch;
 use larder_wire::meta::words::{DiskId, SessionId};
 use larder_wire::meta::{self, MetaProc, Res, Status, calls};
 use larder_wire::rpc::{AUTH_TOOWEAK, CallHeader, Credential, Outcome};
@@ -222,6 +223,15 @@ impl Metadata {
     /// it that no server controls them any more.
     pub fn left(&self) -> watch::Receiver<BTreeSet<DiskId>> {
         self.left.clone()
+    }
+
+    /// Puts another epoch of the disks' keys on record, and returns it when that is durable. The
+    /// caller has the disks told ([`rotate`](crate::rotate)).
+    pub(crate) async fn next_key(&self) -> Result<KeyEpoch, VolumeError> {
+        let (waiter, done) = oneshot::channel();
+        let sent = self.queue.send(Event::RotateKeys(waiter)).await;
+        sent.map_err(|_| VolumeError::Ended)?;
+        done.await.unwrap_or(Err(VolumeError::Ended))
     }
 
     async fn change_disks(&self, change: DisksChange) -> Result<DisksChanged, VolumeError> {

@@ -1,10 +1,12 @@
 //! The volume as a whole: making one, taking ownership, adding disks.
 //!
+//! - [`keys`]: which epoch the disks' keys have.
 //! - [`loss`]: what memory disks have lost.
 //! - [`recovery`]: after a crash of the metadata server's machine.
 //! - [`removal`]: taking disks out.
 //! - [`tenure`]: whether a disk stays.
 
+pub(crate) mod keys;
 pub(crate) mod loss;
 mod machine;
 mod recovery;
@@ -144,7 +146,8 @@ pub fn create(
     let none = Writes::new();
     let mut txn = Txn::new(&*view, &none);
     let (next_file, trust_ms) = (FileId::ROOT.0 + 1, TrustInterval::default().to_record());
-    txn.put(key::volume(), &Volume { id: id.0, next_file, copies, next_disk: 0, trust_ms });
+    let (next_disk, key_epoch) = (0, 0);
+    txn.put(key::volume(), &Volume { id: id.0, next_file, copies, next_disk, trust_ms, key_epoch });
     txn.put(key::inode(FileId::ROOT), &root(now));
     let (writes, _) = txn.finish();
     let nobody = engine::Owner { key: key::owner(), value: None };
@@ -547,8 +550,7 @@ fn take_and(
     let none = Writes::new();
     let mut txn = Txn::new(&*view, &none);
     let volume = txn.get::<Volume>(&key::volume()).map_err(unreadable)?.ok_or(VolumeError::None)?;
-    let before = txn.get::<Owner>(&key::owner()).map_err(unreadable)?;
-    let epoch = before.map_or(0, |owner| owner.epoch) + 1;
+    let epoch = keys::of_next_owner(&mut txn)?;
     let owner = Owner { epoch, process };
     txn.put(key::owner(), &owner);
     let boot = engine.boot()?;

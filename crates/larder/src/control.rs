@@ -115,6 +115,9 @@ pub(crate) enum Request {
         #[serde(default)]
         keep: bool,
     },
+    /// Gives the disks of the volume that a metadata server serves another key epoch: answers a
+    /// [`KeysRotated`].
+    RotateKeys,
     /// Lists what the cache holds: an item per file.
     CacheLs {
         /// Only files that the server does not have completely yet.
@@ -152,6 +155,19 @@ pub(crate) enum Request {
 pub(crate) struct NewLimit {
     /// In bytes per second; `None`: there is none.
     pub(crate) bytes_per_second: Option<u64>,
+/// What a rotation of the disks' keys has done.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct KeysRotated {
+    pub(crate) key_epoch: u32,
+    pub(crate) disks: Vec<KeyTold>,
+}
+
+/// Whether a disk has the epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct KeyTold {
+    pub(crate) disk: u32,
+    /// If it has not, it is told when it is reached.
+    pub(crate) is_told: bool,
 }
 
 /// How a disk is after it was to be removed, or kept.

@@ -11,6 +11,7 @@ pub(crate) mod disk;
 mod explained;
 mod export;
 mod hoard;
+mod leaving;
 pub(crate) mod prometheus;
 mod remade;
 mod server;

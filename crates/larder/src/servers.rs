@@ -19,7 +19,8 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use crate::control::{
-    self, CallError, Enrolled, Nowhere, Removed, RemovedIs, Request, SILENCE_MAX, Wanted, call,
+    self, CallError, Enrolled, KeyTold, KeysRotated, Nowhere, Removed, RemovedIs, Request,
+    SILENCE_MAX, Wanted, call,
 };
 use crate::enrolment::{forget_key, prepare};
 use crate::report::{
@@ -86,7 +87,8 @@ impl Asked {
                 let removed = self.remove(&runtime, DiskId(disk), keep)?;
                 Ok(serde_json::to_value(removed)?)
             }
-            _ => bail!("a metadata server tells how it does, and adds disks, and no more"),
+            Request::RotateKeys => Ok(serde_json::to_value(self.rotate_keys(&runtime)?)?),
+            _ => bail!("a metadata server tells how it does, and changes its disks, and no more"),
         })
     }
 
@@ -147,7 +149,16 @@ impl Asked {
         Ok(removed)
     }
 
+    /// Gives the disks another key epoch.
+    fn rotate_keys(&self, runtime: &Handle) -> Result<KeysRotated> {
+        let rotated = runtime.block_on(larder_meta::rotate(&self.metadata, &self.disks))?;
+        let told = |(disk, is_told): (DiskId, bool)| KeyTold { disk: disk.0, is_told };
+        let disks = rotated.disks.into_iter().map(told).collect();
+        Ok(KeysRotated { key_epoch: rotated.key.0, disks })
+    }
+
     async fn status(&self) -> Result<VolumeStatus> {
+        let keys = self.disks.keys();
         let space = volume::space(&*self.engine)?;
         let copies = volume::copies(&*self.engine)?;
         let activity = self.metadata.activity().await;
@@ -186,6 +197,8 @@ impl Asked {
             lost,
             losses: losses.collect(),
             trust_ms: u64::try_from(self.disks.trust().time().as_millis()).unwrap_or(u64::MAX),
+            key_epoch: keys.epoch.0,
+            keys_since_s: keys.since_s,
             copies: count(copies.copies),
             disks_missing: count(copies.missing),
             sessions: activity.sessions,

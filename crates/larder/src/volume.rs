@@ -405,6 +405,8 @@ pub(crate) async fn begin_meta(
     }
     let server = bind(config, metadata.clone()).await?;
     let (address, own) = (server.addr(), metadata.clone());
+    let (served, controlled) = (metadata.clone(), Arc::clone(&disks));
+    tokio::spawn(larder_meta::rotate_regularly(served, controlled, Arc::clone(clock)));
     let asked = Asked {
         volume: id,
         address,

@@ -266,6 +266,7 @@ impl Committer {
             | Event::Archive(_)
             | Event::Moved(..)
             | Event::Disks(..)
+            | Event::RotateKeys(_)
             | Event::Activity(_)
             | Event::Reached(_)
             | Event::Limits(_)
@@ -462,6 +463,10 @@ impl Committer {
             Some((None, done)) => self.left_disks.send_modify(|left| left.extend(done.gone)),
             None => {}
         }
+        if let Some((waiter, key)) = finished.keys {
+            // For a caller that is gone the disks are told with the next epoch.
+            let _ = waiter.send(Ok(key));
+        }
         let Some((waiter, reply)) = finished.reply else { return };
         let others = finished.sequence.map(|call| match reply.is_not_yet() {
             true => self.slots.put_off(call),
@@ -562,30 +567,6 @@ impl Committer {
         let Some(status) = self.failed else { return };
         for (_, waiter) in self.leaving.take_all() {
             answer(waiter, Reply::refused(status));
-        }
-    }
-}
-
-impl Finished {
-    pub(super) fn nobody_asked(ended: Ended) -> Finished {
-        Finished {
-            sequence: None,
-            reply: None,
-            task: None,
-            copying: None,
-            work: None,
-            disks: None,
-            ended,
-            late: 0,
-        }
-    }
-
-    /// It was not committed.
-    pub(super) fn spoil(&mut self, status: Status) {
-        self.ended = Ended::default();
-        (self.task, self.copying, self.work, self.disks) = (None, None, None, None);
-        if let Some((_, reply)) = &mut self.reply {
-            *reply = Reply::refused(status);
         }
     }
 }

@@ -8,6 +8,7 @@
 
 mod asking;
 mod ending;
+mod keys;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -32,9 +33,10 @@ use super::pending::Pending;
 use super::reach::{Reach, Unreached};
 use super::store_check::StoreCheck;
 use super::{
-    Acknowledged, BytesRead, CapabilityName, Copied, DiskAddress, Disks, Limits, Minted, Stores,
-    TrustInterval, Trusting, Witnessed,
+    Acknowledged, BytesRead, CapabilityName, Copied, DiskAddress, Disks, Keys, Limits, Minted,
+    Stores, TrustInterval, Trusting, Witnessed,
 };
+use crate::volume::keys::epoch;
 
 /// How often a memory disk is refreshed, which says at each time how much memory its machine has.
 const MEMORY_REFRESH: Duration = Duration::from_secs(1);
@@ -51,6 +53,7 @@ pub struct ControlledDisks {
     disks: RwLock<BTreeMap<DiskId, Keeper>>,
     volume: VolumeId,
     owner: u64,
+    keys: Mutex<Keys>,
     trust: Trusting,
     clock: Arc<dyn Clock>,
     limits: watch::Sender<Limits>,
@@ -90,8 +93,18 @@ impl ControlledDisks {
     ) -> ControlledDisks {
         let clock = Arc::clone(clock);
         let (limits, stores) = (watch::Sender::default(), watch::Sender::default());
-        let now = RwLock::default();
-        let all = ControlledDisks { disks: now, volume, owner, trust, clock, limits, stores };
+        // Each owner begins with a key epoch of its own.
+        let keys = Keys { epoch: epoch(owner), since_s: clock.wall().sec };
+        let all = ControlledDisks {
+            disks: RwLock::default(),
+            volume,
+            owner,
+            keys: Mutex::new(keys),
+            trust,
+            clock,
+            limits,
+            stores,
+        };
         disks.into_iter().for_each(|disk| all.add(disk));
         all
     }
@@ -101,7 +114,10 @@ impl ControlledDisks {
         let (volume, owner, clock) = (self.volume, self.owner, &self.clock);
         let DiskAddress { disk, bytes, address, public, is_memory, master } = disk;
         let identity = Identity { master: master.clone(), volume, disk, owner };
-        let known = Arc::new(Mutex::new(Known::new(identity, StoreCheck::new(is_memory))));
+        // A rotation from now on finds the disk there.
+        let mut all = self.disks.write().unwrap_or_else(PoisonError::into_inner);
+        let known = Known::new(identity, StoreCheck::new(is_memory), self.keys().epoch);
+        let known = Arc::new(Mutex::new(known));
         let (orders, taken) = mpsc::channel(ORDERS_MAX);
         let (told, reach) = watch::channel(Reach::Unknown);
         let whose = Control { master, volume, disk, owner };
@@ -126,7 +142,7 @@ impl ControlledDisks {
         };
         tokio::spawn(keep.run(Orders::new(taken)));
         let keeper = Keeper { public, is_memory, data, known, orders, reach };
-        self.disks.write().unwrap_or_else(PoisonError::into_inner).insert(disk, keeper);
+        all.insert(disk, keeper);
     }
 
     /// Stops controlling a disk that no longer belongs to the volume: no capability on it is valid.
@@ -400,6 +416,13 @@ impl Keep {
                 self.end_all().await;
                 let _ = done.send(());
             }
+            Order::Rotate(done) => {
+                let told = self.tell_keys().await;
+                if let Err(error) = &told {
+                    self.is_away(error);
+                }
+                let _ = done.send(told.is_ok());
+            }
             Order::Status(done) => {
                 let status = self.status().await;
                 if let Err(error) = &status {
@@ -461,6 +484,7 @@ impl Keep {
                 false => Unreached::Unrecorded,
             });
         }
+        self.tell_keys().await?;
         // It may hear us, whatever we hear, and whenever; or not at all, and an owner before us may
         // have given it more time.
         self.trusted_until = self.trusted_until.max(until);
@@ -502,8 +526,7 @@ impl Keep {
             tracing::info!(disk = self.whose.disk.0, "the disk has started anew");
         }
         // For a boot whose clock is not known, it is not known either what the disk was told.
-        let key = lock(&self.known).key();
-        self.control().await?.rotate(key).await?;
+        self.tell_last_key().await?;
         lock(&self.known).refreshed(done.clock_ms, now);
         self.tell_store(done.store, false);
         Ok(())

@@ -38,7 +38,7 @@ pub(super) struct Identity {
     pub(super) master: MasterKey,
     pub(super) volume: VolumeId,
     pub(super) disk: DiskId,
-    /// The number of this owner of the volume: the key epoch, and the upper half of groups.
+    /// The number of this owner of the volume: the upper half of groups.
     pub(super) owner: u64,
 }
 
@@ -47,6 +47,10 @@ pub(super) struct Identity {
 pub(super) struct Known {
     identity: Identity,
     store: StoreCheck,
+    /// The key epoch of capabilities: the disk accepts it, since it knows this one or the next.
+    key: KeyEpoch,
+    /// The key epoch that the disk is to know.
+    key_wanted: KeyEpoch,
     boot: Option<BootEpoch>,
     /// The disk's clock was this at least, at that moment.
     clock: Option<(u64, Instant)>,
@@ -66,12 +70,14 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// Nothing yet.
-    pub(super) fn new(identity: Identity, store: StoreCheck) -> Known {
+    /// Nothing yet. The disk is to be told key epoch `key`.
+    pub(super) fn new(identity: Identity, store: StoreCheck, key: KeyEpoch) -> Known {
         let next_group = identity.owner << 32 | 1;
         Known {
             identity,
             store,
+            key,
+            key_wanted: key,
             boot: None,
             clock: None,
             groups: VecDeque::new(),
@@ -90,9 +96,27 @@ impl Known {
         self.unwanted
     }
 
-    /// The key epoch of capabilities: each owner of the volume has its own.
-    pub(super) fn key(&self) -> KeyEpoch {
-        KeyEpoch(u32::try_from(self.identity.owner).unwrap_or(u32::MAX))
+    /// The disk is to accept capabilities of this key epoch. Those that are made have the one
+    /// before, until it does.
+    pub(super) fn rotate(&mut self, key: KeyEpoch) {
+        self.key_wanted = self.key_wanted.max(key);
+    }
+
+    /// The key epoch that a disk is told on which no capability is valid.
+    pub(super) fn last_key(&self) -> KeyEpoch {
+        self.key_wanted
+    }
+
+    /// The key epoch that the disk is to be told next, if it lacks some. A disk that accepts one
+    /// accepts the one before: so it accepts what is made for it until it is known that it was
+    /// told.
+    pub(super) fn next_key(&self) -> Option<KeyEpoch> {
+        (self.key < self.key_wanted).then(|| KeyEpoch(self.key.0 + 1))
+    }
+
+    /// The disk was told a key epoch.
+    pub(super) fn has_key(&mut self, key: KeyEpoch) {
+        self.key = self.key.max(key);
     }
 
     /// Whether it may serve from its store.
@@ -202,7 +226,7 @@ impl Known {
                 volume: *volume,
                 disk: *disk,
                 boot,
-                key: self.key(),
+                key: self.key,
                 group,
                 id,
                 mode,
@@ -235,7 +259,7 @@ mod tests {
     fn known() -> Known {
         let (master, volume) = (MasterKey::new([5; 32]), VolumeId([7; 16]));
         let identity = Identity { master, volume, disk: DiskId(1), owner: 3 };
-        Known::new(identity, StoreCheck::new(true))
+        Known::new(identity, StoreCheck::new(true), KeyEpoch(3))
     }
 
     fn mint(known: &mut Known, now: Instant) -> Option<Minted> {
@@ -328,6 +352,59 @@ mod tests {
             let next = known.next_group();
             known.began(first, next, now + passed);
             assert_eq!(known.unwanted(), unwanted);
+        }
+    }
+    /// What happens between a server and a disk whose key it rotates.
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        Rotated,
+        /// The disk was told what it lacks next, and has answered.
+        Told,
+        /// The disk was told, and its answer was lost.
+        Unanswered,
+        /// The disk was started anew, and told the last epoch.
+        Booted,
+    }
+
+    /// Each sequence of seven such steps: a capability that is made has a key that the disk
+    /// accepts, and once the disk was told everything, that is the key of the last epoch.
+    #[test]
+    fn what_is_made_has_a_key_that_the_disk_accepts() {
+        const STEPS: [Step; 4] = [Step::Rotated, Step::Told, Step::Unanswered, Step::Booted];
+        for code in 0..STEPS.len().pow(7) {
+            let now = Instant::now();
+            let (mut known, mut disk, mut last) = (known(), KeyEpoch(3), KeyEpoch(3));
+            known.booted(BootEpoch(9));
+            known.refreshed(1000, now);
+            begin(&mut known, now).unwrap();
+            for at in 0..7 {
+                let step = STEPS[code / STEPS.len().pow(at) % STEPS.len()];
+                match step {
+                    Step::Rotated => {
+                        last = KeyEpoch(last.0 + 1);
+                        known.rotate(last);
+                        // A rotation that is told late.
+                        known.rotate(KeyEpoch(last.0 - 1));
+                    }
+                    Step::Told | Step::Unanswered => {
+                        let Some(key) = known.next_key() else { continue };
+                        disk = key;
+                        if matches!(step, Step::Told) {
+                            known.has_key(key);
+                        }
+                    }
+                    Step::Booted => {
+                        disk = known.last_key();
+                        known.has_key(disk);
+                    }
+                }
+                let minted = mint(&mut known, now).unwrap();
+                let made = Capability::decode(&mut minted.capability.clone()).unwrap().key;
+                let is_taken = made == disk || made.0 + 1 == disk.0;
+                assert!(is_taken, "{code} {step:?}: made with {made:?}, the disk has {disk:?}");
+                let is_told = known.next_key().is_none();
+                assert!(!is_told || (made, disk) == (last, last), "{code} {step:?}");
+            }
         }
     }
 }

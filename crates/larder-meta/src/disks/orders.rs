@@ -24,6 +24,8 @@ pub(super) enum Order {
     Flush(oneshot::Sender<()>),
     Void(oneshot::Sender<()>),
     Status(oneshot::Sender<Option<StatusDone>>),
+    /// It has another key epoch. Answers whether the disk was told.
+    Rotate(oneshot::Sender<bool>),
     /// Its store is on record: it is refreshed at once.
     Refresh,
     /// It is refreshed at once: it may be in another boot.

@@ -100,6 +100,10 @@ records! {
     }, or 5 {
         /// The longest time for which an owner has let disks trust what they know, in ms.
         trust_ms: u32 = crate::disks::TrustInterval::USUAL_MS
+    }, or 6 {
+        /// The key epoch of the disks' keys, if they were rotated since the volume was taken; 0:
+        /// it is the owner's number.
+        key_epoch: u64 = 0
     }
 
     /// The owner of the volume. There is one such record, and each transaction expects it

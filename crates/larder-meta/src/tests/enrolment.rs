@@ -161,7 +161,7 @@ fn a_disk_with_copies_is_not_removed() {
 #[test]
 fn a_volume_record_has_the_least_format_that_says_it() {
     let (id, trust_ms) = ([1; 16], 30_000);
-    let plain = Volume { id, next_file: 5, copies: 1, next_disk: 0, trust_ms };
+    let plain = Volume { id, next_file: 5, copies: 1, next_disk: 0, trust_ms, key_epoch: 0 };
     let fields = [&[1; 16][..], &5_u64.to_be_bytes()].concat();
     let word = u32::to_be_bytes;
     for (record, bytes) in [
@@ -172,8 +172,13 @@ fn a_volume_record_has_the_least_format_that_says_it() {
             [&word(4)[..], &fields, &word(1), &word(7)].concat(),
         ),
         (
-            Volume { trust_ms: 60_000, ..plain },
+            Volume { trust_ms: 60_000, ..plain.clone() },
             [&word(5)[..], &fields, &word(1), &word(0), &word(60_000)].concat(),
+        ),
+        (
+            Volume { key_epoch: 9, ..plain },
+            [&word(6)[..], &fields, &word(1), &word(0), &word(30_000), &9_u64.to_be_bytes()]
+                .concat(),
         ),
     ] {
         assert_eq!(record.to_bytes(), bytes);

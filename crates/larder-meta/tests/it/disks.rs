@@ -32,7 +32,7 @@ use crate::client::{Client, create, dentry, serve_metadata};
 
 const ROOT: FileId = FileId::ROOT;
 const VOLUME: VolumeId = VolumeId([1; 16]);
-const DISK: DiskId = DiskId(1);
+pub(crate) const DISK: DiskId = DiskId(1);
 const SIZE: u64 = 8 * 4096;
 
 fn master() -> MasterKey {
@@ -40,10 +40,10 @@ fn master() -> MasterKey {
 }
 
 /// A disk that serves.
-struct Served {
+pub(crate) struct Served {
     medium: MemDisk,
     clock: Arc<dyn Clock>,
-    address: SocketAddr,
+    pub(crate) address: SocketAddr,
     device: Option<Arc<Device>>,
     running: Option<(Shutdown, JoinHandle<()>)>,
     /// For how long servers let it trust.
@@ -51,7 +51,7 @@ struct Served {
 }
 
 impl Served {
-    async fn new(clock: &Arc<dyn Clock>) -> Served {
+    pub(crate) async fn new(clock: &Arc<dyn Clock>) -> Served {
         let address = "127.0.0.1:0".parse().unwrap();
         let clock = Arc::clone(clock);
         let medium = MemDisk::new();
@@ -62,7 +62,7 @@ impl Served {
     }
 
     /// A new boot of the disk, on the port of the one before.
-    async fn start(&mut self) {
+    pub(crate) async fn start(&mut self) {
         let identity = Identity { volume: VOLUME, disk: DISK, setup: Setup::Secure };
         let store = Store::open(&self.medium, "disk", &identity, SIZE).unwrap();
         let config = DeviceConfig::new(identity, master(), Arc::clone(&self.clock));
@@ -76,11 +76,11 @@ impl Served {
         self.running = Some((server.shutdown(), tokio::spawn(server.run())));
     }
 
-    fn device(&self) -> &Device {
+    pub(crate) fn device(&self) -> &Device {
         self.device.as_ref().unwrap()
     }
 
-    async fn stop(&mut self) {
+    pub(crate) async fn stop(&mut self) {
         self.device = None;
         let (shutdown, task) = self.running.take().unwrap();
         shutdown.begin();
@@ -98,12 +98,23 @@ async fn begin(
 }
 
 /// The same, with a server that reaches the disk at `address`.
-async fn begin_by(
+pub(crate) async fn begin_by(
     engine: &MemoryEngine,
     served: &Served,
     address: SocketAddr,
     clock: &Arc<dyn Clock>,
 ) -> (SocketAddr, Arc<ControlledDisks>) {
+    let (metadata, disks) = serve_by(engine, served, address, clock).await;
+    (serve_metadata(metadata).await, disks)
+}
+
+/// The same, without a socket.
+pub(crate) async fn serve_by(
+    engine: &MemoryEngine,
+    served: &Served,
+    address: SocketAddr,
+    clock: &Arc<dyn Clock>,
+) -> (Metadata, Arc<ControlledDisks>) {
     if volume::create(engine, VOLUME, 1, Time::default()).is_ok() {
         let new = NewDisk {
             id: [3; 16],
@@ -130,7 +141,7 @@ async fn begin_by(
     let metadata =
         Metadata::start(engine, owned, own, Arc::clone(clock), Options::default()).unwrap();
     disks.ready().await;
-    (serve_metadata(metadata).await, disks)
+    (metadata, disks)
 }
 
 async fn disk_client(address: SocketAddr) -> DiskClient {
@@ -139,20 +150,20 @@ async fn disk_client(address: SocketAddr) -> DiskClient {
     DiskClient::new(RpcClient::connect(config).await.unwrap())
 }
 
-fn granted(grant: &Grant) -> Granted {
+pub(crate) fn granted(grant: &Grant) -> Granted {
     let capability = Capability::decode(&mut grant.capability.0.clone()).unwrap();
     Granted { capability, secret: Secret::new(grant.secret) }
 }
 
 /// A client of both servers.
-struct Both {
-    meta: Client,
+pub(crate) struct Both {
+    pub(crate) meta: Client,
     disk: DiskClient,
     sequence: u32,
 }
 
 impl Both {
-    async fn connect(meta: SocketAddr, disk: SocketAddr, client: u8) -> Both {
+    pub(crate) async fn connect(meta: SocketAddr, disk: SocketAddr, client: u8) -> Both {
         let meta = Client::connect(meta, client, 1).await;
         Both { meta, disk: disk_client(disk).await, sequence: 0 }
     }
@@ -164,7 +175,7 @@ impl Both {
 
     /// Makes a file of as many blocks as this text takes, with the text in it. Returns the file and
     /// its layout.
-    async fn write(&mut self, name: &str, text: &'static [u8]) -> (FileId, Layout) {
+    pub(crate) async fn write(&mut self, name: &str, text: &'static [u8]) -> (FileId, Layout) {
         let range = (0..(text.len() as u64).next_multiple_of(4096)).into();
         let call = calls::Open { range, ..create(self.next(), ROOT, name) };
         let opened = self.meta.call(call).await.unwrap();
@@ -200,7 +211,7 @@ impl Both {
         (file, layout)
     }
 
-    async fn layout(&self, file: FileId) -> Layout {
+    pub(crate) async fn layout(&self, file: FileId) -> Layout {
         let (session, open, mode) = (self.meta.session, OpenId::NONE, Mode::Read);
         let range = (0..SIZE).into();
         let call = calls::GetCaps { session, file, open, mode, range };
@@ -209,7 +220,7 @@ impl Both {
 
     /// Has a file's mode changed, which revokes capabilities. On return that is carried out, and
     /// maybe not answered.
-    async fn begin_to_close_to_others(&mut self, file: FileId) -> JoinHandle<()> {
+    pub(crate) async fn begin_to_close_to_others(&mut self, file: FileId) -> JoinHandle<()> {
         let set = SetAttributes { mode: Some(0o600), ..SetAttributes::default() };
         let (sequence, open) = (self.next(), OpenId::NONE);
         let call = calls::SetAttr { sequence, file, open, set, guard: None };
@@ -224,7 +235,7 @@ impl Both {
         asked
     }
 
-    async fn read(&self, layout: &Layout, length: u32) -> Result<Bytes, DiskError> {
+    pub(crate) async fn read(&self, layout: &Layout, length: u32) -> Result<Bytes, DiskError> {
         let (position, grant) = (layout.extents.0[0].position, granted(&layout.grants.0[0]));
         self.disk.read(&grant, position, length, CallOptions::default()).await
     }
@@ -566,35 +577,4 @@ async fn a_change_waits_for_a_disk_that_is_away_as_long_as_it_may_be_trusted() {
         let late = (sim.instant() - begun).checked_sub(trusts).expect("not too soon");
         assert!(late <= Duration::from_secs(2), "{late:?} too late, for {trusts:?}");
     }
-}
-
-/// A disk is stopped with a REFRESH in its socket, and continues after the metadata server has
-/// given it up: the message lets it trust nothing that was revoked in the meantime.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_refresh_that_is_heard_late_revives_nothing() {
-    let sim = Arc::new(SimClock::new());
-    let clock = Arc::clone(&sim) as Arc<dyn Clock>;
-    let engine = MemoryEngine::new();
-    let served = Served::new(&clock).await;
-    let mut relay = Relay::to(served.address).await;
-    let (address, _disks) = begin_by(&engine, &served, relay.address, &clock).await;
-    let mut one = Both::connect(address, served.address, 1).await;
-    let (file, _) = one.write("a", b"hello").await;
-    let given = one.layout(file).await;
-    assert_eq!(&one.read(&given, 5).await.unwrap()[..], b"hello");
-    relay.hold();
-    let session = one.meta.session;
-    while !relay.has_caught() {
-        sim.advance(Duration::from_millis(100));
-        one.meta.call(calls::GetAttr { session, file }).await.unwrap();
-    }
-    let asked = one.begin_to_close_to_others(file).await;
-    // The calls let the servers keep pace with the clock.
-    while !asked.is_finished() {
-        sim.advance(Duration::from_millis(100));
-        one.meta.call(calls::GetAttr { session, file }).await.unwrap();
-    }
-    asked.await.unwrap();
-    relay.deliver_first().await;
-    assert_eq!(one.read(&given, 5).await, Err(DiskError::Refused(Refusal::NotRefreshed)));
 }

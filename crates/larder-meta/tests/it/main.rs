@@ -7,6 +7,7 @@
 mod client;
 mod disks;
 mod fuzz;
+mod keys;
 mod killed;
 mod late;
 mod postgres;

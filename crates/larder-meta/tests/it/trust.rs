@@ -1,16 +1,22 @@
-//! What a disk that is away may still trust when a metadata server starts.
+//! What a disk that is away may still trust.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use larder_disk_client::DiskError;
 use larder_io::{Clock, SimClock};
 use larder_meta::disks::{ControlledDisks, DiskAddress, Disks, TrustInterval};
 use larder_meta::engine::memory::MemoryEngine;
 use larder_meta::volume;
+use larder_testkit::Relay;
 use larder_wire::capability::{DiskId, VolumeId};
+use larder_wire::disk::words::Refusal;
+use larder_wire::meta::calls;
 use larder_wire::meta::words::Time;
 use larder_wire::seal::MasterKey;
+
+use crate::disks::{Both, Served, begin_by};
 
 /// A server that lets disks trust for 5 s, after one that has let them trust for a minute: a disk
 /// that it does not reach may do so for that long.
@@ -47,4 +53,35 @@ async fn a_server_waits_for_what_an_earlier_one_told_a_disk_that_is_away() {
     tokio::time::timeout(Duration::from_secs(60), passing).await.expect("it is answered");
     let waited = (sim.instant() - begun).as_secs();
     assert!((60..=61).contains(&waited), "{waited} s");
+}
+
+/// A disk is stopped with a REFRESH in its socket, and continues after the metadata server has
+/// given it up: the message lets it trust nothing that was revoked in the meantime.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refresh_that_is_heard_late_revives_nothing() {
+    let sim = Arc::new(SimClock::new());
+    let clock = Arc::clone(&sim) as Arc<dyn Clock>;
+    let engine = MemoryEngine::new();
+    let served = Served::new(&clock).await;
+    let mut relay = Relay::to(served.address).await;
+    let (address, _disks) = begin_by(&engine, &served, relay.address, &clock).await;
+    let mut one = Both::connect(address, served.address, 1).await;
+    let (file, _) = one.write("a", b"hello").await;
+    let given = one.layout(file).await;
+    assert_eq!(&one.read(&given, 5).await.unwrap()[..], b"hello");
+    relay.hold();
+    let session = one.meta.session;
+    while !relay.has_caught() {
+        sim.advance(Duration::from_millis(100));
+        one.meta.call(calls::GetAttr { session, file }).await.unwrap();
+    }
+    let asked = one.begin_to_close_to_others(file).await;
+    // The calls let the servers keep pace with the clock.
+    while !asked.is_finished() {
+        sim.advance(Duration::from_millis(100));
+        one.meta.call(calls::GetAttr { session, file }).await.unwrap();
+    }
+    asked.await.unwrap();
+    relay.deliver_first().await;
+    assert_eq!(one.read(&given, 5).await, Err(DiskError::Refused(Refusal::NotRefreshed)));
 }

@@ -95,7 +95,7 @@ pub(super) enum NotDone {
 /// Why a disk did not read something.
 struct Unread {
     why: NotDone,
-    /// The server has revoked the capability, and with it those for the other copies: these disks
+    /// The server has ended the capability, and with it those for the other copies: these disks
     /// would refuse it, too.
     is_of_all: bool,
 }
@@ -213,8 +213,12 @@ impl Disks {
         let disk = self.disk(granted.capability.disk).await?;
         let read = disk.client.read(granted, location.position, length, CallOptions::default());
         read.await.map_err(|cause| {
-            use DiskError::{Hearsay, Refused};
-            let is_of_all = matches!(cause, Refused(Refusal::Revoked) | Hearsay(Refusal::Revoked));
+            let is_of_all = match cause {
+                DiskError::Refused(why) | DiskError::Hearsay(why) => {
+                    matches!(why, Refusal::Revoked | Refusal::OldKey)
+                }
+                DiskError::NotGenuine(_) | DiskError::Rpc(_) => false,
+            };
             Unread { why: disk.not_done(cause), is_of_all }
         })
     }

@@ -1,7 +1,8 @@
-//! `larder volume`: makes a volume, shows its state, checks it.
+//! `larder volume`: makes a volume, shows its state, rotates its keys, checks it.
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use larder_archive::Version;
@@ -11,16 +12,21 @@ use serde::Serialize;
 
 use crate::archive::{Archiving, Compared};
 use crate::command::{print, print_json};
+use crate::control::{CallError, KeyTold, KeysRotated, Nowhere, Request, call};
 use crate::error::NotChecked;
 use crate::report::ServerStatus;
-use crate::runtime_dir::RuntimeDir;
+use crate::runtime_dir::{Kind, RuntimeDir};
 use crate::servers;
 use crate::volume::{Storage, TERM, now};
+
+/// How long a metadata server may take to rotate keys: a commit, and the wait for disks that are
+/// away.
+const ROTATED_MAX: Duration = Duration::from_secs(60);
 
 /// Arguments of `larder volume`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Name a volume that larder serve made by its address for status, and by its directory for check.\n\nExample:\n  larder volume create --engine embedded:/srv/meta\n  larder volume status 192.0.2.1:2050\n  larder volume check --engine embedded:/srv/meta"
+    after_help = "Name a volume that larder serve made by its address for status and rotate, and by its directory for check.\n\nExample:\n  larder volume create --engine embedded:/srv/meta\n  larder volume status 192.0.2.1:2050\n  larder volume check --engine embedded:/srv/meta"
 )]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -33,6 +39,8 @@ enum Command {
     Create(Create),
     /// Show the state of a volume and its disks, from its metadata server
     Status(Status),
+    /// Give the disks of a served volume other keys
+    Rotate(Rotate),
     /// Check a volume that no metadata server serves, and repair it
     Check(Check),
 }
@@ -59,6 +67,26 @@ struct Create {
 its refusals since its start.\n\nExample:\n  larder volume status\n  larder volume status 192.0.2.1:2050 --json"
 )]
 struct Status {
+    /// Where the metadata server listens
+    #[arg(value_name = "IP:PORT", default_value = "127.0.0.1:2050")]
+    address: SocketAddr,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "The metadata server makes capabilities with a key that it shares with the disk, one for each key \
+epoch. A rotation begins the next epoch at once. What clients have from the epoch before works \
+on: for 10 minutes, until it is revoked, or until the keys are rotated again. So rotate twice to \
+end all of it; clients ask for other capabilities, and no call fails. A disk that does not answer is told before it \
+serves anything again; until then it goes on for the time of --trust at most. The keys are also \
+rotated each day, and when a metadata server starts. The key files of the disks stay as they \
+are: replace a disk whose key file is known to others (larder disk enrol --replace).\n\nRun it on the metadata \
+server's machine, as the user who runs the server.\n\nExample:\n  larder volume rotate\n  larder volume rotate 192.0.2.1:2050 --json"
+)]
+struct Rotate {
     /// Where the metadata server listens
     #[arg(value_name = "IP:PORT", default_value = "127.0.0.1:2050")]
     address: SocketAddr,
@@ -105,6 +133,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             print(&format!("volume {}\n", id.to_text()))?;
         }
         Command::Status(args) => status(args)?,
+        Command::Rotate(args) => rotate(args)?,
         Command::Check(args) => return check(args).context(NotChecked),
     }
     Ok(ExitCode::SUCCESS)
@@ -222,9 +251,45 @@ fn status(args: &Status) -> Result<()> {
     }
 }
 
+fn rotate(args: &Rotate) -> Result<()> {
+    let address = args.address;
+    let socket = RuntimeDir::open()?.socket_named(Kind::Volume, &address.to_string());
+    let rotated = match call(&socket, &Request::RotateKeys, ROTATED_MAX, &mut Nowhere) {
+        Ok((value, _)) => serde_json::from_value::<KeysRotated>(value)?,
+        Err(CallError::Dead) => bail!("no metadata server of this user listens at {address}"),
+        Err(error) => return Err(error).with_context(|| format!("the server at {address}")),
+    };
+    match args.json {
+        true => print_json(&rotated),
+        false => print(&rotated.to_text()),
+    }
+}
+
+impl KeysRotated {
+    fn to_text(&self) -> String {
+        let mut text = format!("key epoch {}\n", self.key_epoch);
+        for KeyTold { disk, is_told } in &self.disks {
+            text += &match is_told {
+                true => format!("disk {disk} has it\n"),
+                false => format!("disk {disk} does not answer: it is told when it does\n"),
+            };
+        }
+        text
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_rotation_reads_well() {
+        let told = |(disk, is_told)| KeyTold { disk, is_told };
+        let disks = [(1, true), (3, false)].map(told).to_vec();
+        let rotated = KeysRotated { key_epoch: 8, disks };
+        let text = "key epoch 8\ndisk 1 has it\ndisk 3 does not answer: it is told when it does\n";
+        assert_eq!(rotated.to_text(), text);
+    }
 
     #[test]
     fn a_check_reads_well_and_ends_as_fsck_does() {

@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use super::archive::ArchiveStatus;
 use super::disk;
+use super::leaving::LeavingStatus;
 use crate::options::{Bytes, Utc};
 
 /// How a server does that runs on this machine.
@@ -91,6 +92,13 @@ pub(crate) struct VolumeStatus {
     /// For how long a disk trusts what it knows without hearing from the metadata server.
     #[serde(default)]
     pub(crate) trust_ms: u64,
+    /// The epoch of the disks' keys.
+    #[serde(default)]
+    pub(crate) key_epoch: u32,
+    /// Since when, in seconds since 1970: since the last rotation, or since the metadata server
+    /// began.
+    #[serde(default)]
+    pub(crate) keys_since_s: i64,
     /// On how many disks each block is.
     pub(crate) copies: u32,
     /// How many disks must be added before those in incomplete sets can be used.
@@ -175,31 +183,6 @@ pub(crate) struct DiskStatus {
     pub(crate) status: Option<Value>,
     /// The same for people.
     pub(crate) text: Option<String>,
-}
-
-/// How far a disk is that is to be removed when what is on it is on others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct LeavingStatus {
-    /// Bytes of it that are in use.
-    pub(crate) left_bytes: u64,
-    /// Bytes that were moved since the metadata server began, or the disk began to leave.
-    pub(crate) moved_bytes: u64,
-    /// How long the rest takes at the rate so far.
-    pub(crate) left_s: Option<u64>,
-    /// Whether the other disks had no room lately.
-    pub(crate) is_short_of_room: bool,
-}
-
-impl fmt::Display for LeavingStatus {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let LeavingStatus { left_bytes, moved_bytes, left_s, is_short_of_room } = *self;
-        write!(f, "{} are left, {} were moved", Bytes(left_bytes), Bytes(moved_bytes))?;
-        match left_s {
-            _ if is_short_of_room => f.write_str("; the other disks have no room"),
-            Some(left) => write!(f, ", about {left} s are left"),
-            None => Ok(()),
-        }
-    }
 }
 
 /// The state of a disk, in one word.
@@ -367,6 +350,7 @@ impl fmt::Display for VolumeStatus {
         line("setup", &self.setup());
         let trust = self.trust_ms as f64 / 1000.0;
         line("trust", &format!("for {trust} s: so long a disk that is away delays changes"));
+        line("keys", &format!("epoch {}, since {}", self.key_epoch, Utc(self.keys_since_s)));
         let (size, free) = (Bytes(self.size_bytes), Bytes(self.free_bytes));
         line("size", &format!("{size}, {free} free"));
         self.tell_memory(&mut line);
@@ -522,6 +506,8 @@ mod tests {
             lost: Vec::new(),
             losses: Vec::new(),
             trust_ms: 30_000,
+            key_epoch: 4,
+            keys_since_s: 1_795_733_000,
             copies: 1,
             disks_missing: 0,
             sessions: 2,
@@ -530,7 +516,8 @@ mod tests {
             disks,
         };
         let head = "volume    a0\naddress   192.0.2.1:2050\nserved    by process 7 from embedded:/srv/meta, its owner number 3\n\
-                    setup     secure\ntrust     for 30 s: so long a disk that is away delays changes\nsize      2.00 GiB, 1.00 GiB free\n";
+                    setup     secure\ntrust     for 30 s: so long a disk that is away delays changes\n\
+                    keys      epoch 4, since 2026-11-26 22:43:20 UTC\nsize      2.00 GiB, 1.00 GiB free\n";
         let text = format!(
             "{head}clients   2, with 40 leases\n\
              disk 1    192.0.2.2:2051: up, 512 MiB free\n          setup     secure\n\
@@ -575,21 +562,5 @@ mod tests {
         assert_eq!(loss.to_string(), said);
         let said = "3, 2026-11-26 22:43:20 UTC: 8.00 KiB of 7 files lost with the client that alone had them";
         assert_eq!(LossTold { disk: 0, ..loss }.to_string(), said);
-    }
-
-    #[test]
-    fn a_disk_that_leaves_says_how_much_is_left() {
-        let mut leaving = LeavingStatus {
-            left_bytes: 3 << 20,
-            moved_bytes: 1 << 20,
-            left_s: Some(3),
-            is_short_of_room: false,
-        };
-        let said = "3.00 MiB are left, 1.00 MiB were moved";
-        assert_eq!(leaving.to_string(), format!("{said}, about 3 s are left"));
-        leaving.is_short_of_room = true;
-        assert_eq!(leaving.to_string(), format!("{said}; the other disks have no room"));
-        leaving = LeavingStatus { left_s: None, is_short_of_room: false, ..leaving };
-        assert_eq!(leaving.to_string(), said);
     }
 }

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use larder_wire::capability::DiskId;
 use tokio::sync::oneshot;
 
 use super::super::{Acknowledged, DiskState};
-use super::{ControlledDisks, Order, Reach, lock};
+use super::{ControlledDisks, Keeper, Order, Reach, lock};
 
 /// How long all disks together may take to say how they do.
 const STATUS_MAX: Duration = Duration::from_secs(3);
@@ -14,24 +15,9 @@ const STATUS_MAX: Duration = Duration::from_secs(3);
 impl ControlledDisks {
     /// The status of each disk. Takes at most [`STATUS_MAX`], however many are away.
     pub async fn status(&self) -> Vec<DiskState> {
-        let until = self.clock.instant() + STATUS_MAX;
-        let mut asked = Vec::new();
-        for (disk, keeper) in &*self.all() {
-            let (done, is_done) = oneshot::channel();
-            // One that has no room for more orders does not answer either.
-            let is_asked = keeper.orders.try_send(Order::Status(done)).is_ok();
-            asked.push((*disk, keeper.clone(), is_asked.then_some(is_done)));
-        }
         let mut states = Vec::new();
-        for (disk, keeper, is_done) in asked {
-            let status = match is_done {
-                Some(is_done) => {
-                    let left = until.saturating_duration_since(self.clock.instant());
-                    let answered = self.clock.timeout(left, is_done).await;
-                    answered.ok().and_then(Result::ok).flatten()
-                }
-                None => None,
-            };
+        for (disk, keeper, status) in self.ask_all(STATUS_MAX, Order::Status).await {
+            let status = status.flatten();
             let (is_there, problem) = match &*keeper.reach.borrow() {
                 Reach::Ready => (true, None),
                 Reach::Unknown => (false, None),
@@ -41,6 +27,35 @@ impl ControlledDisks {
             states.push(DiskState { disk, public, is_there, problem, unwanted, status });
         }
         states
+    }
+
+    /// Gives an order to each disk. Returns, within this time, which disk has answered what.
+    pub(super) async fn ask_all<T>(
+        &self,
+        within: Duration,
+        order: impl Fn(oneshot::Sender<T>) -> Order,
+    ) -> Vec<(DiskId, Keeper, Option<T>)> {
+        let until = self.clock.instant() + within;
+        let mut asked = Vec::new();
+        for (disk, keeper) in &*self.all() {
+            let (done, is_done) = oneshot::channel();
+            // One that has no room for more orders does not answer either.
+            let is_asked = keeper.orders.try_send(order(done)).is_ok();
+            asked.push((*disk, keeper.clone(), is_asked.then_some(is_done)));
+        }
+        let mut answers = Vec::new();
+        for (disk, keeper, is_done) in asked {
+            let answer = match is_done {
+                Some(is_done) => {
+                    let left = until.saturating_duration_since(self.clock.instant());
+                    let answered = self.clock.timeout(left, is_done).await;
+                    answered.ok().and_then(Result::ok)
+                }
+                None => None,
+            };
+            answers.push((disk, keeper, answer));
+        }
+        answers
     }
 
     /// Refreshes the memory disks at once: those that were started again are known then.

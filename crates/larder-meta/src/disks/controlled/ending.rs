@@ -48,10 +48,8 @@ impl Keep {
     /// Ends every group that the disk accepts. Others begin in their place.
     pub(super) async fn void(&mut self) -> Result<(), Unreached> {
         lock(&self.known).forget();
-        let key = lock(&self.known).key();
-        let control = self.control().await?;
-        control.rotate(key).await?;
-        let groups = control.status().await?.groups.0;
+        self.tell_last_key().await?;
+        let groups = self.status().await?.groups.0;
         let mut victims: Vec<_> = groups.iter().map(|status| Some(status.group)).collect();
         if victims.is_empty() {
             victims.push(None);
