@@ -22,6 +22,7 @@ use larder_wire::seal::{MasterKey, Setup};
 use tempfile::TempDir;
 use tokio::net::TcpSocket;
 use tokio::runtime::{Builder, Runtime};
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 const VOLUME: VolumeId = VolumeId([9; 16]);
 
@@ -70,6 +71,8 @@ pub struct Volume {
     boot: u128,
     /// The store of the metadata, while that is served.
     engine: Arc<Mutex<Weak<dyn Engine>>>,
+    /// Asks the metadata server to rotate the disks' keys.
+    rotating: UnboundedSender<mpsc::Sender<bool>>,
     /// The address of the first disk that clients are given, if it is not the real one (a relay).
     disk_shown: Option<SocketAddr>,
 }
@@ -200,9 +203,18 @@ impl Volume {
         let engine: Weak<Embedded> = Weak::new();
         let engine: Weak<dyn Engine> = engine;
         let engine = Arc::new(Mutex::new(engine));
-        let (boot, disk_shown) = (0, None);
-        let mut volume =
-            Volume { setup, options, disk_bytes, clock, meta, disks, boot, engine, disk_shown };
+        let mut volume = Volume {
+            setup,
+            options,
+            disk_bytes,
+            clock,
+            meta,
+            disks,
+            boot: 0,
+            engine,
+            rotating: unbounded_channel().0,
+            disk_shown: None,
+        };
         volume.start();
         volume
     }
@@ -251,6 +263,16 @@ impl Volume {
     /// If the disk does not run.
     pub fn refusals(&self, at: usize, reason: Refusal) -> u64 {
         self.device(at).counts().get(reason)
+    }
+
+    /// Rotates the disks' keys. Blocks until the disks were told; returns whether all were.
+    ///
+    /// # Panics
+    /// If the metadata server does not run.
+    pub fn rotate_keys(&self) -> bool {
+        let (tell, told) = mpsc::channel();
+        self.rotating.send(tell).expect("it runs");
+        told.recv().expect("it answers")
     }
 
     fn device(&self, at: usize) -> Arc<Device> {
@@ -325,6 +347,8 @@ impl Volume {
         shown[0] = self.disk_shown.unwrap_or(shown[0]);
         let clock = Arc::clone(&self.clock);
         let served = Arc::clone(&self.engine);
+        let (rotating, mut asked) = unbounded_channel::<mpsc::Sender<bool>>();
+        self.rotating = rotating;
         self.meta.run(async move {
             let engine = engine(&medium, boot);
             *served.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(&engine);
@@ -341,7 +365,16 @@ impl Volume {
             let own = Arc::clone(&disks) as Arc<dyn Disks>;
             let metadata = Metadata::start(engine, owned, own, clock, options);
             disks.ready().await;
-            metadata.expect("a volume that nobody else has")
+            let metadata = metadata.expect("a volume that nobody else has");
+            let rotated = metadata.clone();
+            tokio::spawn(async move {
+                while let Some(tell) = asked.recv().await {
+                    let done = larder_meta::rotate(&rotated, &disks).await.expect("it is served");
+                    // A caller that is gone does not wait.
+                    let _ = tell.send(done.disks.iter().all(|(_, is_told)| *is_told));
+                }
+            });
+            metadata
         });
     }
 

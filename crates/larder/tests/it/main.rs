@@ -31,6 +31,7 @@ mod groups;
 mod harness;
 mod hoard;
 mod kernel_memory;
+mod keys;
 mod kills;
 mod leaving;
 mod limits;

@@ -474,7 +474,11 @@ fn a_raise_ends_while_the_memory_disk_is_away() {
 
 /// The calls of a mount for one read of an open file past the kernel's memory, and those that keep
 /// its session alive left out.
-fn calls_to_read(mount: &Mount, file: &fs::File, expected: &[u8]) -> BTreeMap<String, u64> {
+pub(crate) fn calls_to_read(
+    mount: &Mount,
+    file: &fs::File,
+    expected: &[u8],
+) -> BTreeMap<String, u64> {
     let of = |calls: &BTreeMap<String, u64>, name: &str| calls.get(name).copied().unwrap_or(0);
     let before = mount.calls_by_procedure();
     rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed).unwrap();

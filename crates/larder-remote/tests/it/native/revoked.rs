@@ -244,3 +244,66 @@ async fn bytes_that_were_moved_cost_their_reader_two_round_trips_more() {
     assert_eq!((disk.1, memory.1 - before[1].1), (0, 1), "the memory disk refused it");
     assert_eq!(calls_to_read(&two, of, &data).await, [("READ", 1)], "the lease is as it was");
 }
+
+/// The keys of the disks are rotated: once costs nothing; after the second time the disks refuse
+/// what a client has, and a reader goes on after two round trips more, however many copies there
+/// are.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_that_is_too_old_costs_its_reader_two_round_trips_more() {
+    for copies in [1, 2] {
+        let volume = Volume::with_copies(Setup::Secure, copies);
+        let (one, two, root) = (mount(&volume).await, mount(&volume).await, Cred::root());
+        let (file, data) = written(&one, None).await;
+        let opened = two.open(&root, &file, Intent::READ).await.unwrap();
+        let of = (&file, opened.token.as_ref());
+        calls_to_read(&two, of, &data).await;
+        for round in 1..=3 {
+            assert_eq!(calls_to_read(&two, of, &data).await, [("READ", 1)]);
+            assert!(volume.rotate_keys());
+            assert_eq!(calls_to_read(&two, of, &data).await, [("READ", 1)], "{copies} copies");
+            assert!(volume.rotate_keys());
+            let after = calls_to_read(&two, of, &data).await;
+            assert_eq!(after, [("LOOK", 1), ("READ", 2)], "{copies} copies");
+            assert_eq!(too_old(&volume), round, "the disk that was asked, and no other");
+        }
+    }
+}
+
+/// The same for who writes: each write is refused once at most, however often keys are rotated.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_that_is_too_old_costs_its_writer_two_round_trips_more() {
+    for copies in [1, 2] {
+        let volume = Volume::with_copies(Setup::Secure, copies);
+        let (one, two, root) = (mount(&volume).await, mount(&volume).await, Cred::root());
+        let (file, mut data) = (make(&one, "written").await, Vec::new());
+        let opened = one.open(&root, &file, Intent::WRITE).await.unwrap();
+        let mut fewest = u64::MAX;
+        for round in 0..8 {
+            // Twice after each round but the first, with and without bytes that wait for a commit.
+            let rotations = if round == 0 { 0 } else { 2 };
+            let more = Bytes::from(pattern(4096 + round));
+            let (at, before) = (data.len() as u64, all_calls(&one));
+            let stability = if round % 2 == 0 { Stability::FileSync } else { Stability::Unstable };
+            data.extend_from_slice(&more);
+            (0..rotations).for_each(|_| assert!(volume.rotate_keys()));
+            let token = opened.token.as_ref();
+            one.write(&root, &file, token, at, more, stability).await.unwrap();
+            let after = all_calls(&one);
+            let of = |calls: &BTreeMap<&str, u64>, name| calls.get(name).copied().unwrap_or(0);
+            let trips =
+                ["ALLOC", "GETCAPS", "LOOK"].map(|name| of(&after, name) - of(&before, name));
+            let writes = (of(&after, "WRITE") - of(&before, "WRITE")).div_ceil(u64::from(copies));
+            let all = trips.iter().sum::<u64>() + writes;
+            fewest = fewest.min(all);
+            assert!(all <= fewest + 2, "{copies} copies, round {round}: {all}, and {fewest}");
+        }
+        one.commit(&root, &file, opened.token.as_ref(), 0..0).await.unwrap();
+        let read = two.read(&root, &file, None, 0, data.len() as u32).await.unwrap();
+        assert!(read.data == data, "{copies} copies");
+    }
+}
+
+/// How often disks have refused a capability whose key was too old.
+fn too_old(volume: &Volume) -> u64 {
+    (0..volume.disks()).map(|at| volume.refusals(at, Refusal::OldKey)).sum()
+}
