@@ -155,6 +155,8 @@ pub(crate) enum Request {
 pub(crate) struct NewLimit {
     /// In bytes per second; `None`: there is none.
     pub(crate) bytes_per_second: Option<u64>,
+}
+
 /// What a rotation of the disks' keys has done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct KeysRotated {

@@ -68,12 +68,9 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 use command::{
-    bench, cache, class, conflicts, disk, explain, export as export_command, meta, mount,
+    bench, bwlimit, cache, class, conflicts, disk, explain, export as export_command, meta, mount,
     mount_helper, offline, rebuild as rebuild_command, run as run_command, serve, stat, status,
     sync, umount, upgrade, volume as volume_command,
-    bench, bwlimit, cache, class, conflicts, disk, explain, export, meta, mount, mount_helper,
-    offline, rebuild as rebuild_command, run as run_command, serve, stat, status, sync, umount,
-    upgrade, volume as volume_command,
 };
 
 /// Mount NFS exports, SMB shares and larder's own volumes through a persistent local cache.

@@ -124,7 +124,8 @@ async fn what_others_change_between_changes_of_ours_ends_the_watch() {
     let Some(mut watched) = Watched::new().await else { return };
     let elsewhere = tempfile::tempdir().unwrap();
     let aside = elsewhere.path().join("aside");
-    let theirs: [(&str, fn(&Watched, &std::path::Path)); 6] = [
+    type Change = fn(&Watched, &std::path::Path);
+    let theirs: [(&str, Change); 6] = [
         ("makes a name", |watched, _| std::fs::write(watched.at("new"), "x").unwrap()),
         ("makes a directory", |watched, _| std::fs::create_dir(watched.at("new")).unwrap()),
         ("removes what we made", |watched, _| std::fs::remove_file(watched.at("ours")).unwrap()),
