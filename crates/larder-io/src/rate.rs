@@ -14,8 +14,8 @@ use crate::Clock;
 /// Parts of a byte in which progress is counted: what passes in a nanosecond at one byte a second.
 const PARTS: u128 = 1_000_000_000;
 
-/// What a request counts that carries no data, in bytes, with its headers: about what an NFS request
-/// takes on the wire.
+/// What a request counts that carries no data, in bytes, with its headers: about what an NFS
+/// request takes on the wire.
 pub const REQUEST_BYTES: u64 = 512;
 
 /// A limit on bytes per second, or none. It can be changed at any time, also for who waits.

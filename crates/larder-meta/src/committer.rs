@@ -26,7 +26,6 @@ mod begun;
 mod ended;
 mod finished;
 mod freeing;
-mod keys;
 mod leaving;
 mod resilvering;
 mod waiting;
@@ -34,12 +33,11 @@ mod waiting;
 pub(crate) use archiving::{ArchiveAsked, ToArchive};
 use ended::Ended;
 use finished::Finished;
+pub(crate) use finished::{DisksWaiter, KeysWaiter, NextStale, Waiter};
 use freeing::Freeing;
 pub(crate) use freeing::{AwaitTime, Wake};
-pub(crate) use keys::KeysWaiter;
 pub(crate) use leaving::Destaged;
 use leaving::Leaving;
-pub(crate) use resilvering::{DisksWaiter, NextStale};
 use waiting::{Lateness, answer};
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -79,9 +77,6 @@ use crate::volume::{DisksChange, Owned};
 
 /// Most events of a group: the work of one commit, for which others wait.
 const GROUP_MAX: usize = 1024;
-
-/// The receiver of a reply.
-pub(crate) type Waiter = oneshot::Sender<Reply>;
 
 /// The events.
 pub(crate) enum Event {

@@ -72,6 +72,7 @@ mod status;
 mod symlink_files;
 mod symlinks;
 mod tickets;
+mod under_lease;
 mod version;
 mod watch;
 mod watching;

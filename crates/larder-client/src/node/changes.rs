@@ -56,6 +56,12 @@ pub(crate) enum Proof {
     Foreign,
 }
 
+/// Judges `changes` of a directory that was in the version `from`; the last of them left `newest`.
+pub(crate) fn prove_names(from: Validator, changes: &[Change], newest: Option<Attr>) -> Proof {
+    let ours = newest.filter(|_| follow(from, changes));
+    ours.map_or(Proof::Foreign, Proof::Ours)
+}
+
 /// Judges `changes` of a file that was in the version `from`.
 pub(crate) fn prove(from: Validator, changes: &[Change]) -> Proof {
     let newest = changes.iter().filter_map(|change| change.after).max_by_key(recency);

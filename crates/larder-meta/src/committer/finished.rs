@@ -2,15 +2,36 @@
 
 use larder_wire::capability::KeyEpoch;
 use larder_wire::meta::Status;
-use larder_wire::meta::words::Sequence;
+use larder_wire::meta::words::{DiskId, Sequence};
 use tokio::sync::oneshot;
 
 use super::archiving::WorkWaiter;
-use super::{DisksWaiter, Ended, KeysWaiter, NextStale, Waiter};
+use super::ended::Ended;
 use crate::change::Reply;
+use crate::live::Doing;
 use crate::live::archiving::Work;
 use crate::live::destaging::Copying;
-use crate::volume::DisksChanged;
+use crate::volume::{DisksChanged, VolumeError};
+
+/// The receiver of a reply.
+pub(crate) type Waiter = oneshot::Sender<Reply>;
+
+/// Receives what became of a request about disks.
+pub(crate) type DisksWaiter = oneshot::Sender<Result<DisksChanged, VolumeError>>;
+
+/// What is to be done for disks with stale blocks.
+#[derive(Debug)]
+pub(crate) enum NextStale {
+    /// This, for this disk.
+    Do(DiskId, Box<Doing>),
+    /// To ask again.
+    Ask,
+    /// Nothing, for now.
+    Rest,
+}
+
+/// Waits until another key epoch is on record.
+pub(crate) type KeysWaiter = oneshot::Sender<Result<KeyEpoch, VolumeError>>;
 
 /// A call that was carried out, or a session that expired.
 pub(super) struct Finished {
@@ -42,13 +63,10 @@ impl Finished {
         }
     }
 
-    /// It was not committed.
-    pub(super) fn spoil(&mut self, status: Status) {
-        self.ended = Ended::default();
-        (self.task, self.copying, self.work, self.disks) = (None, None, None, None);
-        self.keys = None;
-        if let Some((_, reply)) = &mut self.reply {
-            *reply = Reply::refused(status);
-        }
+    /// The same after its commit has failed.
+    pub(super) fn spoiled(self, status: Status) -> Finished {
+        let Finished { sequence, reply, late, .. } = self;
+        let reply = reply.map(|(waiter, _)| (waiter, Reply::refused(status)));
+        Finished { sequence, reply, late, ..Finished::nobody_asked(Ended::default()) }
     }
 }

@@ -10,32 +10,21 @@ use larder_wire::meta::words::{DiskId, FileId};
 use tokio::sync::oneshot;
 
 use super::archiving::ToArchive;
-use super::waiting::answer;
-use super::{Committer, Ended, Event, Finished, Group, Waiter, Wake, wall};
+use super::waiting::{Lateness, answer};
+use super::{
+    Committer, DisksWaiter, Ended, Event, Finished, Group, KeysWaiter, NextStale, Waiter, Wake,
+    wall,
+};
 use crate::change::{Change, Reply};
 use crate::disks::{Limits, Stores};
 use crate::engine::{EngineError, View};
 use crate::leases::CallNumber;
 use crate::live::archiving::Unread;
-use crate::live::{Cleared, Doing, Live};
+use crate::live::{Cleared, Live};
 use crate::resilver::{Source, Step, Task};
 use crate::store::Txn;
 use crate::store::txn::{Effects, Revoked};
-use crate::volume::{DisksChange, DisksChanged, VolumeError};
-
-/// Receives what became of a request about disks.
-pub(crate) type DisksWaiter = oneshot::Sender<Result<DisksChanged, VolumeError>>;
-
-/// What is to be done for disks with stale blocks.
-#[derive(Debug)]
-pub(crate) enum NextStale {
-    /// This, for this disk.
-    Do(DiskId, Box<Doing>),
-    /// To ask again.
-    Ask,
-    /// Nothing, for now.
-    Rest,
-}
+use crate::volume::{DisksChange, VolumeError, keys};
 
 impl Committer {
     /// A transaction that no client requested. Returns whether it was carried out.
@@ -268,6 +257,26 @@ impl Committer {
         if self.live.has_restarts() {
             let now = wall(&*self.clock);
             self.internal(view, group, |live, txn| live.note_restarts(txn, now));
+        }
+    }
+
+    /// Puts another key epoch on record, and answers when that is durable: only then may a disk be
+    /// told, so that the next server uses none that a disk knows already.
+    pub(super) fn rotate_keys(&mut self, view: &dyn View, group: &mut Group, waiter: KeysWaiter) {
+        let mut txn = Txn::new(view, &group.writes);
+        let rotated = match self.failed {
+            Some(status) => Err(EngineError::Failed(format!("{status:?}")).into()),
+            None => keys::rotate(&mut txn),
+        };
+        match rotated {
+            Ok(key) => {
+                let (writes, _) = txn.finish();
+                group.take(writes, Lateness::Durable);
+                let nobody = Finished::nobody_asked(Ended::default());
+                group.finished.push(Finished { keys: Some((waiter, key)), ..nobody });
+            }
+            // A caller that is gone does not wait.
+            Err(error) => drop(waiter.send(Err(error))),
         }
     }
 

@@ -99,12 +99,12 @@ impl Committer {
         if self.failed.is_none() {
             self.live.accept_stores();
         }
-        for mut finished in group.finished {
-            if let Some(status) = self.failed {
-                finished.spoil(status);
-            }
-            finished.late = late;
-            self.answer_or_revoke(finished);
+        for finished in group.finished {
+            let finished = match self.failed {
+                Some(status) => finished.spoiled(status),
+                None => finished,
+            };
+            self.answer_or_revoke(Finished { late, ..finished });
         }
         if let Some(done) = group.end {
             // Before another server can begin.

@@ -8,7 +8,6 @@
 
 mod asking;
 mod ending;
-mod keys;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -36,7 +35,7 @@ use super::{
     Acknowledged, BytesRead, CapabilityName, Copied, DiskAddress, Disks, Keys, Limits, Minted,
     Stores, TrustInterval, Trusting, Witnessed,
 };
-use crate::volume::keys::epoch;
+use crate::store::records::key_epoch;
 
 /// How often a memory disk is refreshed, which says at each time how much memory its machine has.
 const MEMORY_REFRESH: Duration = Duration::from_secs(1);
@@ -73,6 +72,15 @@ struct Keeper {
 }
 
 impl ControlledDisks {
+    /// The disks' key epoch.
+    pub fn keys(&self) -> Keys {
+        *self.keys_mut()
+    }
+
+    pub(super) fn keys_mut(&self) -> MutexGuard<'_, Keys> {
+        self.keys.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Begins to control `disks` as owner number `owner` of the volume, which lets them trust for
     /// the usual time. To be called within a tokio runtime.
     pub fn start(
@@ -94,7 +102,7 @@ impl ControlledDisks {
         let clock = Arc::clone(clock);
         let (limits, stores) = (watch::Sender::default(), watch::Sender::default());
         // Each owner begins with a key epoch of its own.
-        let keys = Keys { epoch: epoch(owner), since_s: clock.wall().sec };
+        let keys = Keys { epoch: key_epoch(owner), since_s: clock.wall().sec };
         let all = ControlledDisks {
             disks: RwLock::default(),
             volume,

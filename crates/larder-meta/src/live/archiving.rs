@@ -8,8 +8,8 @@ use std::time::Instant;
 
 use larder_wire::capability::EXTENTS_MAX;
 use larder_wire::meta::Status;
-use larder_wire::meta::calls::{ArchiveTold, CommitExtents};
-use larder_wire::meta::words::{DiskId, FileId, Mode, SessionId, Written};
+use larder_wire::meta::calls::ArchiveTold;
+use larder_wire::meta::words::{DiskId, FileId, Mode, SessionId};
 
 use super::Live;
 use crate::archive::file::{Event, OnRecord};
@@ -93,15 +93,6 @@ impl Live {
             }
         }
         Ok(())
-    }
-
-    /// Within which times what a commit has on memory disks is to be on others, and in the archive.
-    pub(super) fn due_where(&self, call: &CommitExtents) -> (Option<u32>, Option<u32>) {
-        let is_in_memory = |part: &Written| self.sets.is_memory(part.disk);
-        match self.archive.is_durable() && call.written.0.iter().any(is_in_memory) {
-            true => (None, call.due_ms.into_iter().chain(call.archive_ms).min()),
-            false => (call.due_ms, call.archive_ms),
-        }
     }
 
     /// Memory is to be looked at when the archive should have had a file for some time.

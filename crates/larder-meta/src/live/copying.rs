@@ -8,6 +8,7 @@ use std::time::Instant;
 use larder_wire::meta::calls::{CommitExtents, FileChanged};
 use larder_wire::meta::words::{
     ByteRange, DiskId, DiskInfo, Extent, ExtentState, FileId, Grant, Layout, Mode, SessionId, Time,
+    Written,
 };
 use larder_wire::meta::{EXTENTS_MAX, Status};
 use larder_wire::xdr::{Array, Opaque};
@@ -274,6 +275,15 @@ impl Live {
         let is_in_place = mode.writes() && !self.sets.are_written_anew();
         if is_in_place && extents.iter().any(is_committed) && self.in_place.granted(mark) {
             txn.put(key::in_place(mark.0, mark.1), &records::InPlace {});
+        }
+    }
+
+    /// Within which times what a commit has on memory disks is to be on others, and in the archive.
+    fn due_where(&self, call: &CommitExtents) -> (Option<u32>, Option<u32>) {
+        let is_in_memory = |part: &Written| self.sets.is_memory(part.disk);
+        match self.archive.is_durable() && call.written.0.iter().any(is_in_memory) {
+            true => (None, call.due_ms.into_iter().chain(call.archive_ms).min()),
+            false => (call.due_ms, call.archive_ms),
         }
     }
 

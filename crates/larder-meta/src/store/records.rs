@@ -6,6 +6,7 @@
 //! one that contains it.
 
 use bytes::Bytes;
+use larder_wire::capability::KeyEpoch;
 use larder_wire::meta::words::{Attributes, DiskId, FileId, SessionId};
 use larder_wire::xdr::{Decode, Encode, Opaque};
 
@@ -238,6 +239,11 @@ impl Extent {
     pub(crate) fn length(&self) -> u64 {
         self.valid.next_multiple_of(larder_wire::meta::BLOCK_BYTES)
     }
+}
+
+/// The key epoch with this number: owners and key epochs are numbered together.
+pub(crate) fn key_epoch(number: u64) -> KeyEpoch {
+    KeyEpoch(u32::try_from(number).unwrap_or(u32::MAX))
 }
 
 /// Keys.

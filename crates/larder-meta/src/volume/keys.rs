@@ -7,13 +7,8 @@
 use larder_wire::capability::KeyEpoch;
 
 use super::{VolumeError, unreadable};
-use crate::store::records::{Owner, Volume};
+use crate::store::records::{self, Owner, Volume};
 use crate::store::{Txn, key};
-
-/// The key epoch with this number.
-pub(crate) fn epoch(number: u64) -> KeyEpoch {
-    KeyEpoch(u32::try_from(number).unwrap_or(u32::MAX))
-}
 
 /// Takes the next number, for an owner. The key epoch is that of its number from now on.
 pub(super) fn of_next_owner(txn: &mut Txn<'_>) -> Result<u64, VolumeError> {
@@ -29,7 +24,7 @@ pub(crate) fn rotate(txn: &mut Txn<'_>) -> Result<KeyEpoch, VolumeError> {
     let (last, volume) = last(txn)?;
     let key_epoch = last + 1;
     txn.put(key::volume(), &Volume { key_epoch, ..volume });
-    Ok(epoch(key_epoch))
+    Ok(records::key_epoch(key_epoch))
 }
 
 /// The last number that was taken.
@@ -72,12 +67,12 @@ mod tests {
             let engine = MemoryEngine::new();
             volume::create(&engine, VolumeId([1; 16]), 1, Time::default()).unwrap();
             let mut owned = volume::take(&engine).unwrap();
-            let mut last = epoch(owned.epoch());
+            let mut last = records::key_epoch(owned.epoch());
             for step in 0..6 {
                 let next = if code & 1 << step == 0 {
                     owned = volume::take(&engine).unwrap();
                     assert_eq!(recorded(&engine), 0);
-                    epoch(owned.epoch())
+                    records::key_epoch(owned.epoch())
                 } else {
                     let key = rotate_once(&engine, &owned);
                     assert_eq!(recorded(&engine), u64::from(key.0));

@@ -14,21 +14,16 @@
 //! write back unsent data. Two clients that write to one file would wait for each other.
 //! Acknowledging early makes no other client wait longer: a server does not wait for a read lease.
 
-use super::attr::{self, Info};
-use super::files::{File, Known, ServerOpen};
+use super::attr;
+use super::files::{File, Known};
 use super::frames::LeaseBreak;
-use super::link::{Link, garbled};
+use super::link::Link;
 use super::share::{self, Opened, Share};
 use super::status::Failure;
 use super::wire::{self, Granted, Opening};
 use larder_vfs::{Access, Cred, Handle, Judged, Lease};
-use smb2::msg::query_info::QueryInfoResponse;
 use smb2::types::status::NtStatus;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
-
-/// Longest wait for the watcher.
-const GIVE_BACK_MAX: Duration = Duration::from_secs(30);
 
 /// The server withdraws a lease. Called between two of its messages, so the rest is a task.
 pub(super) fn taken(share: &Arc<Share>, generation: u64, taken: LeaseBreak) {
@@ -68,14 +63,6 @@ pub(super) fn taken(share: &Arc<Share>, generation: u64, taken: LeaseBreak) {
 }
 
 impl Share {
-    /// Tells the watcher that a lease ended, and waits for it a while.
-    pub(super) async fn tell(&self, file: &Handle) {
-        let Some(watcher) = self.watcher.get().and_then(Weak::upgrade) else { return };
-        if self.options.clock.timeout(GIVE_BACK_MAX, watcher.broken(file)).await.is_err() {
-            tracing::warn!(?file, "what depended on a lease was not given up in time");
-        }
-    }
-
     /// Which of the rights in `wanted` the caller has, with a lease if one is available.
     pub(super) async fn judge(
         self: &Arc<Share>,
@@ -190,29 +177,6 @@ impl Share {
             opens.read = Some(open);
         }
         Ok((Known { info, maximal }, granted))
-    }
-
-    /// Looks at a file through the open that its lease came with.
-    pub(super) async fn ask_again(
-        &self,
-        link: &Arc<Link>,
-        entry: &Arc<File>,
-        open: &ServerOpen,
-    ) -> Result<Option<Info>, Failure> {
-        if !open.is_on(link) {
-            return Ok(None);
-        }
-        let since = entry.moment();
-        let reply = link.ask(wire::query(open.id)).await?;
-        match reply.read::<QueryInfoResponse>() {
-            Ok(seen) => {
-                let info = Info::parse(&seen.output_buffer).map_err(garbled)?;
-                entry.saw(since, info);
-                Ok(Some(info))
-            }
-            Err(Failure::Status(NtStatus::FILE_CLOSED)) => Ok(None),
-            Err(failure) => Err(failure),
-        }
     }
 }
 

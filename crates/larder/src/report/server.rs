@@ -480,11 +480,8 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_status_reads_well() {
-        let other = "192.0.2.3:2051";
-        let disks = vec![one(1, "192.0.2.2:2051", DiskIs::Up), one(2, other, DiskIs::Away)];
-        let status = VolumeStatus {
+    fn volume_status(disks: Vec<DiskStatus>) -> VolumeStatus {
+        VolumeStatus {
             volume: "a0".into(),
             address: "192.0.2.1:2050".into(),
             engine: "embedded:/srv/meta".into(),
@@ -514,7 +511,14 @@ mod tests {
             leases: 40,
             calls_waiting: 0,
             disks,
-        };
+        }
+    }
+
+    #[test]
+    fn a_status_reads_well() {
+        let other = "192.0.2.3:2051";
+        let disks = vec![one(1, "192.0.2.2:2051", DiskIs::Up), one(2, other, DiskIs::Away)];
+        let status = volume_status(disks);
         let head = "volume    a0\naddress   192.0.2.1:2050\nserved    by process 7 from embedded:/srv/meta, its owner number 3\n\
                     setup     secure\ntrust     for 30 s: so long a disk that is away delays changes\n\
                     keys      epoch 4, since 2026-11-26 22:43:20 UTC\nsize      2.00 GiB, 1.00 GiB free\n";
@@ -535,9 +539,14 @@ mod tests {
              copy      of set 1: 1.00 MiB are not up to date: 3.00 MiB were brought, about 2 s are left\n          \
              unwanted  9 capabilities ended for want of numbers\n          setup     secure\n"
         );
-        let mut status =
+        let status =
             VolumeStatus { copies: 2, disks_missing: 1, calls_waiting: 1, disks, ..status };
         assert_eq!(status.to_string(), text);
+    }
+
+    #[test]
+    fn a_status_with_a_memory_disk_reads_well() {
+        let mut status = volume_status(Vec::new());
         status.disks = vec![DiskStatus { is_memory: true, ..one(1, "192.0.2.4:2051", DiskIs::Up) }];
         (status.memory_bytes, status.memory_free_bytes) = (1 << 30, 1 << 29);
         (status.due_files, status.is_short_of_room) = (3, true);

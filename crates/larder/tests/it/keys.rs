@@ -50,7 +50,6 @@ fn keys_are_rotated_while_mounts_work() {
     let (one, other) = (Mount::new(&server, &[]), Mount::plain(&server, &[]));
 
     let (is_over, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
-    let name = |round: u64| format!("f{round}");
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let grows = File::create(one.path("grows")).unwrap();
@@ -105,13 +104,23 @@ fn keys_are_rotated_while_mounts_work() {
     server.kill();
     server.restart();
     eventually("the next epoch", || epochs(&status(&server)) == (15, vec![Some(15), Some(15)]));
-    let third = Mount::plain(&server, &[]);
+    is_all_there(&Mount::plain(&server, &[]), rounds);
+}
+
+/// What so many rounds have written.
+fn is_all_there(mount: &Mount, rounds: u64) {
     for round in 0..rounds {
-        assert!(fs::read(third.path(&name(round))).unwrap() == pattern(round, 70_000), "{round}");
+        let bytes = fs::read(mount.path(&name(round))).unwrap();
+        assert!(bytes == pattern(round, 70_000), "{round}");
     }
-    let grown = fs::read(third.path("grows")).unwrap();
+    let grown = fs::read(mount.path("grows")).unwrap();
     let parts: Vec<u8> = (0..rounds).flat_map(|round| pattern(round, 5000)).collect();
     assert!(grown == parts);
+}
+
+/// The file of a round.
+fn name(round: u64) -> String {
+    format!("f{round}")
 }
 
 #[test]

@@ -6,7 +6,7 @@ use larder_io::Monotonic;
 use larder_vfs::{Change, Kind, Lease};
 
 use super::State;
-use crate::node::changes::{Ended, Proof, follow, prove, recency};
+use crate::node::changes::{Ended, Proof, prove, prove_names, recency};
 use crate::options::TtlRange;
 
 impl State {
@@ -46,12 +46,7 @@ impl State {
         assert!(self.changes.in_flight > 0, "a change ends that did not begin");
         debug_assert!(now >= self.changes.ended, "changes end in the order of their times");
         self.changes.in_flight -= 1;
-        let earlier = self.changes.replies.len();
-        self.changes.replies.extend(replies);
-        let told = &self.changes.replies[earlier..];
-        if told.is_empty() || told.iter().any(|change| change.after.is_none()) {
-            self.is_told_in_part();
-        }
+        self.take_in(replies);
         self.changes.ended = now;
         if self.changes.in_flight > 0 || self.changes.replies.is_empty() {
             return None;
@@ -66,8 +61,7 @@ impl State {
         let proof = match self.known.attr.kind {
             _ if leased => newest.map_or(Proof::Untold, Proof::Ours),
             Kind::File => prove(from, &replies),
-            _ if follow(from, &replies) => newest.map_or(Proof::Foreign, Proof::Ours),
-            _ => Proof::Foreign,
+            _ => prove_names(from, &replies, newest),
         };
         // A change that no reply describes may have made the file longer than all of them say.
         let is_untold = replies.iter().any(|change| change.after.is_none());
@@ -75,8 +69,7 @@ impl State {
         let (ours, after) = match proof {
             Proof::Ours(attr) => (true, Some(attr)),
             Proof::Moved(attr) => {
-                let is_own_link = std::mem::take(&mut self.ctime_may_move);
-                (is_own_link || attr.data_change.is_some(), Some(attr))
+                (std::mem::take(&mut self.ctime_may_move) || attr.data_change.is_some(), Some(attr))
             }
             Proof::Untold => (true, newest),
             Proof::Foreign => (false, newest),
@@ -107,6 +100,15 @@ impl State {
         self.changes.vouched = vouched;
         self.changes.written_end = written_end;
         Some(Ended { from, ours: ours && after.is_some() })
+    }
+
+    fn take_in(&mut self, replies: impl IntoIterator<Item = Change>) {
+        let earlier = self.changes.replies.len();
+        self.changes.replies.extend(replies);
+        let told = &self.changes.replies[earlier..];
+        if told.is_empty() || told.iter().any(|change| change.after.is_none()) {
+            self.is_told_in_part();
+        }
     }
 
     /// Whether a change of ours may have come between a question sent at `asked` and its answer,

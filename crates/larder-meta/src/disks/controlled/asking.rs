@@ -1,16 +1,19 @@
-//! What all disks are asked at a time: how they do, and whether they were started again.
+//! What all disks are asked or told at a time: how they do, whether they were started again, and
+//! which epoch their keys have.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use larder_wire::capability::DiskId;
+use larder_wire::capability::{DiskId, KeyEpoch};
 use tokio::sync::oneshot;
 
-use super::super::{Acknowledged, DiskState};
+use super::super::{Acknowledged, DiskState, Keys};
 use super::{ControlledDisks, Keeper, Order, Reach, lock};
 
 /// How long all disks together may take to say how they do.
 const STATUS_MAX: Duration = Duration::from_secs(3);
+/// How long all disks together may take to answer that they have another key epoch.
+const ROTATE_MAX: Duration = Duration::from_secs(5);
 
 impl ControlledDisks {
     /// The status of each disk. Takes at most [`STATUS_MAX`], however many are away.
@@ -27,6 +30,22 @@ impl ControlledDisks {
             states.push(DiskState { disk, public, is_there, problem, unwanted, status });
         }
         states
+    }
+
+    /// Tells the disks this key epoch, which is on record. Returns which of them have it: within
+    /// [`ROTATE_MAX`], however many are away. The others are told when they are reached; they trust
+    /// nothing when their [`TrustInterval`](super::TrustInterval) is over, and until they are told.
+    /// From then on no disk accepts a capability of an epoch before the last two.
+    pub async fn rotate(&self, key: KeyEpoch) -> Vec<(DiskId, bool)> {
+        {
+            let mut keys = self.keys_mut();
+            if keys.epoch < key {
+                *keys = Keys { epoch: key, since_s: self.clock.wall().sec };
+            }
+        }
+        self.all().values().for_each(|keeper| lock(&keeper.known).rotate(key));
+        let asked = self.ask_all(ROTATE_MAX, Order::Rotate).await;
+        asked.into_iter().map(|(disk, _, told)| (disk, told == Some(true))).collect()
     }
 
     /// Gives an order to each disk. Returns, within this time, which disk has answered what.

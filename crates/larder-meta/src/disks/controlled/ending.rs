@@ -1,4 +1,6 @@
-//! How capabilities end at a disk: it is told so, or it trusts nothing any more.
+//! How capabilities end at a disk: it is told so, or it trusts nothing any more. Those of earlier
+//! key epochs end when it is told later ones: it accepts the last one, and the one before. A disk
+//! that was away is told before it is let trust anything again.
 //!
 //! Invariant: whoever waits for an end is answered when the disk trusts nothing any more, whatever
 //! was asked of the disk and is not answered.
@@ -6,7 +8,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use larder_wire::capability::{CapabilityId, GroupId};
+use larder_wire::capability::{CapabilityId, GroupId, KeyEpoch};
 
 use super::super::reach::{Reach, Unreached};
 use super::super::revoking::{self, Revoked};
@@ -60,6 +62,26 @@ impl Keep {
             lock(&self.known).began(None, group, self.clock.instant());
         }
         self.must_void = false;
+        Ok(())
+    }
+
+    /// Tells the disk the key epochs that it lacks, one after the other.
+    pub(super) async fn tell_keys(&mut self) -> Result<(), Unreached> {
+        while let Some(key) = { lock(&self.known).next_key() } {
+            self.tell_key(key).await?;
+        }
+        Ok(())
+    }
+
+    /// Tells the disk the last key epoch. No capability on the disk may be valid.
+    pub(super) async fn tell_last_key(&mut self) -> Result<(), Unreached> {
+        let key = lock(&self.known).last_key();
+        self.tell_key(key).await
+    }
+
+    async fn tell_key(&mut self, key: KeyEpoch) -> Result<(), Unreached> {
+        self.control().await?.rotate(key).await?;
+        lock(&self.known).has_key(key);
         Ok(())
     }
 
