@@ -49,7 +49,7 @@ fn seconds(text: &str) -> Option<f64> {
 
 /// `3.00 MiB of 4.00 MiB, 12 of 48 files, 1.00 MiB/s, 1s left`
 fn told(line: &str) -> Option<Told> {
-    let mut parts = line.split(", ");
+    let mut parts = line.trim_end().split(", ");
     let (done, total) = parts.next()?.split_once(" of ")?;
     let (files, files_total) = parts.next()?.strip_suffix(" files")?.split_once(" of ")?;
     let left_s = parts.find_map(|part| seconds(part.strip_suffix(" left")?));

@@ -168,7 +168,10 @@ fn who_does_what_on_a_volume_over_nfs_follows_from_the_options() {
 
     server.end();
     server.restart_with("--nfs-root-squash", "--nfs-read-only");
+    // The export says so when it is asked for what a caller may do.
     let refused = fs::write(mount.path("open/made"), "").unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::EACCES));
+    let refused = fs::create_dir(mount.path("open/dir")).unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
     assert_eq!(fs::read(mount.path("secret")).unwrap(), b"secret");
     fs::write(direct.path("open/made"), "by a mount").unwrap();
