@@ -103,12 +103,19 @@ impl Link {
             let mut in_use = InUse { link: self, session, may_come_later: true };
             let Ok((request, asked)) = asked else { continue };
             // These do no harm whenever they are executed.
-            in_use.may_come_later = ![ReadHead::NUMBER, FlushHead::NUMBER].contains(&H::NUMBER);
+            let does_harm = ![ReadHead::NUMBER, FlushHead::NUMBER].contains(&H::NUMBER);
+            in_use.may_come_later = does_harm;
             let reply = self.rpc.call(&Credential::None, &request, options).await;
             let reply = reply.map_err(DiskError::Rpc)?.results;
             let answered = asked.answered::<H>(reply);
-            in_use.may_come_later =
-                matches!(answered, Err(AskError::Hearsay(_) | AskError::Reply(_)));
+            in_use.may_come_later = match &answered {
+                Err(AskError::Reply(_)) => true,
+                // Anybody can say so, and let the request come later.
+                Err(AskError::Hearsay(refusal)) => {
+                    does_harm || refusal.remedy() == Remedy::Handshake
+                }
+                Ok(_) | Err(AskError::Refused(_)) => false,
+            };
             match answered {
                 Ok((done, data)) => return Ok((done, data, boot)),
                 Err(AskError::Hearsay(refusal))
