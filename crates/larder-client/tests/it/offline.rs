@@ -21,6 +21,15 @@ fn away(rig: &Rig) -> MemRemote {
     server
 }
 
+/// The server falls silent; the process goes on, or dies and another one does.
+async fn falls_silent(rig: Rig, dies: bool) -> Rig {
+    if dies {
+        return rig.on_image(rig.image(), away(&rig), Start::Resume).await;
+    }
+    rig.server.time_out();
+    rig
+}
+
 /// More than a file has here.
 const ALL: Range<u64> = 0..1 << 20;
 
@@ -164,7 +173,7 @@ async fn the_server_gets_what_was_changed_before_a_file_was_emptied_or_nothing()
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_changed_here_takes_no_knowledge_of_other_names() {
     for dies in [false, true] {
-        let mut rig = Rig::offline(Options::default()).await;
+        let rig = Rig::offline(Options::default()).await;
         for name in ["kept", "moved", "replaced", "gone"] {
             rig.put(name, name.as_bytes()).await;
         }
@@ -173,12 +182,7 @@ async fn what_was_changed_here_takes_no_knowledge_of_other_names() {
         rig.rename("moved", "replaced").await.unwrap();
         rig.remove("gone").await.unwrap();
         rig.checkpoint();
-        if dies {
-            let image = rig.image();
-            rig = rig.on_image(image, away(&rig), Start::Resume).await;
-        } else {
-            rig.server.time_out();
-        }
+        let rig = falls_silent(rig, dies).await;
         let names = ["kept", "made", "replaced"];
         assert_eq!(rig.names().await, names, "{dies}");
         for name in ["new", "gone", "moved"] {
@@ -205,7 +209,7 @@ async fn what_was_changed_here_takes_no_knowledge_of_other_names() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_names_of_a_directory_that_was_just_made_are_known() {
     for (dies, is_listed) in [(false, false), (true, false), (false, true)] {
-        let mut rig = Rig::offline(Options::default()).await;
+        let rig = Rig::offline(Options::default()).await;
         let (dir, set) = (OsStr::new("dir"), SetAttr { mode: Some(0o755), ..SetAttr::default() });
         let made = rig.client.make(&root(), Ino::ROOT, dir, New::Directory, set).wait().await;
         let dir = made.unwrap().ino;
@@ -222,12 +226,7 @@ async fn the_names_of_a_directory_that_was_just_made_are_known() {
             assert_eq!(rig.names_in(dir).await, ["foreign", "old"]);
         }
         rig.checkpoint();
-        if dies {
-            let image = rig.image();
-            rig = rig.on_image(image, away(&rig), Start::Resume).await;
-        } else {
-            rig.server.time_out();
-        }
+        let rig = falls_silent(rig, dies).await;
         let known: &[&str] = if is_listed { &["foreign", "old"] } else { &["old"] };
         assert_eq!(rig.names_in(dir).await, known, "{dies}");
         for name in ["gone", "new"] {
