@@ -151,8 +151,11 @@ impl Shared {
         let attr = match self.remote.getattr(&cred, &altered.handle).await {
             Ok(attr) => attr,
             Err(Error::Stale | Error::NotFound) => {
-                self.give_up_altered(no, None).await;
-                return Ok(());
+                let Some(again) = self.find_altered(&cred, no, altered).await? else {
+                    self.give_up_altered(no, None).await;
+                    return Ok(());
+                };
+                return Box::pin(self.alter_at_server(no, &again, deadline)).await;
             }
             // That this is refused tells nothing of an earlier attempt.
             Err(_) if altered.is_attempted => return Err(Error::Io),
@@ -168,6 +171,25 @@ impl Shared {
             }
         }
         Ok(())
+    }
+
+    /// The change of an object that the server does not know by its handle any more, with the one
+    /// by which it does, if that is found out: under the name under which the client has seen the
+    /// object last, in a version that comes from the one below, or from what was set. The client
+    /// may find it meanwhile.
+    async fn find_altered(
+        &self,
+        cred: &Cred,
+        no: ObjectNo,
+        before: &Altered,
+    ) -> Result<Option<Altered>> {
+        let is_it = |attr: &Attr| {
+            let there = self.there(before, *attr);
+            attr.kind != Kind::Directory && (there.is_below || there.is_made)
+        };
+        self.find_again(cred, &before.handle, is_it).await?;
+        let known = self.state().journal().get_altered(no).cloned();
+        Ok(known.filter(|known| known.handle != before.handle))
     }
 
     /// What the server has, by its description of an object.

@@ -4,7 +4,8 @@
 //! The directory is looked for where it was last seen. If one has its name there, what waits goes
 //! on in that: each change has its own precondition. Otherwise what was made here is made in a
 //! directory `NAME.conflict-HOST-TIME`, beside where the other one was, with a conflict on record.
-//! What was removed in the directory is gone with it.
+//! What was removed in the directory is gone with it. A file whose attributes wait is looked for in
+//! the same way ([`Shared::find_again`]).
 //!
 //! Invariants:
 //! - Only the server's own answers count: it says that the directory is stale, and that its place
@@ -20,7 +21,7 @@ use larder_cache::ConflictKind;
 use larder_vfs::{Access, Attr, Cred, Deadline, Error, Handle, Kind, Result};
 
 use crate::met::Met;
-use crate::object::{Body, Dentry, Dir, Maker, ObjectNo, Waiting};
+use crate::object::{Body, Dentry, Dir, Maker, ObjectNo, Waiting, is_unanswered};
 use crate::shared::Shared;
 use crate::state::State;
 
@@ -31,7 +32,7 @@ const UNKNOWN: &str = "unknown";
 /// What it takes to make something in a directory.
 const TO_MAKE: Access = Access(Access::LOOKUP.0 | Access::MODIFY.0 | Access::EXTEND.0);
 
-/// Where a directory is that went stale.
+/// Where an object is that went stale.
 enum Sought {
     /// The server has one in its place.
     There(Handle),
@@ -70,7 +71,8 @@ impl Shared {
             // Who changed names in it could search the directories above it.
             let asker = self.state().journal().asker_in(&dir);
             let cred = asker.map_or_else(|| root_cred.clone(), |who| who.cred().until(deadline));
-            match self.seek(&cred, &root.handle, &dir).await {
+            let is_dir = |attr: &Attr| attr.kind == Kind::Directory;
+            match self.seek(&cred, &root.handle, &dir, is_dir).await {
                 Ok(Sought::There(handle)) => {
                     is_settled |= self.go_on_in(&dir, &handle).await;
                 }
@@ -93,9 +95,17 @@ impl Shared {
         }
     }
 
-    /// Where a directory is that the server called stale: there after all, perhaps.
-    async fn seek(&self, cred: &Cred, root: &Handle, dir: &Dir) -> Result<Sought> {
-        let (mut at, mut path) = (dir.clone(), VecDeque::new());
+    /// Where an object is that the server called stale: there after all, perhaps, or what has its
+    /// name and `is_it`.
+    async fn seek(
+        &self,
+        cred: &Cred,
+        root: &Handle,
+        object: &Dir,
+        is_it: impl Fn(&Attr) -> bool,
+    ) -> Result<Sought> {
+        let (mut at, mut path) = (object.clone(), VecDeque::new());
+        let mut below = None;
         let mut handle = loop {
             let handle = self.state().journal().handle_at_server(&at).ok_or(Error::TimedOut)?;
             if !self.is_stale(cred, &handle).await? {
@@ -105,16 +115,27 @@ impl Shared {
             if held.is_some_and(|held| held.is_root(&handle)) {
                 break root.clone();
             }
-            let Some((above, name)) = self.was_at(&at).filter(|_| path.len() < DEPTH_MAX) else {
+            if let Some((above, name)) = self.was_at(&at).filter(|_| path.len() < DEPTH_MAX) {
+                path.push_front(name);
+                below = Some(std::mem::replace(&mut at, above));
+                continue;
+            }
+            // The client may have found it again meanwhile, by another handle.
+            let again = below.as_ref().and_then(|below| self.was_at(below));
+            let Some((above, name)) = again.filter(|(above, _)| *above != at) else {
                 path.push_front(UNKNOWN.into());
                 return Ok(Sought::Gone { above: Dir::Server(root.clone()), path });
             };
-            path.push_front(name);
-            at = above;
+            (at, path[0]) = (above, name);
         };
         while let Some(name) = path.front() {
+            let is_last = path.len() == 1;
             let found = self.remote.lookup(cred, &handle, name).await?.found;
-            let Some(found) = found.filter(|found| found.attr.kind == Kind::Directory) else {
+            let is_there = |attr: &Attr| match is_last {
+                true => is_it(attr),
+                false => attr.kind == Kind::Directory,
+            };
+            let Some(found) = found.filter(|found| is_there(&found.attr)) else {
                 let above = self.state().journal().dir(&handle);
                 return Ok(Sought::Gone { above, path });
             };
@@ -122,6 +143,33 @@ impl Shared {
             path.pop_front();
         }
         Ok(Sought::There(handle))
+    }
+
+    /// Looks for an object that the server does not know by its handle any more: what has its name,
+    /// and `is_it`, is the same object, by another handle.
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`] if the server does not answer, or knows the object after all.
+    pub(crate) async fn find_again(
+        &self,
+        cred: &Cred,
+        before: &Handle,
+        is_it: impl Fn(&Attr) -> bool,
+    ) -> Result<()> {
+        let object = Dir::Server(before.clone());
+        let sought = async {
+            let root = self.ask_root(cred.deadline).await?;
+            self.seek(cred, &root.handle, &object, is_it).await
+        };
+        match sought.await {
+            Ok(Sought::There(now)) if now == *before => Err(Error::TimedOut),
+            Ok(Sought::There(now)) => {
+                self.found_again(before, &now);
+                Ok(())
+            }
+            Err(error) if is_unanswered(error) => Err(error),
+            Ok(Sought::Gone { .. }) | Err(_) => Ok(()),
+        }
     }
 
     /// The directory and the name under which the server had an object, as far as is known.

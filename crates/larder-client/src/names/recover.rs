@@ -127,13 +127,14 @@ impl Core {
         if handle == *stale {
             return Ok(handle);
         }
+        // First the journal: what waits there is looked for by the handle that this node has.
+        if let Some(here) = self.remote.deferring() {
+            here.found_again(stale, &handle);
+        }
         let mut state = node.state();
         state.found_again(handle.clone())?;
         self.cache.rekey(node.no(), handle.as_bytes());
         drop(state);
-        if let Some(here) = self.remote.deferring() {
-            here.found_again(stale, &handle);
-        }
         tracing::info!(ino = node.ino.0, "stale handle: found the file again by its path");
         Ok(handle)
     }

@@ -14,11 +14,12 @@ use super::*;
 struct Seen {
     root: OnceLock<Handle>,
     places: Mutex<HashMap<Handle, (Handle, OsString)>>,
+    files: Mutex<HashMap<Handle, Attr>>,
 }
 
 impl Held for Seen {
-    fn held(&self, _file: &Handle) -> Option<Attr> {
-        None
+    fn held(&self, file: &Handle) -> Option<Attr> {
+        self.files.lock().unwrap().get(file).copied()
     }
 
     fn held_name(&self, _dir: &Handle, _name: &OsStr) -> Option<Option<Found>> {
@@ -76,6 +77,16 @@ impl Gone {
         let gone = Gone { rig, seen, other, top, above, dir };
         gone.hold();
         gone
+    }
+
+    /// A mount that works without its server.
+    fn offline(mut self) -> Gone {
+        let (server, cache, clock) =
+            (self.rig.server.clone(), self.rig.cache.clone(), self.rig.clock.clone());
+        let licence = Licence { offline: true, ..Licence::default() };
+        self.rig.names = Arc::new(Names::new(server, cache, clock, "here", licence));
+        self.hold();
+        self
     }
 
     fn hold(&self) {
@@ -464,6 +475,84 @@ async fn what_waits_follows_the_handle_of_its_directory() {
         "/out",
     ];
     assert_eq!(there, wanted);
+}
+
+/// Attributes wait for a file of the server's that has another handle when they are due: it is
+/// found by its name, with silence after each call and if the first request was carried out. What
+/// another client has changed, or put in its place, keeps its own.
+#[tokio::test]
+async fn attributes_are_set_on_a_file_that_came_back_by_another_handle() {
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    enum Came {
+        Back,
+        Changed,
+        Replaced,
+        /// Under a name that nobody here has seen.
+        Elsewhere,
+    }
+    for came in [Came::Back, Came::Changed, Came::Replaced, Came::Elsewhere] {
+        let mut after = 0;
+        loop {
+            let gone = Gone::new(true).await.offline();
+            let (cred, rig) = (Cred::root(), &gone.rig);
+            let kept = gone.other.lookup(&cred, &gone.dir, "kept".as_ref()).await.unwrap();
+            let kept = kept.found.unwrap();
+            gone.seen
+                .places
+                .lock()
+                .unwrap()
+                .insert(kept.handle.clone(), (gone.dir.clone(), "kept".into()));
+            gone.seen.files.lock().unwrap().insert(kept.handle.clone(), kept.attr);
+            rig.server.time_out();
+            let set = rig.deferring().set_here(&cred, &kept.handle, &mode(0o600), None);
+            set.unwrap().unwrap();
+            rig.server.reconnect();
+            let put = |name: &'static str| {
+                gone.other.rename(&cred, (&gone.dir, "kept".as_ref()), (&gone.dir, name.as_ref()))
+            };
+            match came {
+                Came::Back => {}
+                Came::Changed => {
+                    gone.other.setattr(&cred, &kept.handle, mode(0o640), None).await.unwrap();
+                }
+                Came::Replaced => {
+                    let file = (&gone.dir, "old".as_ref());
+                    gone.other.rename(&cred, file, (&gone.dir, "kept".as_ref())).await.unwrap();
+                }
+                Came::Elsewhere => {
+                    put("elsewhere").await.unwrap();
+                }
+            }
+            gone.rig.server.give_new_handles();
+            gone.rig.server.trouble_after(after, Trouble::Unanswered);
+            let first = gone.replay().await;
+            let is_over = gone.rig.server.is_trouble_to_come();
+            assert!(is_over || first.is_err(), "{came:?} {after}");
+            gone.rig.server.trouble_after(u64::MAX, Trouble::Unanswered);
+            gone.replay().await.unwrap();
+            gone.waits_for_nothing("it is set or given up");
+            let root = gone.other.root().await.unwrap().handle;
+            let mut at = root;
+            for name in ["a", "dir", if came == Came::Elsewhere { "elsewhere" } else { "kept" }] {
+                let found = gone.other.lookup(&cred, &at, name.as_ref()).await.unwrap().found;
+                at = found.unwrap().handle;
+            }
+            let there = gone.other.getattr(&cred, &at).await.unwrap().mode;
+            let wanted = match came {
+                Came::Back => 0o600,
+                Came::Changed => 0o640,
+                Came::Replaced | Came::Elsewhere => 0o755,
+            };
+            assert_eq!(there, wanted, "{came:?} {after}");
+            let is_given_up = came != Came::Back;
+            assert_eq!(gone.met().len(), usize::from(is_given_up), "{came:?} {after}");
+            if is_over {
+                assert!(after > 3, "{came:?}: {after} calls");
+                break;
+            }
+            after += 1;
+        }
+    }
 }
 
 /// The process dies, or the machine crashes, after any call of the replay, which may have been
