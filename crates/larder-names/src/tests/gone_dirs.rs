@@ -117,6 +117,16 @@ impl Gone {
         self.other.remove(&cred, &self.above, "dir".as_ref(), what).await.unwrap();
     }
 
+    /// What the server has under a path.
+    async fn find(&self, path: &[&str]) -> Found {
+        let mut found = self.other.root().await.unwrap();
+        for name in path {
+            let answer = self.other.lookup(&user(), &found.handle, OsStr::new(name)).await;
+            found = answer.unwrap().found.unwrap();
+        }
+        found
+    }
+
     /// What the server has, in which `conflict` stands for the time of one.
     async fn there(&self) -> Vec<String> {
         let time = format!("conflict-here-{}", self.rig.names.shared().clock.wall().sec);
@@ -440,18 +450,13 @@ async fn what_waits_follows_the_handle_of_its_directory() {
     let gone = Gone::new(true).await;
     gone.work().await;
     gone.rig.server.give_new_handles();
-    let find = async |dir: &Handle, name: &str| {
-        let found = gone.other.lookup(&user(), dir, OsStr::new(name)).await.unwrap().found;
-        found.unwrap().handle
-    };
-    let top = gone.other.root().await.unwrap().handle;
-    let above = find(&top, "a").await;
-    let dir = find(&above, "dir").await;
+    let find = async |path: &[&str]| gone.find(path).await.handle;
+    let (top, above, dir) = (find(&[]).await, find(&["a"]).await, find(&["a", "dir"]).await);
     for (before, now) in [(&gone.top, &top), (&gone.above, &above), (&gone.dir, &dir)] {
         gone.rig.deferring().found_again(before, now);
     }
     for name in ["old", "moved"] {
-        let handle = find(&dir, name).await;
+        let handle = find(&["a", "dir", name]).await;
         let known = {
             let state = gone.rig.names.shared().state();
             let taken = state.journal().taken();
@@ -495,33 +500,25 @@ async fn attributes_are_set_on_a_file_that_came_back_by_another_handle() {
         loop {
             let gone = Gone::new(true).await.offline();
             let (cred, rig) = (Cred::root(), &gone.rig);
-            let kept = gone.other.lookup(&cred, &gone.dir, "kept".as_ref()).await.unwrap();
-            let kept = kept.found.unwrap();
-            gone.seen
-                .places
-                .lock()
-                .unwrap()
-                .insert(kept.handle.clone(), (gone.dir.clone(), "kept".into()));
+            let kept = gone.find(&["a", "dir", "kept"]).await;
+            let place = (gone.dir.clone(), "kept".into());
+            gone.seen.places.lock().unwrap().insert(kept.handle.clone(), place);
             gone.seen.files.lock().unwrap().insert(kept.handle.clone(), kept.attr);
             rig.server.time_out();
             let set = rig.deferring().set_here(&cred, &kept.handle, &mode(0o600), None);
             set.unwrap().unwrap();
             rig.server.reconnect();
-            let put = |name: &'static str| {
-                gone.other.rename(&cred, (&gone.dir, "kept".as_ref()), (&gone.dir, name.as_ref()))
+            let put = async |name: &str, to: &str| {
+                let [from, to] = [name, to].map(|name| (&gone.dir, OsStr::new(name)));
+                gone.other.rename(&cred, from, to).await.unwrap()
             };
             match came {
                 Came::Back => {}
                 Came::Changed => {
                     gone.other.setattr(&cred, &kept.handle, mode(0o640), None).await.unwrap();
                 }
-                Came::Replaced => {
-                    let file = (&gone.dir, "old".as_ref());
-                    gone.other.rename(&cred, file, (&gone.dir, "kept".as_ref())).await.unwrap();
-                }
-                Came::Elsewhere => {
-                    put("elsewhere").await.unwrap();
-                }
+                Came::Replaced => drop(put("old", "kept").await),
+                Came::Elsewhere => drop(put("kept", "elsewhere").await),
             }
             gone.rig.server.give_new_handles();
             gone.rig.server.trouble_after(after, Trouble::Unanswered);
@@ -531,13 +528,8 @@ async fn attributes_are_set_on_a_file_that_came_back_by_another_handle() {
             gone.rig.server.trouble_after(u64::MAX, Trouble::Unanswered);
             gone.replay().await.unwrap();
             gone.waits_for_nothing("it is set or given up");
-            let root = gone.other.root().await.unwrap().handle;
-            let mut at = root;
-            for name in ["a", "dir", if came == Came::Elsewhere { "elsewhere" } else { "kept" }] {
-                let found = gone.other.lookup(&cred, &at, name.as_ref()).await.unwrap().found;
-                at = found.unwrap().handle;
-            }
-            let there = gone.other.getattr(&cred, &at).await.unwrap().mode;
+            let name = if came == Came::Elsewhere { "elsewhere" } else { "kept" };
+            let there = gone.find(&["a", "dir", name]).await.attr.mode;
             let wanted = match came {
                 Came::Back => 0o600,
                 Came::Changed => 0o640,
