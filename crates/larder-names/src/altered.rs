@@ -32,7 +32,8 @@ impl Shared {
         (file, handle): (&Handle, Handle),
         set: &SetAttr,
     ) -> Option<Result<Change>> {
-        let before = self.held()?.held(file)?;
+        let held = self.held()?;
+        let (before, is_ctime_old) = (held.held(file)?, held.is_ctime_old(file));
         let mut state = self.state();
         let state = &mut *state;
         let may = may_set(cred, &before, set)? && self.is_same_user(state, cred);
@@ -72,6 +73,11 @@ impl Shared {
             Some(known) => (known.below, known.seen_data()),
             None => (before.validator(), before.data_change),
         };
+        // A rename that is not answered may have moved it, too.
+        let is_moved = state.journal().taken().of(&handle).any(|(_, taken)| taken.is_attempted);
+        if is_ctime_old || is_moved {
+            state.doubt_version(cred, &handle);
+        }
         let altered = Altered {
             handle,
             below,
@@ -86,7 +92,7 @@ impl Shared {
             claims: None,
         };
         let mut after = before;
-        Altered { below: before.validator(), ..altered.clone() }.apply(&mut after);
+        Altered { below: before.validator(), ..altered.clone() }.apply(&mut after, false);
         let no = state.journal_mut().alter(altered);
         if state.due(no).is_none() {
             self.set_due(state, no, None);
@@ -139,6 +145,15 @@ impl Shared {
         let Some(altered) = altered.filter(|altered| !altered.is_done) else { return Ok(()) };
         let set = self.alter_at_server(no, &altered, deadline).await;
         set.map_err(|error| self.altered_late(no, altered.setting(), error))
+    }
+
+    /// Sets what was set here of an object before it loses a name at the server, which may be the end
+    /// of it. What the server refuses waits on.
+    pub(crate) async fn set_before_loss(&self, server: &Handle, deadline: Option<Deadline>) {
+        if let Some(no) = self.altered_of(server) {
+            // A server that does not answer changes no name either.
+            let _ = self.replay_altered(no, deadline).await;
+        }
     }
 
     async fn alter_at_server(

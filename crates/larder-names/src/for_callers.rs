@@ -20,6 +20,7 @@ impl Shared {
         loop {
             match self.target(handle)? {
                 Target::Server(server) => {
+                    self.know_version(&server, cred.deadline).await?;
                     if let Some(no) = self.altered_of(&server) {
                         self.replay_one(no, cred.deadline).await?;
                         continue;

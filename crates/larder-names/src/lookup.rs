@@ -13,6 +13,7 @@ impl Shared {
         match self.target(file)? {
             Target::Waiting(no) => self.state().attr(no).ok_or(Error::Stale),
             Target::Server(server) => loop {
+                self.know_version(&server, cred.deadline).await?;
                 let before = self.setting_of(&server);
                 let attr = self.remote.getattr(cred, &server).await?;
                 if before != self.setting_of(&server) {

@@ -154,6 +154,7 @@ impl Remote for Names {
             match self.shared.target(file)? {
                 Target::Waiting(no) => self.shared.judge(cred, no, wanted),
                 Target::Server(server) => {
+                    self.shared.know_version(&server, cred.deadline).await?;
                     let judged = self.remote().access(cred, &server, wanted).await?;
                     let attr = judged.attr.map(|attr| self.shared.show(file, attr));
                     Ok(Judged { attr, ..judged })

@@ -239,7 +239,7 @@ impl Altered {
         // A claim is about bytes.
         let has_bytes = || self.claims.is_some() && has_same_bytes(&self.below, version);
         There {
-            is_below: self.below.same(version) || has_bytes(),
+            is_below: self.is_over(version) || has_bytes(),
             is_made: has_all(attr, &self.set) && self.keeps_bytes(version),
         }
     }
@@ -255,13 +255,15 @@ impl Altered {
     }
 
     /// The attributes as applications see them, if those of the server are [no other
-    /// client's](Setting::shows_ours).
-    pub(crate) fn apply(&self, attr: &mut Attr) {
+    /// client's](Setting::shows_ours). The version may be `in_doubt`: a request of ours, of which the
+    /// answer is out, may have made it.
+    pub(crate) fn apply(&self, attr: &mut Attr, in_doubt: bool) {
         let is_directory = attr.kind == Kind::Directory;
         let version = attr.validator();
         let is_below = self.has_bytes(&version);
         let told = Told { is_below, is_older: self.is_older(&version) };
-        let is_ours = if is_directory { is_below } else { self.setting().shows_ours(told) };
+        let shows_ours = || (in_doubt && !self.is_done) || self.setting().shows_ours(told);
+        let is_ours = if is_directory { is_below } else { shows_ours() };
         // A directory has another version for each name in it.
         if !is_ours && !is_directory {
             return;
@@ -301,12 +303,25 @@ impl Altered {
         }
     }
 
-    /// Whether a version of the server's is the one below, or, of what is done, has its bytes.
-    fn has_bytes(&self, version: &Validator) -> bool {
-        self.below.same(version) || (self.is_done && is_moved_at_most(&self.below, version))
+    /// Whether a version of the server's is the one below, as far as what was set depends on that:
+    /// an emptying does not depend on names and permissions.
+    fn is_over(&self, version: &Validator) -> bool {
+        let set = &self.set;
+        let sets_rights = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
+        self.below.same(version) || (!sets_rights && is_moved_at_most(&self.below, version))
     }
 
-    /// Whether a version of the server's is a later one.
+    /// Whether a version of the server's is the one below, or, of what is done, has its bytes.
+    fn has_bytes(&self, version: &Validator) -> bool {
+        self.is_over(version) || (self.is_done && is_moved_at_most(&self.below, version))
+    }
+
+    /// Whether a version of the server's is a later one with the same bytes.
+    pub(crate) fn is_followed_by(&self, version: &Validator) -> bool {
+        self.has_bytes(version) && !self.is_older(version) && !self.below.same(version)
+    }
+
+    /// Whether a version of the server's is a later one, with other bytes.
     pub(crate) fn is_before(&self, version: &Validator) -> bool {
         !self.is_older(version) && !self.has_bytes(version)
     }
@@ -321,7 +336,8 @@ impl Altered {
         }
         let mut shown = cached;
         // The server may have it by now, and what is cached is from before that.
-        Altered { below: cached.validator(), is_done: false, ..self.clone() }.apply(&mut shown);
+        Altered { below: cached.validator(), is_done: false, ..self.clone() }
+            .apply(&mut shown, false);
         Some(shown)
     }
 

@@ -3,7 +3,7 @@
 
 use std::cell::Cell;
 use std::ffi::OsStr;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use larder_vfs::{
     Attr, Change, Cred, Error, Found, Handle, Kind, Made, New, Removal, Result, SetAttr,
@@ -180,7 +180,19 @@ impl Shared {
             let Some(no) = no else { break };
             self.replay_one(no, cred.deadline).await?;
         }
+        self.set_of(cred, dir, name).await;
         self.keep_left(dir, name).await
+    }
+
+    /// Sets what was set here of the object that the client knows by this name, before that is
+    /// another's. What the server refuses waits on.
+    async fn set_of(&self, cred: &Cred, dir: &Handle, name: &OsStr) {
+        let Some(held) = self.held.get().and_then(Weak::upgrade) else { return };
+        let Some(Some(found)) = held.held_name(dir, name) else { return };
+        let server = self.state().journal().server_handle(&found.handle).cloned();
+        if let Some(no) = server.and_then(|server| self.altered_of(&server)) {
+            let _ = self.replay_one(no, cred.deadline).await;
+        }
     }
 
     /// The file with this name at the server gets all its other names there, before it loses this

@@ -177,6 +177,9 @@ impl Shared {
         // Perhaps it had to be renamed temporarily in the meantime.
         let Some(taken) = self.waiting_taken(no) else { return Ok(()) };
         self.send_bytes(&taken).await?;
+        if let Some((_, gone)) = &replaced {
+            self.set_before_loss(&gone.handle, deadline).await;
+        }
         self.mark_taken(&[no]).await?;
         let moved = self.move_at_server(no, &taken, to, replaced, deadline).await;
         moved.map_err(|error| self.taken_late(no, error))
@@ -203,6 +206,7 @@ impl Shared {
         }
         // Perhaps it had to give way in the meantime, and has another name.
         let Some(taken) = self.waiting_taken(no) else { return Ok(()) };
+        self.set_before_loss(&taken.handle, deadline).await;
         self.mark_taken(&[no]).await?;
         let removed = self.remove_at_server(no, &taken, deadline).await;
         removed.map_err(|error| self.taken_late(no, error))
@@ -271,6 +275,7 @@ impl Shared {
     /// A rename changes times that identify versions of objects made here: for holders of cached
     /// data nothing has changed.
     async fn follow_version(&self, cred: &Cred, taken: &Taken) {
+        self.ctime_moves(&taken.handle);
         let Some(no) = self.state().journal().of_server(&taken.handle) else { return };
         let Ok(attr) = self.remote.getattr(cred, &taken.handle).await else { return };
         let mut state = self.state();
@@ -397,7 +402,10 @@ impl Shared {
                     _ => Removal::File,
                 };
                 match self.remote.remove(&cred, &dir, &taken.origin.name, what).await {
-                    Ok(change) => (change, true),
+                    Ok(change) => {
+                        self.ctime_moves(&taken.handle);
+                        (change, true)
+                    }
                     Err(Error::NotFound) => gone_before,
                     // Another client has made something in it.
                     Err(Error::NotEmpty) => return self.leave(no, taken).await,

@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 
 use crate::journal::Journal;
 use crate::licence::Licence;
-use crate::object::{AS_MADE, Dir, ObjectNo, Taken};
+use crate::object::{AS_MADE, Altered, Dir, ObjectNo, Taken};
 use crate::state::State;
 
 /// The state that all parts of this crate share.
@@ -272,11 +272,14 @@ impl Shared {
         let Some((no, altered)) = server.and_then(|server| state.journal().altered(server)) else {
             return shown;
         };
-        // What the server was asked to set is shown until it has another version.
-        let is_over = altered.is_done && altered.is_before(&shown.validator());
-        altered.apply(&mut shown);
-        if is_over {
-            state.journal_mut().put_altered(no, None);
+        // What the server was asked to set is shown until it has other bytes.
+        let (altered, version) = (altered.clone(), shown.validator());
+        let is_in_doubt = state.journal().doubts().of(&altered.handle).is_some();
+        altered.apply(&mut shown, is_in_doubt);
+        if altered.is_done && (altered.is_before(&version) || altered.is_followed_by(&version)) {
+            let follows = altered.is_followed_by(&version);
+            let followed = follows.then_some(Altered { below: version, ..altered });
+            state.journal_mut().put_altered(no, followed);
             self.record(&mut state);
         }
         shown
@@ -336,6 +339,13 @@ impl Shared {
         let change = Change { after: change.after.map(|attr| self.show(handle, attr)), ..change };
         self.follow_taken(handle, change.after);
         change
+    }
+
+    /// The server has given an object another name, or taken one from it, and did not describe it.
+    pub(crate) fn ctime_moves(&self, server: &Handle) {
+        if let Some(held) = self.held.get().and_then(Weak::upgrade) {
+            held.ctime_moves(&self.known_as(server));
+        }
     }
 
     /// A file was changed here after a name of it was taken away: that is its version now.

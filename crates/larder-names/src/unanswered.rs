@@ -6,6 +6,8 @@
 //! cannot be told from ours. Then what was removed, replaced or set here is not taken for something
 //! that another client has changed.
 
+use std::sync::Weak;
+
 use larder_vfs::{Cred, Deadline, Error, Handle, Result, Validator};
 
 use crate::doubt::{Asking, Doubt, Sizes};
@@ -110,32 +112,54 @@ impl Shared {
         doubt: &Doubt,
         deadline: Option<Deadline>,
     ) -> Result<()> {
-        let is_concerned = self.state().is_concerned(&doubt.handle);
-        let found = match is_concerned {
-            false => None,
-            true => {
-                let cred = doubt.asker.cred().until(deadline);
-                match self.remote.getattr(&cred, &doubt.handle).await {
-                    Err(error) if is_unanswered(error) => return Err(Error::TimedOut),
-                    answer => answer.ok(),
-                }
-            }
+        let cred = doubt.asker.cred().until(deadline);
+        let found = match self.remote.getattr(&cred, &doubt.handle).await {
+            Err(error) if is_unanswered(error) => return Err(Error::TimedOut),
+            answer => answer.ok(),
         };
-        let found = found.map(|attr| self.show_unaltered(&doubt.handle, attr).validator());
+        let version = found.map(|attr| self.show_unaltered(&doubt.handle, attr).validator());
         {
             let mut state = self.state();
-            if let Some(version) = found {
+            if let Some(version) = version {
                 state.follow_doubt(doubt, version);
             }
             state.doubt_no_more(no, &doubt.handle);
             self.record(&mut state);
         }
-        // What the client has of it may be from before.
         let handle = self.known_as(&doubt.handle);
-        if let Some(watcher) = self.watcher.get().and_then(std::sync::Weak::upgrade) {
+        if let (Some(attr), Some(held)) = (found, self.held.get().and_then(Weak::upgrade)) {
+            let attr = self.show(&doubt.handle, attr);
+            let before = held.held(&handle);
+            if before.is_some_and(|before| doubt.sizes.lead(before.size, attr.size)) {
+                held.changed_here(&handle, attr);
+            }
+        }
+        // What the client has of it may be from before.
+        if let Some(watcher) = self.watcher.get().and_then(Weak::upgrade) {
             watcher.distrust(&handle).await;
         }
         Ok(())
+    }
+
+    /// Before an object is asked for: has the version known that requests without an answer have left.
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`] if the server does not answer.
+    pub(crate) async fn know_version(
+        &self,
+        server: &Handle,
+        deadline: Option<Deadline>,
+    ) -> Result<()> {
+        let known = {
+            let state = self.state();
+            let in_flight = state.asking().get(server).is_some_and(|asking| asking.in_flight > 0);
+            let known = state.journal().doubts().of(server).filter(|_| !in_flight);
+            known.map(|(no, doubt)| (no, doubt.clone()))
+        };
+        match known {
+            Some((no, doubt)) => self.resolve_doubt(no, &doubt, deadline).await,
+            None => Ok(()),
+        }
     }
 
     /// Waits until no request of ours that may change an object is in flight, and the version is
@@ -210,6 +234,16 @@ impl State {
         if let Some((no, claim)) = claim.filter(|(_, claim)| claim.is_done) {
             let claim = Altered { is_attempted: true, ..claim.clone() };
             self.journal_mut().put_altered(no, Some(claim));
+        }
+    }
+
+    /// A request was carried out that has moved an object's change time, to a time that nobody here
+    /// knows.
+    pub(crate) fn doubt_version(&mut self, cred: &Cred, handle: &Handle) {
+        if self.journal().doubts().of(handle).is_none() {
+            let (sizes, asker) = (Sizes::KEPT, Maker::of(cred));
+            let doubt = Doubt { handle: handle.clone(), sizes, asker };
+            self.journal_mut().doubt(None, doubt);
         }
     }
 

@@ -199,6 +199,20 @@ pub trait Held: Send + Sync + 'static {
     /// The attributes of a file, as the server last gave them.
     fn held(&self, file: &Handle) -> Option<Attr>;
 
+    /// Whether the file's change time is not the one that [`Held::held`] tells, since a change of
+    /// ours has moved it.
+    fn is_ctime_old(&self, _file: &Handle) -> bool {
+        false
+    }
+
+    /// A change of ours, such as a rename, has moved the file's change time; the server did not say
+    /// to which one. To be called when the server has answered.
+    fn ctime_moves(&self, _file: &Handle) {}
+
+    /// The server describes a file like this now, which a request of ours has changed that was not
+    /// answered.
+    fn changed_here(&self, _file: &Handle, _attr: Attr) {}
+
     /// What a name stands for; `Some(None)`: it is known that there is no such name.
     fn held_name(&self, dir: &Handle, name: &OsStr) -> Option<Option<Found>>;
 

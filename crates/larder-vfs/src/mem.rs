@@ -285,6 +285,11 @@ impl MemRemote {
         self.server().set_time(time);
     }
 
+    /// From now on the server tells versions apart by their times alone, as over NFSv3.
+    pub fn tell_times(&self) {
+        self.server().tell_times();
+    }
+
     /// The server says from now on in which version a file's data last changed.
     pub fn tell_data_changes(&self) {
         self.server().tell_data_changes();

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStringExt;
 
-use larder_vfs::{Attr, Error, Found, Future, Handle, Held, Ino, Listed};
+use larder_vfs::{Attr, Change, Error, Found, Future, Handle, Held, Ino, Listed};
 
 use crate::core::Core;
 use crate::journal::{Name, Page, PageEntry, Record};
@@ -97,6 +97,24 @@ impl Core {
 impl Held for Core {
     fn held(&self, file: &Handle) -> Option<Attr> {
         Some(self.held_node(file)?.state().known().attr)
+    }
+
+    fn is_ctime_old(&self, file: &Handle) -> bool {
+        self.held_node(file).is_some_and(|node| node.state().ctime_is_old())
+    }
+
+    fn ctime_moves(&self, file: &Handle) {
+        if let Some(node) = self.held_node(file) {
+            node.state().move_ctime(self.now());
+        }
+    }
+
+    fn changed_here(&self, file: &Handle, attr: Attr) {
+        // Requests that are under way describe the file when they are answered.
+        if let Some(node) = self.held_node(file).filter(|node| !node.state().changing()) {
+            self.begin_change(&node);
+            self.end_change(&node, [Change { before: None, after: Some(attr) }]);
+        }
     }
 
     fn held_name(&self, dir: &Handle, name: &OsStr) -> Option<Option<Found>> {

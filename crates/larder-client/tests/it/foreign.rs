@@ -11,7 +11,7 @@ use crate::rig::{READ, Rig, WRITE, pattern, root};
 /// server.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reader_goes_on_after_changes_of_our_own() {
-    let rig = Rig::new(Options { cache_data: false, ..Options::default() }).await;
+    let rig = Rig::ticking(Options { cache_data: false, ..Options::default() }).await;
     let other = rig.foreigner().await;
     let bytes = pattern(1, 50_000);
     other.put("file", &bytes).await;

@@ -179,7 +179,7 @@ async fn rmdir(rig: &Rig, dir: Ino, name: &str) -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_tree_is_removed_while_removed_files_of_it_are_open() {
     for is_killed in [false, true] {
-        let mut rig = Rig::new(Options::default()).await;
+        let mut rig = Rig::ticking(Options::default()).await;
         let outer = mkdir(&rig, Ino::ROOT, "outer").await;
         let inner = mkdir(&rig, outer, "inner").await;
         let mut open = Vec::new();

@@ -9,6 +9,7 @@ use larder_vfs::{Error, FileSystem, Ino, New, OpenId, Remote, SetAttr};
 use crate::rig::{Open, PATIENCE, READ, Random, Rig, WRITE, pattern, root};
 
 mod over_another;
+mod own_outages;
 mod own_requests;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

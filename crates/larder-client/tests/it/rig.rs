@@ -104,6 +104,11 @@ impl Rig {
         Rig::licensed(OFFLINE, Arc::new(SimClock::new()), options).await
     }
 
+    /// The same, for calls that overlap.
+    pub(crate) async fn offline_ticking(options: Options) -> Rig {
+        Rig::licensed(OFFLINE, Arc::new(SimClock::ticking()), options).await
+    }
+
     async fn licensed(licence: Licence, clock: Arc<SimClock>, options: Options) -> Rig {
         let server = Arc::new(MemRemote::new());
         clock.advance(Duration::from_secs(1000));
@@ -374,11 +379,15 @@ impl Rig {
     }
 
     pub(crate) async fn create_in(&self, dir: Ino, name: &str) -> Open<'_> {
+        self.try_create_in(dir, name).await.unwrap()
+    }
+
+    pub(crate) async fn try_create_in(&self, dir: Ino, name: &str) -> Result<Open<'_>> {
         let set = SetAttr { mode: Some(0o644), ..SetAttr::default() };
         let flags = OpenFlags { truncate: true, ..WRITE };
         let created = self.client.create(&root(), dir, OsStr::new(name), set, flags);
-        let (entry, opened) = created.wait().await.unwrap();
-        Open { rig: self, ino: entry.ino, id: opened.id }
+        let (entry, opened) = created.wait().await?;
+        Ok(Open { rig: self, ino: entry.ino, id: opened.id })
     }
 
     /// What `cat` does.

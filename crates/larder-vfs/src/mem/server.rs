@@ -114,9 +114,17 @@ impl Server {
     }
 
     pub(super) fn tell_data_changes(&mut self) {
-        self.tells = Tells::DataChange;
+        self.tell(Tells::DataChange);
+    }
+
+    pub(super) fn tell_times(&mut self) {
+        self.tell(Tells::Times);
+    }
+
+    fn tell(&mut self, tells: Tells) {
+        self.tells = tells;
         for node in self.nodes.values_mut() {
-            node.tells = self.tells;
+            node.tells = tells;
         }
     }
 
