@@ -220,8 +220,8 @@ pub(super) fn drain_on(txn: &mut Txn<'_>, set: DiskId, bytes: Range<u64>, used: 
     }
 }
 
-/// The same from one medium: near where they should be, if that may be; or in turns. Sets with disks
-/// that are away are asked last.
+/// The same from one medium: where they should be, if that may be, or else in turns. Sets with
+/// disks that are away are asked last.
 fn take_on(
     txn: &mut Txn<'_>,
     wanted: &Wanted,

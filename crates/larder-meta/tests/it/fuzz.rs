@@ -391,6 +391,15 @@ impl Source<'_> {
         Array(merged.into_iter().collect())
     }
 
+    fn alloc(&mut self, procedure: u32, alloc: calls::Alloc) -> Vec<u8> {
+        if procedure == calls::Alloc::NUMBER {
+            return bytes(&alloc);
+        }
+        let (count, disk) = (self.next() % 3, DiskId(u32::from(self.next() % 4)));
+        let near = (0..count).map(|_| Near { range: self.range(), disk }).collect();
+        bytes(&calls::AllocNear { alloc, near: Array(near) })
+    }
+
     fn of_data(&mut self, procedure: u32, sequence: Sequence) -> Vec<u8> {
         let (session, (file, open)) = (sequence.session, self.opened());
         let lease = [LeaseKind::None, LeaseKind::Read, LeaseKind::Write];
@@ -423,13 +432,7 @@ impl Source<'_> {
             }
             calls::Alloc::NUMBER | calls::AllocNear::NUMBER => {
                 let (range, medium) = (self.range(), self.medium());
-                let alloc = calls::Alloc { sequence, file, open, range, medium };
-                if procedure == calls::Alloc::NUMBER {
-                    return bytes(&alloc);
-                }
-                let (count, disk) = (self.next() % 3, DiskId(u32::from(self.next() % 4)));
-                let near = (0..count).map(|_| Near { range: self.range(), disk }).collect();
-                bytes(&calls::AllocNear { alloc, near: Array(near) })
+                self.alloc(procedure, calls::Alloc { sequence, file, open, range, medium })
             }
             calls::CommitExtents::NUMBER => {
                 let parts = 0..1 + self.next() / 100;

@@ -117,29 +117,6 @@ fn a_call_is_what_the_document_says() {
          00000003 00000002 00000000 00000000 00000000 00001000 00000001 00000002
          00000002",
     );
-    let alloc = |length, medium| Alloc {
-        sequence: sequence(),
-        file: FileId(0x1122),
-        open: OpenId(4),
-        range: ByteRange { offset: 0, length },
-        medium,
-    };
-    golden(
-        &alloc(4096, Medium::Memory(2)),
-        "a5a5a5a5 a5a5a5a5 a5a5a5a5 a5a5a5a5 00000003 00000007
-         00000000 00001122 00000000 00000004
-         00000000 00000000 00000000 00001000 00000002 00000002",
-    );
-    let near = |offset, disk| Near { range: ByteRange { offset, length: 4096 }, disk };
-    let near = Array(vec![near(0, DiskId(3)), near(4096, DiskId(1))]);
-    golden(
-        &AllocNear { alloc: alloc(8192, Medium::Disk), near },
-        "a5a5a5a5 a5a5a5a5 a5a5a5a5 a5a5a5a5 00000003 00000007
-         00000000 00001122 00000000 00000004
-         00000000 00000000 00000000 00002000 00000001
-         00000002 00000000 00000000 00000000 00001000 00000003
-         00000000 00001000 00000000 00001000 00000001",
-    );
     let commit = CommitExtents {
         sequence: sequence(),
         file: FileId(0x1122),
@@ -326,6 +303,33 @@ fn destaging_is_what_the_document_says() {
     golden(
         &Destage { session: sequence().session, file: FileId(0x1122), due_ms: 30_000 },
         "a5a5a5a5 a5a5a5a5 a5a5a5a5 a5a5a5a5 00000000 00001122 00007530",
+    );
+}
+
+#[test]
+fn allocating_is_what_the_document_says() {
+    let alloc = |length, medium| Alloc {
+        sequence: sequence(),
+        file: FileId(0x1122),
+        open: OpenId(4),
+        range: ByteRange { offset: 0, length },
+        medium,
+    };
+    golden(
+        &alloc(4096, Medium::Memory(2)),
+        "a5a5a5a5 a5a5a5a5 a5a5a5a5 a5a5a5a5 00000003 00000007
+         00000000 00001122 00000000 00000004
+         00000000 00000000 00000000 00001000 00000002 00000002",
+    );
+    let near = |offset, disk| Near { range: ByteRange { offset, length: 4096 }, disk };
+    let near = Array(vec![near(0, DiskId(3)), near(4096, DiskId(1))]);
+    golden(
+        &AllocNear { alloc: alloc(8192, Medium::Disk), near },
+        "a5a5a5a5 a5a5a5a5 a5a5a5a5 a5a5a5a5 00000003 00000007
+         00000000 00001122 00000000 00000004
+         00000000 00000000 00000000 00002000 00000001
+         00000002 00000000 00000000 00000000 00001000 00000003
+         00000000 00001000 00000000 00001000 00000001",
     );
 }
 
