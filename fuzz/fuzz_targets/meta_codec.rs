@@ -56,6 +56,7 @@ fuzz_target!(|input: &[u8]| {
         40 => both::<calls::Make>(rest),
         41 => both::<calls::Retain>(rest),
         42 => both::<calls::Lost>(rest),
+        43 => both::<calls::AllocNear>(rest),
         _ => (),
     }
 });

@@ -77,10 +77,10 @@ macro_rules! changes {
 
             /// Whether it takes no longer than to read a few records, and most likely writes none.
             pub(crate) fn is_brief(&self) -> bool {
-                use Change::{Alloc, AwaitLock, Close, GetCaps, Lock, Look, Lookup, Open};
-                use Change::{ReturnLease, TestLock};
+                use Change::{Alloc, AllocNear, AwaitLock, Close, GetCaps, Lock, Look, Lookup};
+                use Change::{Open, ReturnLease, TestLock};
                 match self {
-                    Alloc(_) | AwaitLock(_) | Close(_) | GetCaps(_) | Lock(_) | Look(_)
+                    Alloc(_) | AllocNear(_) | AwaitLock(_) | Close(_) | GetCaps(_) | Lock(_) | Look(_)
                         | Lookup(_) | ReturnLease(_) | TestLock(_) => true,
                     Open(call) => !matches!(call.what, calls::OpenWhat::Create(_)),
                     _ => false,
@@ -110,6 +110,7 @@ changes! {
     Open, |call| Bearer::Slot(call.sequence);
     Close, |call| Bearer::Slot(call.sequence);
     Alloc, |call| Bearer::Slot(call.sequence);
+    AllocNear, |call| Bearer::Slot(call.alloc.sequence);
     CommitExtents, |call| Bearer::Slot(call.sequence);
     Punch, |call| Bearer::Slot(call.sequence);
     Preallocate, |call| Bearer::Slot(call.sequence);

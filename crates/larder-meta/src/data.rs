@@ -34,11 +34,12 @@ pub(crate) use layout::{Plan, layout, merge};
 pub(crate) use lost::lost_layout;
 use map::rounded;
 pub(crate) use map::{Map, Piece};
+use placement::NearBy;
 
 use std::ops::Range;
 
 use larder_wire::meta::calls::FileChanged;
-use larder_wire::meta::words::{ByteRange, DiskId, FileId, SessionId};
+use larder_wire::meta::words::{ByteRange, DiskId, FileId, Medium, Near, SessionId};
 use larder_wire::meta::{ALLOCATE_BYTES_MAX, BLOCK_BYTES, FILE_BYTES_MAX, Status};
 
 use crate::inode;
@@ -55,21 +56,27 @@ type MapOf = fn(SessionId, FileId) -> Map;
 
 /// Gives `range` blocks to write to, which belong to the session until it commits them: for its
 /// holes; and, where there are copies, also in place of what the file has. The part beyond
-/// [`ALLOCATE_BYTES_MAX`] stays as it is.
+/// [`ALLOCATE_BYTES_MAX`] stays as it is. `near` says on which sets they should be.
+///
+/// # Errors
+/// [`Status::NoSpace`]; [`Status::Invalid`] if `near` makes no sense.
 pub(crate) fn allocate(
     txn: &mut Txn<'_>,
-    session: SessionId,
-    file: FileId,
-    range: &Range<u64>,
+    (session, file): (SessionId, FileId),
+    (range, near): (&Range<u64>, &[Near]),
     cursors: &mut blocks::Cursors,
     room: blocks::Room<'_>,
 ) -> Result<(), Status> {
     let wanted = within_limit(range);
+    // In memory there are other things to choose by.
+    let sets = if room.medium == Medium::Disk { room.sets.on(room.medium) } else { Vec::new() };
+    let near = NearBy::new(near, &sets)?;
     let is_in_place = !room.sets.are_written_anew();
     if is_in_place {
         drop_useless(txn, session, file, &wanted)?;
     }
     drop_weaker(txn, (session, file), &wanted, room)?;
+    drop_far(txn, (session, file), &wanted, &near)?;
     // From now on these are asked for.
     for piece in Map::Ahead(session, file).cut(txn, &wanted)? {
         Map::Own(session, file).put(txn, piece)?;
@@ -77,7 +84,7 @@ pub(crate) fn allocate(
     let own = Map::Own(session, file);
     // The file's own blocks are written in place, unless there are copies of them.
     let taken = if is_in_place { own.all_of_its_file() } else { own.all_of_its_session() };
-    fill_holes(txn, (own, &taken), &wanted, cursors, room).map(drop)
+    fill_holes(txn, (own, &taken), (&wanted, &near), cursors, room).map(drop)
 }
 
 /// The same ahead of a request: the blocks are taken back with the session's last open for writing.
@@ -90,7 +97,8 @@ pub(crate) fn allocate_ahead(
     room: blocks::Room<'_>,
 ) -> Result<(), Status> {
     let (wanted, own) = (within_limit(range), Map::Ahead(session, file));
-    fill_holes(txn, (own, &own.all_of_its_file()), &wanted, cursors, room).map(drop)
+    let (taken, wanted) = (own.all_of_its_file(), (&wanted, &NearBy::default()));
+    fill_holes(txn, (own, &taken), wanted, cursors, room).map(drop)
 }
 
 /// Gives the holes of `range` blocks that belong to the file at once. They read as zeros, because
@@ -117,7 +125,8 @@ pub(crate) fn preallocate(
     retained::note(txn, &mut inode, Event::Committed { client })?;
     let wanted = rounded(&range);
     let own = Map::File(file);
-    inode.attributes.used += fill_holes(txn, (own, &[own]), &wanted, cursors, room)?;
+    let holes = (&wanted, &NearBy::default());
+    inode.attributes.used += fill_holes(txn, (own, &[own]), holes, cursors, room)?;
     if !room.sets.are_written_anew() {
         drop_useless(txn, request.session, file, &wanted)?;
     }
@@ -162,6 +171,30 @@ fn drop_weaker(
         for piece in map.overlapping(txn, range, usize::MAX)? {
             let is_weaker = !room.sets.suits(piece.disk, room.medium);
             if let Some(part) = piece.within(range).filter(|_| is_weaker) {
+                dropped.extend(map.cut(txn, &(part.offset..part.end()))?);
+            }
+        }
+    }
+    give_up(txn, session, file, dropped);
+    Ok(())
+}
+
+/// Gives up blocks that a session was given ahead where others are asked for. Its own may have been
+/// written to.
+fn drop_far(
+    txn: &mut Txn<'_>,
+    (session, file): (SessionId, FileId),
+    wanted: &Range<u64>,
+    near: &NearBy,
+) -> Result<(), Status> {
+    let (map, mut dropped) = (Map::Ahead(session, file), Vec::new());
+    for (range, disk) in near.iter() {
+        let range = range.start.max(wanted.start)..range.end.min(wanted.end);
+        if range.is_empty() {
+            continue;
+        }
+        for piece in map.overlapping(txn, &range, usize::MAX)? {
+            if let Some(part) = piece.within(&range).filter(|_| piece.disk != *disk) {
                 dropped.extend(map.cut(txn, &(part.offset..part.end()))?);
             }
         }
@@ -219,11 +252,11 @@ fn within_limit(range: &Range<u64>) -> Range<u64> {
 }
 
 /// Adds blocks to `own` where none of the maps `taken` has any in `wanted`, which is within the
-/// limit. Returns how many bytes.
+/// limit; on the disks that `near` says, if that may be. Returns how many bytes.
 fn fill_holes(
     txn: &mut Txn<'_>,
     (own, taken): (Map, &[Map]),
-    wanted: &Range<u64>,
+    (wanted, near): (&Range<u64>, &NearBy),
     cursors: &mut blocks::Cursors,
     room: blocks::Room<'_>,
 ) -> Result<u64, Status> {
@@ -238,7 +271,9 @@ fn fill_holes(
     let (mut at, mut before, mut given) = (wanted.start, None, 0);
     for (next, disk) in taken.chain(std::iter::once((wanted.end..wanted.end, None))) {
         while at < next.start {
-            let wanted = blocks::Wanted { offset: at, length: next.start - at, before };
+            let (near, end) = near.at(at);
+            let length = next.start.min(end) - at;
+            let wanted = blocks::Wanted { offset: at, length, before, near };
             let taken = blocks::take(txn, &wanted, cursors, room)?;
             own.put(txn, Piece::new(at, taken.disk, &taken.bytes))?;
             at += taken.bytes.end - taken.bytes.start;

@@ -315,6 +315,7 @@ fn changes_content(change: &Change) -> bool {
             | Change::Link(_)
             | Change::Close(_)
             | Change::Alloc(_)
+            | Change::AllocNear(_)
     )
 }
 
@@ -332,6 +333,7 @@ fn is_known(change: &Change) -> bool {
             | Change::Open(_)
             | Change::Close(_)
             | Change::Alloc(_)
+            | Change::AllocNear(_)
             | Change::CommitExtents(_)
             | Change::Retain(_)
             | Change::Punch(_)

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use larder_wire::meta::calls::{
-    Alloc, Entries, FileChanged, GetCaps, LayoutGiven, Look, LookAt, LookedAt, Open, Opened,
-    Preallocate, ReadDir, Retain, ReturnLease, SessionGiven,
+    Alloc, AllocNear, Entries, FileChanged, GetCaps, LayoutGiven, Look, LookAt, LookedAt, Open,
+    Opened, Preallocate, ReadDir, Retain, ReturnLease, SessionGiven,
 };
 use larder_wire::meta::words::{
     ByteRange, FileId, Kind, LeaseGiven, LeaseKind, Medium, Mode, OpenId, Seen, SessionId, Time,
@@ -244,7 +244,8 @@ impl Live {
             }
             Change::Open(call) => Reply::of(&self.open(txn, request, moment, call)),
             Change::Close(call) => Reply::of(&self.close(txn, request.session, &call.opens.0)),
-            Change::Alloc(call) => Reply::of(&self.alloc(txn, request, moment, *call)),
+            Change::Alloc(call) => Reply::of(&self.alloc(txn, request, moment, &(*call).into())),
+            Change::AllocNear(call) => Reply::of(&self.alloc(txn, request, moment, call)),
             Change::CommitExtents(call) => Reply::of(&self.commit(txn, request, moment, call)),
             Change::Punch(call) => {
                 let may = self.need_data(txn, request, call.file, call.open, Mode::Write);
@@ -489,8 +490,9 @@ impl Live {
         txn: &mut Txn<'_>,
         request: &Request<'_>,
         moment: Moment,
-        Alloc { file, open, range, medium, .. }: Alloc,
+        call: &AllocNear,
     ) -> Result<LayoutGiven, Status> {
+        let Alloc { file, open, range, medium, .. } = call.alloc;
         let bytes = range.get().ok_or(Status::Invalid)?;
         let inode = self.need_data(txn, request, file, open, Mode::Write)?;
         if inode.whereabouts.is_lost() {
@@ -498,10 +500,9 @@ impl Live {
         }
         let is_there = &|disk| self.disks.is_there(disk);
         let room = Room { sets: &self.sets, is_there, medium };
-        let session = request.session;
-        let allocated = data::allocate(txn, session, file, &bytes, &mut self.cursors, room);
-        self.is_short |= allocated == Err(Status::NoSpace);
-        allocated?;
+        let (whose, wanted) = ((request.session, file), (&bytes, &call.near.0[..]));
+        let allocated = data::allocate(txn, whose, wanted, &mut self.cursors, room);
+        allocated.inspect_err(|status| self.is_short |= *status == Status::NoSpace)?;
         let layout = self.layout(txn, request.session, file, Mode::Write, range, moment)?;
         restoring::told(range, layout.covered)?;
         Ok(LayoutGiven { attributes: inode.attributes, layout })

@@ -535,12 +535,7 @@ impl Service for Metadata {
     }
 
     fn results_bytes_max(&self, _program: u32, procedure: u32, _call: &[u8]) -> usize {
-        match MetaProc::try_from(procedure) {
-            Ok(MetaProc::ReadDir | MetaProc::ListXattr | MetaProc::Lost) => 1 << 20,
-            Ok(MetaProc::GetXattr) => meta::XATTR_BYTES_MAX,
-            Ok(MetaProc::Open | MetaProc::GetCaps | MetaProc::Alloc | MetaProc::Look) => 1 << 16,
-            _ => 0,
-        }
+        MetaProc::try_from(procedure).map_or(0, MetaProc::results_bytes_max)
     }
 
     fn calls_back(&self) -> bool {
@@ -565,6 +560,7 @@ impl Service for Metadata {
             MetaProc::Close => run!(call, |a: Close| self.change(from, a).await),
             MetaProc::GetCaps => run!(call, |a: GetCaps| self.change(from, a).await),
             MetaProc::Alloc => run!(call, |a: Alloc| self.change(from, a).await),
+            MetaProc::AllocNear => run!(call, |a: AllocNear| self.change(from, a).await),
             MetaProc::CommitExtents => run!(call, |a: CommitExtents| self.change(from, a).await),
             MetaProc::Punch => run!(call, |a: Punch| self.change(from, a).await),
             MetaProc::Preallocate => run!(call, |a: Preallocate| self.change(from, a).await),

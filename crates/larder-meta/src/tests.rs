@@ -20,6 +20,7 @@ mod mending;
 mod mirrors;
 mod model;
 mod names;
+mod near;
 mod on_way;
 mod once;
 mod raising;

@@ -81,6 +81,8 @@ pub struct Native {
     archived: Archived,
     /// Whether the metadata server knows no objects without bytes that it may lose.
     lacks_make: AtomicBool,
+    /// Whether the metadata server does not take notice of where new blocks should be.
+    lacks_near: AtomicBool,
     /// How often written bytes were lost before they were committed, counted from a random number.
     losses: AtomicU64,
     /// The number of the last loss of the volume that is known here.

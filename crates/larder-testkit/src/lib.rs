@@ -18,6 +18,7 @@ mod postgres;
 mod relay;
 mod samba;
 mod sandbox;
+mod versioned;
 mod versitygw;
 mod volume;
 
@@ -27,5 +28,6 @@ pub use postgres::PostgresServer;
 pub use relay::Relay;
 pub use samba::{Samba, SambaOptions};
 pub use sandbox::StartError;
+pub use versioned::Versioned;
 pub use versitygw::Versitygw;
 pub use volume::Volume;

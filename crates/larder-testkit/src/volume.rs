@@ -24,7 +24,12 @@ use tokio::net::TcpSocket;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
+use crate::versioned::Versioned;
+
 const VOLUME: VolumeId = VolumeId([9; 16]);
+
+/// The size of a disk, unless another one is asked for.
+const DISK_BYTES: u64 = 256 << 20;
 
 /// Where a server stores its data.
 #[derive(Debug)]
@@ -65,7 +70,7 @@ pub struct Volume {
     disk_bytes: u64,
     clock: Arc<dyn Clock>,
     meta: Host,
-    /// One disk for each copy that the volume keeps, then memory disks.
+    /// As many disks for each copy that the volume keeps, then memory disks.
     disks: Vec<Host>,
     /// The boot of the metadata server's machine.
     boot: u128,
@@ -75,6 +80,8 @@ pub struct Volume {
     rotating: UnboundedSender<mpsc::Sender<bool>>,
     /// The address of the first disk that clients are given, if it is not the real one (a relay).
     disk_shown: Option<SocketAddr>,
+    /// The metadata server has the procedures with lower numbers.
+    procedures: u32,
 }
 
 impl Drop for Volume {
@@ -153,20 +160,29 @@ impl Volume {
 
     /// Like [`new`](Self::new), with options of the metadata server.
     pub fn with_options(setup: Setup, options: Options) -> Volume {
-        Volume::on_real(1, setup, options)
+        Volume::on_real((1, 1, DISK_BYTES), setup, options)
     }
 
     /// Like [`new`](Self::new), with this many copies of each block, on as many disks.
     pub fn with_copies(setup: Setup, copies: u32) -> Volume {
-        Volume::on_real(copies, setup, Options::default())
+        Volume::with_sets(setup, (copies, 1), DISK_BYTES)
     }
 
-    fn on_real(copies: u32, setup: Setup, options: Options) -> Volume {
+    /// The same with so many disks of this size for each copy.
+    pub fn with_sets(setup: Setup, (copies, sets): (u32, u32), disk_bytes: u64) -> Volume {
+        Volume::on_real((copies, sets, disk_bytes), setup, Options::default())
+    }
+
+    fn on_real(
+        (copies, sets, disk_bytes): (u32, u32, u64),
+        setup: Setup,
+        options: Options,
+    ) -> Volume {
         let dir = Arc::new(tempfile::tempdir().expect("a temporary directory"));
         let medium = |name: String| Medium::Real(Arc::clone(&dir), name);
-        let disks = (1..=copies).map(|number| medium(format!("disk{number}"))).collect();
+        let disks = (1..=copies * sets).map(|number| medium(format!("disk{number}"))).collect();
         let media = (medium("meta".to_owned()), disks);
-        Volume::on(media, (setup, options), 256 << 20, Arc::new(RealClock))
+        Volume::on(media, (setup, options), (copies, disk_bytes), Arc::new(RealClock))
     }
 
     /// Like [`new`](Self::new), with all servers on simulated disks, and a clock of the caller's.
@@ -177,17 +193,16 @@ impl Volume {
     ) -> Volume {
         let medium = || Medium::Simulated(SimDisk::new());
         let media = (medium(), (0..copies).map(|_| medium()).collect());
-        Volume::on(media, (setup, Options::default()), disk_bytes, clock)
+        Volume::on(media, (setup, Options::default()), (copies, disk_bytes), clock)
     }
 
     fn on(
         (meta, disks): (Medium, Vec<Medium>),
         (setup, options): (Setup, Options),
-        disk_bytes: u64,
+        (copies, disk_bytes): (u32, u64),
         clock: Arc<dyn Clock>,
     ) -> Volume {
         let engine = engine(&meta.open(), 0);
-        let copies = u32::try_from(disks.len()).expect("a few");
         volume::create(&*engine, VOLUME, copies, Time::default()).expect("an empty engine");
         for _ in &disks {
             let new = NewDisk {
@@ -214,6 +229,7 @@ impl Volume {
             engine,
             rotating: unbounded_channel().0,
             disk_shown: None,
+            procedures: u32::MAX,
         };
         volume.start();
         volume
@@ -317,6 +333,12 @@ impl Volume {
         }
     }
 
+    /// The metadata server, which does not run, is of a version that lacks this procedure and later
+    /// ones.
+    pub fn be_earlier_than(&mut self, procedure: u32) {
+        self.procedures = procedure;
+    }
+
     /// Starts the disk, which does not run, in the state of a disk that the metadata server has not
     /// refreshed in time: it refuses all requests. Blocks until it serves.
     pub fn start_distrustful_disk(&mut self) {
@@ -349,6 +371,7 @@ impl Volume {
         let served = Arc::clone(&self.engine);
         let (rotating, mut asked) = unbounded_channel::<mpsc::Sender<bool>>();
         self.rotating = rotating;
+        let procedures = self.procedures;
         self.meta.run(async move {
             let engine = engine(&medium, boot);
             *served.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(&engine);
@@ -374,7 +397,7 @@ impl Volume {
                     let _ = tell.send(done.disks.iter().all(|(_, is_told)| *is_told));
                 }
             });
-            metadata
+            Versioned::new(metadata, procedures)
         });
     }
 

@@ -121,6 +121,7 @@ pub const PROCEDURE_NAMES: &[&str] = &[
     "MAKE",
     "LOST",
     "RETAIN",
+    "ALLOC_NEAR",
 ];
 
 xdr_enum! {
@@ -143,7 +144,20 @@ xdr_enum! {
         ReadDir = 21, Access = 22, FsStat = 23, GetXattr = 24, SetXattr = 25, ListXattr = 26,
         RemoveXattr = 27, ReturnLease = 28, Look = 29, Lock = 30, TestLock = 31,
         AwaitLock = 32, ForgoLock = 33, LocksClaimed = 34, Preallocate = 35, Destage = 36,
-        Archive = 37, Make = 38, Lost = 39, Retain = 40,
+        Archive = 37, Make = 38, Lost = 39, Retain = 40, AllocNear = 41,
+    }
+}
+
+impl MetaProc {
+    /// Most bytes of data in the results, without the few hundred that any results may have.
+    pub fn results_bytes_max(self) -> usize {
+        use MetaProc::{Alloc, AllocNear, GetCaps, GetXattr, ListXattr, Look, Lost, Open, ReadDir};
+        match self {
+            ReadDir | ListXattr | Lost => 1 << 20,
+            GetXattr => XATTR_BYTES_MAX,
+            Open | GetCaps | Alloc | AllocNear | Look => 1 << 16,
+            _ => 0,
+        }
     }
 }
 

@@ -163,8 +163,8 @@ impl Committer {
         group: &mut Group,
         (call, change): (CallNumber, &Change),
     ) -> bool {
-        let takes_blocks =
-            matches!(change, Change::Open(_) | Change::Alloc(_) | Change::Preallocate(_));
+        use Change::{Alloc, AllocNear, Open, Preallocate};
+        let takes_blocks = matches!(change, Open(_) | Alloc(_) | AllocNear(_) | Preallocate(_));
         if !takes_blocks || !self.freeing.may_wait(call) {
             return false;
         }

@@ -38,27 +38,33 @@ impl Cursor {
         }
     }
 
+    /// Counts what is free of each of these disks, unless that is known.
+    fn count(&mut self, txn: &Txn<'_>, disks: &[DiskId]) -> Result<(), Status> {
+        if !self.free.is_empty() {
+            return Ok(());
+        }
+        self.free = disks.iter().map(|disk| (*disk, 0)).collect();
+        for (key, blocks) in txn.scan_all::<Blocks>(&[Pool::Free.tag()])? {
+            let disk = key[1..].first_chunk().ok_or(Status::Io)?;
+            let disk = DiskId(u32::from_be_bytes(*disk));
+            if let Some(free) = self.free.get_mut(&disk) {
+                *free += blocks.length;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a disk may get blocks without a turn.
+    fn may_have_more(&self, disk: DiskId) -> bool {
+        let most = self.free.values().copied().max().unwrap_or(0);
+        self.free.get(&disk).is_some_and(|free| placement::may_have_more(*free, most))
+    }
+
     /// The order in which disks are asked for blocks at `offset` of a file; `before` has the blocks
     /// before that.
-    fn order(
-        &mut self,
-        txn: &Txn<'_>,
-        disks: Vec<DiskId>,
-        offset: u64,
-        before: Option<DiskId>,
-    ) -> Result<Vec<DiskId>, Status> {
+    fn order(&mut self, disks: Vec<DiskId>, offset: u64, before: Option<DiskId>) -> Vec<DiskId> {
         if disks.len() < 2 {
-            return Ok(disks);
-        }
-        if self.free.is_empty() {
-            self.free = disks.into_iter().map(|disk| (disk, 0)).collect();
-            for (key, blocks) in txn.scan_all::<Blocks>(&[Pool::Free.tag()])? {
-                let disk = key[1..].first_chunk().ok_or(Status::Io)?;
-                let disk = DiskId(u32::from_be_bytes(*disk));
-                if let Some(free) = self.free.get_mut(&disk) {
-                    *free += blocks.length;
-                }
-            }
+            return disks;
         }
         if self.taken.is_multiple_of(TAKES_PER_TURNS) {
             self.turns = Turns::new(self.free.iter().map(|(disk, bytes)| (*disk, *bytes)));
@@ -68,7 +74,25 @@ impl Cursor {
             Some(before) => order.sort_by_key(|disk| *disk != before),
             None => self.taken += 1,
         }
-        Ok(order)
+        order
+    }
+
+    /// Takes blocks of a disk, after those that were taken last, or else the first ones.
+    fn take(
+        &mut self,
+        txn: &mut Txn<'_>,
+        disk: DiskId,
+        length: u64,
+    ) -> Result<Option<Taken>, Status> {
+        let at = self.at.get(&disk).copied().unwrap_or(0);
+        for from in [at, 0] {
+            if let Some(bytes) = take_from(txn, disk, from, length)? {
+                let taken = Taken { disk, bytes };
+                self.took(&taken);
+                return Ok(Some(taken));
+            }
+        }
+        Ok(None)
     }
 
     /// Blocks were taken.
@@ -117,6 +141,8 @@ pub(crate) struct Wanted {
     pub(crate) length: u64,
     /// The disk of the bytes just before it in the file.
     pub(crate) before: Option<DiskId>,
+    /// The set on which they should be.
+    pub(crate) near: Option<DiskId>,
 }
 
 /// Which disks blocks can be taken of.
@@ -194,23 +220,33 @@ pub(super) fn drain_on(txn: &mut Txn<'_>, set: DiskId, bytes: Range<u64>, used: 
     }
 }
 
-/// The same from one medium. Sets with disks that are away are asked last.
+/// The same from one medium: where they should be, if that may be, or else in turns. Sets with
+/// disks that are away are asked last.
 fn take_on(
     txn: &mut Txn<'_>,
     wanted: &Wanted,
     cursor: &mut Cursor,
     room: Room<'_>,
 ) -> Result<Taken, Status> {
-    let Wanted { offset, length, before } = *wanted;
+    let Wanted { offset, length, before, near } = *wanted;
     debug_assert!(length > 0 && length.is_multiple_of(BLOCK_BYTES));
     let disks = room.sets.on(room.medium);
-    let before = before.filter(|before| disks.contains(before));
-    let mut order = cursor.order(txn, disks, offset, before)?;
-    let length = placement::together(offset, length, order.len());
+    let length = placement::together(offset, length, disks.len());
     let away = |set: DiskId| {
         let disks = room.sets.disks(set).iter();
         disks.filter(|disk| !(room.is_there)(**disk)).count()
     };
+    if disks.len() > 1 {
+        cursor.count(txn, &disks)?;
+    }
+    let has_more = |set: &DiskId| disks.contains(set) && cursor.may_have_more(*set);
+    if let Some(near) = near.filter(|near| away(*near) == 0 && has_more(near))
+        && let Some(taken) = cursor.take(txn, near, length)?
+    {
+        return Ok(taken);
+    }
+    let before = before.filter(|before| disks.contains(before));
+    let mut order = cursor.order(disks, offset, before);
     order.sort_by_key(|set| away(*set));
     if room.medium != Medium::Disk {
         // No writer should wait for a memory disk that is away: there are disks. Sets with more
@@ -227,13 +263,8 @@ fn take_on(
         order.sort_by_key(|set| room.sets.disks(*set).len());
     }
     for disk in order {
-        let at = cursor.at.get(&disk).copied().unwrap_or(0);
-        for from in [at, 0] {
-            if let Some(bytes) = take_from(txn, disk, from, length)? {
-                let taken = Taken { disk, bytes };
-                cursor.took(&taken);
-                return Ok(taken);
-            }
+        if let Some(taken) = cursor.take(txn, disk, length)? {
+            return Ok(taken);
         }
     }
     // The counts are wrong, or so low that they must be exact.

@@ -240,7 +240,8 @@ impl Move {
         while at < bytes.end && self.legs.len() < LEGS_MAX {
             let offset = offset + (at - bytes.start);
             let before = self.legs.last().map(|leg| leg.to);
-            let wanted = blocks::Wanted { offset, length: bytes.end - at, before };
+            let length = bytes.end - at;
+            let wanted = blocks::Wanted { offset, length, before, near: None };
             let (taken, written) = blocks::take_to_move(txn, &wanted, cursors, room)?;
             let set = self.written.entry(taken.disk).or_insert_with(|| written.clone());
             set.retain(|disk| written.contains(disk));

@@ -34,6 +34,7 @@ pub(crate) fn of(txn: &Txn<'_>, change: &Change) -> Result<Vec<Demand>, Status> 
         | Change::LocksClaimed(_) => Vec::new(),
         Change::GetCaps(call) => vec![data(call.file)],
         Change::Alloc(call) => vec![data(call.file)],
+        Change::AllocNear(call) => vec![data(call.alloc.file)],
         Change::Lock(call) => vec![data(call.file)],
         Change::Look(call) => {
             let (dir, file) = match &call.at {

@@ -24,7 +24,7 @@ use larder_wire::Procedure;
 use larder_wire::capability::{DiskId, Mode, VolumeId};
 use larder_wire::meta::words::{
     ByteRange, Dentry, Extent, FileId, IfExists, Kind, Layout, LeaseKind, LeaseNumber, LockChange,
-    LockMode, Medium, Merged, MergedFrom, Name, OpenId, Returned, Sequence, SessionId,
+    LockMode, Medium, Merged, MergedFrom, Name, Near, OpenId, Returned, Sequence, SessionId,
     SetAttributes, SetTime, Time, WaiterNumber, Written,
 };
 use larder_wire::meta::{self, BLOCK_BYTES, DISKS_MAX, RANGES_MAX, Res, calls};
@@ -167,7 +167,7 @@ impl Fuzzed {
                 }
                 None
             }
-            calls::GetCaps::NUMBER | calls::Alloc::NUMBER => {
+            calls::GetCaps::NUMBER | calls::Alloc::NUMBER | calls::AllocNear::NUMBER => {
                 let given = Res::<calls::LayoutGiven>::decode(&mut reply);
                 given.ok().and_then(Result::ok).map(|given| (given.attributes.file, given.layout))
             }
@@ -189,6 +189,7 @@ impl Fuzzed {
             | calls::Close::NUMBER
             | calls::SetAttr::NUMBER
             | calls::Alloc::NUMBER
+            | calls::AllocNear::NUMBER
             | calls::Preallocate::NUMBER
             | calls::Punch::NUMBER
             | calls::CommitExtents::NUMBER
@@ -390,6 +391,15 @@ impl Source<'_> {
         Array(merged.into_iter().collect())
     }
 
+    fn alloc(&mut self, procedure: u32, alloc: calls::Alloc) -> Vec<u8> {
+        if procedure == calls::Alloc::NUMBER {
+            return bytes(&alloc);
+        }
+        let (count, disk) = (self.next() % 3, DiskId(u32::from(self.next() % 4)));
+        let near = (0..count).map(|_| Near { range: self.range(), disk }).collect();
+        bytes(&calls::AllocNear { alloc, near: Array(near) })
+    }
+
     fn of_data(&mut self, procedure: u32, sequence: Sequence) -> Vec<u8> {
         let (session, (file, open)) = (sequence.session, self.opened());
         let lease = [LeaseKind::None, LeaseKind::Read, LeaseKind::Write];
@@ -420,9 +430,9 @@ impl Source<'_> {
             calls::Preallocate::NUMBER | calls::Punch::NUMBER => {
                 bytes(&calls::Punch { sequence, file, open, range: self.range() })
             }
-            calls::Alloc::NUMBER => {
+            calls::Alloc::NUMBER | calls::AllocNear::NUMBER => {
                 let (range, medium) = (self.range(), self.medium());
-                bytes(&calls::Alloc { sequence, file, open, range, medium })
+                self.alloc(procedure, calls::Alloc { sequence, file, open, range, medium })
             }
             calls::CommitExtents::NUMBER => {
                 let parts = 0..1 + self.next() / 100;

@@ -1,8 +1,9 @@
 //! Copies within a volume: disks copy what they have themselves, so that no data passes the client.
 //!
-//! The client asks where the source's bytes are, and for blocks of the target, as for a read and a
-//! write. Of what is on the same disks in both, each of them reads and writes; the rest is read and
-//! written here. The copy is committed like any write.
+//! The client asks where the source's bytes are, and for blocks of the target on the same disks, as
+//! for a read and a write. Of what is on the same disks in both, each of them reads and writes; the
+//! rest is read and written here: what the target has elsewhere, or what those disks have no room
+//! for. The copy is committed like any write.
 //!
 //! Disks copy whole blocks of both files. Holes, and parts of blocks, are read and written here,
 //! too.
@@ -11,7 +12,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use larder_vfs::{CopyEnd, Cred, Error, RemoteCopied, Result, Stability};
-use larder_wire::meta::words::{FileId, Medium, Written};
+use larder_wire::meta::words::{ByteRange, FileId, Near, Written};
 use larder_wire::meta::{BLOCK_BYTES, FILE_BYTES_MAX};
 use tokio::task::JoinSet;
 
@@ -128,18 +129,19 @@ impl Native {
             }
             refuse_lost(&layout, &there)?;
             let (pieces, from_grants) = self.planned(&layout, there)?;
-            if pieces.first().is_none_or(|piece| piece.at.is_none()) {
-                return Ok(None);
-            }
-            let blocks = range.start..range.end.next_multiple_of(BLOCK_BYTES);
-            let medium = Medium::Disk;
-            let given = self.alloc(cred, target.0, &blocks, medium, &mut tried).await?;
+            let near = near(&pieces, from, range.start);
+            let Some(last) = near.last() else { return Ok(None) };
+            let blocks = range.start..last.range.offset + last.range.length;
+            // The server may give up blocks of the target that are elsewhere.
+            self.session.opens().forget_ahead(target.0);
+            let given = self.alloc_near(cred, target.0, &blocks, &near, &mut tried).await?;
             let Some(given) = given else { continue };
             let given = match self.disks.writes_anew() {
                 true => own(given),
                 false => whole_blocks(given),
             };
-            let (places, to_grants) = self.planned(&given, range.clone())?;
+            let end = range.end.min(blocks.end);
+            let (places, to_grants) = self.planned(&given, range.start..end)?;
             let parts = parts(&pieces, &places, from);
             let Some(last) = parts.last() else { return Ok(None) };
             let end = last.offset + last.length;
@@ -150,7 +152,6 @@ impl Native {
                 }
                 Err(NotDone::Refused) => {
                     self.session.leases().forget_layout(source.0);
-                    target.1.map(Open::forget_ahead);
                 }
                 Err(NotDone::Failed(error)) => return Err(error),
             }
@@ -189,6 +190,25 @@ fn copied_blocks(range: &Range<u64>, from: u64, size: Option<u64>) -> Option<Ran
     let is_at_end = size.is_some_and(|size| range.end >= size);
     let end = if is_at_end { range.end } else { block_of(range.end) };
     (begins && end > range.start).then_some(range.start..end)
+}
+
+/// Where the blocks of the target from `to` on should be: on the disks of the source's pieces, from
+/// `from` on up to a hole.
+fn near(source: &[Piece], from: u64, to: u64) -> Vec<Near> {
+    let mut near: Vec<Near> = Vec::new();
+    let there = source.iter().map_while(|piece| Some((piece.offset, piece.length, piece.at?.disk)));
+    for (offset, length, disk) in there {
+        let offset = to + (offset - from);
+        match near.last_mut().filter(|last| last.disk == disk) {
+            Some(last) => last.range.length += length,
+            None => near.push(Near { range: ByteRange { offset, length }, disk }),
+        }
+    }
+    if let Some(last) = near.last_mut() {
+        // The file's end.
+        last.range.length = last.range.length.next_multiple_of(BLOCK_BYTES);
+    }
+    near
 }
 
 /// What is at one place in both, in order and without gaps, up to a hole of the source: pieces of

@@ -177,6 +177,7 @@ impl Native {
             uncommitted: UncommittedFiles::default(),
             archived: Archived::default(),
             lacks_make: AtomicBool::new(false),
+            lacks_near: AtomicBool::new(false),
             losses: AtomicU64::new(random_u64()),
             loss_known: AtomicU64::new(0),
             session,

@@ -3,13 +3,15 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use larder_vfs::{Change, Cred, Error, RemoteWritten, Result, Stability};
-use larder_wire::meta::calls::Alloc;
-use larder_wire::meta::words::{DiskId, FileId, Layout, Medium, OpenId, Written};
+use larder_wire::meta::calls::{Alloc, AllocNear, LayoutGiven};
+use larder_wire::meta::words::{DiskId, FileId, Layout, Medium, Near, OpenId, Written};
 use larder_wire::meta::{BLOCK_BYTES, FILE_BYTES_MAX, Status};
+use larder_wire::xdr::Array;
 use tokio::task::JoinSet;
 
 use super::Native;
@@ -197,14 +199,34 @@ impl Native {
     ) -> Result<Option<Layout>> {
         let (open, range) = (OpenId::NONE, blocks.clone().into());
         let args = |sequence| Alloc { sequence, file, open, range, medium };
-        match self.session.change(cred, args).await {
-            // Now that space is short, the server takes back what closed files do not use.
-            Err(Failed::Status(Status::NoSpace)) if *tried < ROOM_TRIES_MAX => {
-                *tried += 1;
-                Ok(None)
+        allocated(self.session.change(cred, args).await, tried)
+    }
+
+    /// The same on disks, where `near` says, as far as the server can and will.
+    pub(super) async fn alloc_near(
+        &self,
+        cred: &Cred,
+        file: FileId,
+        blocks: &Range<u64>,
+        near: &[Near],
+        tried: &mut u32,
+    ) -> Result<Option<Layout>> {
+        let medium = Medium::Disk;
+        if !self.lacks_near.load(Ordering::Relaxed) {
+            let (open, range) = (OpenId::NONE, blocks.clone().into());
+            let args = |sequence| AllocNear {
+                alloc: Alloc { sequence, file, open, range, medium },
+                near: Array(near.to_vec()),
+            };
+            match self.session.change(cred, args).await {
+                // The server is of a version that lets disks take turns alone.
+                Err(Failed::Call(Error::NotSupported)) => {
+                    self.lacks_near.store(true, Ordering::Relaxed);
+                }
+                given => return allocated(given, tried),
             }
-            given => Ok(Some(given?.layout)),
         }
+        self.alloc(cred, file, blocks, medium, tried).await
     }
 
     /// All pieces in parallel; one alone, as of a short file, is written by this task. Returns what
@@ -240,6 +262,18 @@ impl Native {
             writing.spawn(write);
         }
         Ok((all, all_written(writing).await?))
+    }
+}
+
+/// The layout that was given. `None` if there was no space and the request is to be repeated.
+fn allocated(given: Result<LayoutGiven, Failed>, tried: &mut u32) -> Result<Option<Layout>> {
+    match given {
+        // Now that space is short, the server takes back what closed files do not use.
+        Err(Failed::Status(Status::NoSpace)) if *tried < ROOM_TRIES_MAX => {
+            *tried += 1;
+            Ok(None)
+        }
+        given => Ok(Some(given?.layout)),
     }
 }
 
@@ -294,7 +328,6 @@ fn with_zeros_before(layout: &Layout, offset: u64, data: &Bytes) -> (u64, Bytes)
 #[cfg(test)]
 mod tests {
     use larder_wire::meta::words::{ByteRange, Extent, ExtentState};
-    use larder_wire::xdr::Array;
 
     use super::*;
 

@@ -9,11 +9,12 @@ use larder_meta::Options;
 use larder_remote::native::{MountOptions, Native};
 use larder_testkit::{Relay, Volume};
 use larder_vfs::conformance::{Traits, Verdict, cases};
-use larder_vfs::{CopyEnd, Cred, Error, Handle, Intent, New, Remote, Removal, SetAttr, Stability};
+use larder_vfs::{Cred, Error, Handle, Intent, New, Remote, Removal, SetAttr, Stability};
 use larder_wire::seal::Setup;
 
 mod bare;
 mod closing;
+mod copying;
 mod locks;
 mod recalls;
 mod retaining;
@@ -89,40 +90,6 @@ async fn data_goes_straight_to_the_disk_and_comes_back() {
         assert_eq!(read.eof, end == data.len(), "{offset}+{len}");
     }
     assert_eq!(calls(&one, "WRITE"), 3);
-}
-
-/// No data of a copy passes the client, but what is not a whole block of both files.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_disks_copy_what_they_have() {
-    let volumes = [(Volume::new(Setup::Private), 1), (Volume::with_copies(Setup::Secure, 2), 2)];
-    for (volume, disks) in volumes {
-        let (native, root) = (mount(&volume).await, Cred::root());
-        let data = pattern(5_000_001);
-        let (from, to) = (make(&native, "from").await, make(&native, "to").await);
-        let whole = Bytes::from(data.clone());
-        native.write(&root, &from, None, 0, whole, Stability::FileSync).await.unwrap();
-        let moved = |name| calls(&native, name);
-        let (read, written, copied) = (moved("READ"), moved("WRITE"), moved("WRITE_FROM"));
-        let ends = [CopyEnd::unopened(&from, 0), CopyEnd::unopened(&to, 0)];
-        let done = native.copy_range(&root, ends[0], ends[1], 5_000_001).await.unwrap();
-        assert_eq!(done.len, 5_000_001);
-        // With copies the last block is merged.
-        let edges = disks - 1;
-        assert_eq!((moved("READ") - read, moved("WRITE") - written), (edges, edges * disks));
-        let copied = moved("WRITE_FROM") - copied;
-        // A MiB each, and as many more as there are extents.
-        assert!((5 * disks..=7 * disks).contains(&copied), "{copied}");
-        let other = mount(&volume).await;
-        let found = other.read(&root, &to, None, 0, 6_000_000).await.unwrap();
-        assert!(found.data == data && found.eof);
-        // Apart from each other within a block: through the client, and right.
-        let (one, other_end) = (CopyEnd::unopened(&from, 1), CopyEnd::unopened(&to, 10_000));
-        let done = native.copy_range(&root, one, other_end, 100_000).await.unwrap();
-        assert_eq!(done.len, 100_000);
-        let found = other.read(&root, &to, None, 9_000, 102_000).await.unwrap().data;
-        assert!(found[..1000] == data[9_000..10_000] && found[1000..101_000] == data[1..100_001]);
-        assert!(found[101_000..] == data[110_000..111_000]);
-    }
 }
 
 /// Waits until `holds`.

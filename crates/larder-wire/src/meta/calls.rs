@@ -6,12 +6,13 @@
 use super::words::{
     Attributes, ByteRange, ChangeId, Changed, Dentry, Device, DiskId, Disks, FileId, IfExists,
     Kind, Layout, LeaseGiven, LeaseKind, LockChange, LockFound, LockMode, Medium, Merged, Mode,
-    Name, OpenId, Returned, Seen, Sequence, SessionId, SetAttributes, Time, VolumeId, WaiterNumber,
-    Written,
+    Name, Near, OpenId, Returned, Seen, Sequence, SessionId, SetAttributes, Time, VolumeId,
+    WaiterNumber, Written,
 };
 use super::{
-    CLOSES_MAX, DISKS_MAX, ENTRIES_MAX, LOCK_CHANGES_MAX, LOST_FILES_MAX, LOST_PATH_BYTES_MAX,
-    PROGRAM, RANGES_MAX, RETURNED_MAX, Res, TARGET_BYTES_MAX, VERSION, XATTR_BYTES_MAX, XATTRS_MAX,
+    CLOSES_MAX, DISKS_MAX, ENTRIES_MAX, EXTENTS_MAX, LOCK_CHANGES_MAX, LOST_FILES_MAX,
+    LOST_PATH_BYTES_MAX, PROGRAM, RANGES_MAX, RETURNED_MAX, Res, TARGET_BYTES_MAX, VERSION,
+    XATTR_BYTES_MAX, XATTRS_MAX,
 };
 use crate::xdr::{self, Array, Opaque};
 
@@ -91,7 +92,7 @@ xdr_struct! {
     /// rights are checked now.
     #[derive(Copy)]
     GetCaps { session: SessionId, file: FileId, open: OpenId, mode: Mode, range: ByteRange }
-    /// Answer of GETCAPS and ALLOC.
+    /// Answer of GETCAPS, ALLOC and ALLOC_NEAR.
     LayoutGiven { attributes: Attributes, layout: Layout }
 
     /// Arguments of ALLOC: the holes of `range` get blocks on `medium`, which belong to the session
@@ -100,6 +101,10 @@ xdr_struct! {
     Alloc {
         sequence: Sequence, file: FileId, open: OpenId, range: ByteRange, medium: Medium,
     }
+    /// Arguments of ALLOC_NEAR: does what ALLOC does, and says for ranges of the file, in order and
+    /// of whole blocks, on which set their blocks should be, if that set has room and may get new
+    /// blocks.
+    AllocNear { alloc: Alloc, near: Array<Near, EXTENTS_MAX> }
 
     /// Arguments of COMMIT_EXTENTS: what was written, and is durable on the disks; with `on_way` it
     /// may still be in flight to them, and the server asks the disks. The file's size
@@ -328,7 +333,14 @@ procedures! { PROGRAM, VERSION;
     32 AwaitLock => Res<LockAwaited>, 33 ForgoLock => Res<()>,
     34 LocksClaimed => Res<()>, 35 Preallocate => Res<FileChanged>, 36 Destage => Res<()>,
     37 Archive => Res<ArchiveTold>, 38 Make => Res<Made>, 39 Lost => Res<LostTold>,
-    40 Retain => Res<()>,
+    40 Retain => Res<()>, 41 AllocNear => Res<LayoutGiven>,
+}
+
+impl From<Alloc> for AllocNear {
+    /// Wherever there is room.
+    fn from(alloc: Alloc) -> AllocNear {
+        AllocNear { alloc, near: Array::default() }
+    }
 }
 
 impl Entry {

@@ -17,7 +17,7 @@ check_types!(arguments_survive:
     CommitExtents, Punch, MkDir, Symlink, ReadLink, MkNod, Link, Remove, RmDir, Rename, ReadDir,
     calls::Access, FsStat, GetXattr, SetXattr, ListXattr, RemoveXattr, ReturnLease, Look,
     Lock, TestLock, AwaitLock, ForgoLock, LocksClaimed, Preallocate, Destage,
-    Archive, ArchiveTold, Make, Lost, Retain,
+    Archive, ArchiveTold, Make, Lost, Retain, AllocNear,
     RecallNull, Recall, LockFree,
 );
 check_types!(results_survive:
@@ -116,18 +116,6 @@ fn a_call_is_what_the_document_says() {
          00000001 000001a4 00000000 00000000 00000000 00000000 00000001 00000001
          00000003 00000002 00000000 00000000 00000000 00001000 00000001 00000002
          00000002",
-    );
-    golden(
-        &Alloc {
-            sequence: sequence(),
-            file: FileId(0x1122),
-            open: OpenId(4),
-            range: ByteRange { offset: 0, length: 4096 },
-            medium: Medium::Memory(2),
-        },
-        "a5a5a5a5 a5a5a5a5 a5a5a5a5 a5a5a5a5 00000003 00000007
-         00000000 00001122 00000000 00000004
-         00000000 00000000 00000000 00001000 00000002 00000002",
     );
     let commit = CommitExtents {
         sequence: sequence(),
@@ -319,6 +307,33 @@ fn destaging_is_what_the_document_says() {
 }
 
 #[test]
+fn allocating_is_what_the_document_says() {
+    let alloc = |length, medium| Alloc {
+        sequence: sequence(),
+        file: FileId(0x1122),
+        open: OpenId(4),
+        range: ByteRange { offset: 0, length },
+        medium,
+    };
+    golden(
+        &alloc(4096, Medium::Memory(2)),
+        "a5a5a5a5 a5a5a5a5 a5a5a5a5 a5a5a5a5 00000003 00000007
+         00000000 00001122 00000000 00000004
+         00000000 00000000 00000000 00001000 00000002 00000002",
+    );
+    let near = |offset, disk| Near { range: ByteRange { offset, length: 4096 }, disk };
+    let near = Array(vec![near(0, DiskId(3)), near(4096, DiskId(1))]);
+    golden(
+        &AllocNear { alloc: alloc(8192, Medium::Disk), near },
+        "a5a5a5a5 a5a5a5a5 a5a5a5a5 a5a5a5a5 00000003 00000007
+         00000000 00001122 00000000 00000004
+         00000000 00000000 00000000 00002000 00000001
+         00000002 00000000 00000000 00000000 00001000 00000003
+         00000000 00001000 00000000 00001000 00000001",
+    );
+}
+
+#[test]
 fn archiving_is_what_the_document_says() {
     let (session, file) = (sequence().session, FileId(0x1122));
     golden(
@@ -468,7 +483,7 @@ fn a_close_names_no_more_opens_than_it_may() {
 
 #[test]
 fn procedures_have_their_names() {
-    assert_eq!(PROCEDURE_NAMES.len(), Retain::NUMBER as usize + 1);
+    assert_eq!(PROCEDURE_NAMES.len(), AllocNear::NUMBER as usize + 1);
     assert_eq!(PROCEDURE_NAMES[Open::NUMBER as usize], "OPEN");
     assert_eq!(PROCEDURE_NAMES[CommitExtents::NUMBER as usize], "COMMIT_EXTENTS");
     assert_eq!(PROCEDURE_NAMES[ReadDir::NUMBER as usize], "READDIR");
@@ -478,7 +493,8 @@ fn procedures_have_their_names() {
     assert_eq!(PROCEDURE_NAMES[Make::NUMBER as usize], "MAKE");
     assert_eq!(PROCEDURE_NAMES[Lost::NUMBER as usize], "LOST");
     assert_eq!(PROCEDURE_NAMES[Retain::NUMBER as usize], "RETAIN");
-    assert!(MetaProc::try_from(Retain::NUMBER).is_ok());
+    assert_eq!(PROCEDURE_NAMES[AllocNear::NUMBER as usize], "ALLOC_NEAR");
+    assert!(MetaProc::try_from(AllocNear::NUMBER).is_ok());
     let call = rpc::encode_call(
         rpc::Xid(1),
         &rpc::Credential::None,

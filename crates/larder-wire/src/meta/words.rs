@@ -117,6 +117,10 @@ xdr_struct! {
     #[derive(Copy)]
     ByteRange { offset: u64, length: u64 }
 
+    /// On which set the blocks for a range of a file should be.
+    #[derive(Copy)]
+    Near { range: ByteRange, disk: DiskId }
+
     /// A part of a file that was written to a disk: `length` bytes at `offset` of the file are now
     /// those at `position` of the disk.
     #[derive(Copy)]

@@ -8,6 +8,7 @@ use std::process::Command;
 use rustix::fs::copy_file_range;
 
 use crate::harness::{Kind, Mount, Server, pattern, succeed};
+use crate::several_disks::{Disk, Volume};
 
 fn copy(from: &Path, to: &Path) {
     let told = succeed(Command::new("cp").arg(from).arg(to));
@@ -33,14 +34,25 @@ fn what_a_volume_copies_does_not_pass_the_client() {
     copied_at_the_server(Kind::Volume, "WRITE_FROM");
 }
 
-/// Copies files; `procedure` has it done.
+/// The disks take turns, and a copy is on those of its source.
+#[test]
+fn what_a_volume_of_several_disks_copies_does_not_pass_the_client() {
+    let mut volume = Volume::with_copies(1, 3);
+    volume.disks.iter_mut().for_each(Disk::start);
+    copied_by(&Server::meta(&["--engine", &volume.engine()]), "WRITE_FROM");
+}
+
 fn copied_at_the_server(kind: Kind, procedure: &str) {
-    let server = Server::start(kind);
-    let two = Mount::new(&server, &[]);
+    copied_by(&Server::start(kind), procedure);
+}
+
+/// Copies files; `procedure` has it done.
+fn copied_by(server: &Server, procedure: &str) {
+    let two = Mount::new(server, &[]);
     let content = pattern(1, (5 << 20) + 5);
     fs::write(two.path("from"), &content).unwrap();
     for options in [&[][..], &["nopassthrough"], &["plain"]] {
-        let one = Mount::new(&server, options);
+        let one = Mount::new(server, options);
         if options.is_empty() {
             // The kernel uses a local file, which gets the cached bytes.
             assert!(fs::read(one.path("from")).unwrap() == content);

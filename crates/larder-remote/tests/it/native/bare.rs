@@ -8,58 +8,24 @@ use std::time::Duration;
 use larder_io::{Clock, RealClock};
 use larder_meta::disks::ControlledDisks;
 use larder_meta::engine::memory::MemoryEngine;
-use larder_meta::{Metadata, Options, PROGRAM, volume};
+use larder_meta::{Metadata, Options, volume};
 use larder_remote::native::{MountOptions, Native};
-use larder_rpc::Program;
-use larder_rpc::server::{Answer, Call, Config, Server, Service, SourcePorts};
+use larder_rpc::server::{Config, Server, SourcePorts};
+use larder_testkit::Versioned;
 use larder_vfs::{Cred, Device, Error, Handle, Kind, New, Remote, SetAttr, Volatile};
 use larder_wire::Procedure;
 use larder_wire::capability::VolumeId;
-use larder_wire::meta::calls::{Destage, Make};
+use larder_wire::meta::calls::Make;
 use larder_wire::meta::words::Time;
-use larder_wire::meta::{PROCEDURE_NAMES, Res, Status};
-use larder_wire::rpc::{CallHeader, Outcome};
 
 use super::calls;
 
-/// A metadata server, which may be of an earlier version: it has no MAKE and what came later, and
-/// destages files alone.
-struct Versioned(Metadata, &'static [Program]);
-
-pub(super) const EARLIER: Program =
-    Program { procedures: PROCEDURE_NAMES.split_at(Make::NUMBER as usize).0, ..PROGRAM };
-
-impl Service for Versioned {
-    type Caller = <Metadata as Service>::Caller;
-
-    fn programs(&self) -> &[Program] {
-        self.1
-    }
-
-    fn admit(&self, header: &CallHeader) -> Result<Self::Caller, Outcome> {
-        self.0.admit(header)
-    }
-
-    fn is_repeatable(&self, program: u32, procedure: u32) -> bool {
-        self.0.is_repeatable(program, procedure)
-    }
-
-    fn calls_back(&self) -> bool {
-        self.0.calls_back()
-    }
-
-    async fn call(&self, call: Call<Self::Caller>) -> Answer {
-        let is_earlier = self.1[0].procedures.len() < PROCEDURE_NAMES.len();
-        if is_earlier && call.header.procedure == Destage::NUMBER {
-            let refused: Res<()> = Err(Status::IsDirectory);
-            return call.reply(&refused, true);
-        }
-        self.0.call(call).await
-    }
-}
+/// All procedures, and those of a version that has no MAKE and what came later.
+pub(super) const PRESENT: u32 = u32::MAX;
+pub(super) const EARLIER: u32 = Make::NUMBER;
 
 /// Serves a new volume without disks.
-pub(super) async fn serve(programs: &'static [Program]) -> SocketAddr {
+pub(super) async fn serve(procedures: u32) -> SocketAddr {
     let engine = Arc::new(MemoryEngine::new());
     let id = VolumeId([1; 16]);
     volume::create(&*engine, id, 1, Time::default()).unwrap();
@@ -69,7 +35,7 @@ pub(super) async fn serve(programs: &'static [Program]) -> SocketAddr {
     let metadata = Metadata::start(engine, owned, disks, clock, Options::default()).unwrap();
     let mut config = Config::new("127.0.0.1:0".parse().unwrap());
     (config.udp, config.source_ports) = (false, SourcePorts::Any);
-    let server = Server::bind(config, Versioned(metadata, programs)).await.unwrap();
+    let server = Server::bind(config, Versioned::new(metadata, procedures)).await.unwrap();
     let address = server.addr();
     tokio::spawn(server.run());
     address
@@ -77,8 +43,8 @@ pub(super) async fn serve(programs: &'static [Program]) -> SocketAddr {
 
 /// Makes one of each kind, in a class, and has it raised. Returns their kinds and how often MAKE
 /// was called.
-async fn make_all(programs: &'static [Program], in_memory: Option<Volatile>) -> (Vec<Kind>, u64) {
-    let address = serve(programs).await;
+async fn make_all(procedures: u32, in_memory: Option<Volatile>) -> (Vec<Kind>, u64) {
+    let address = serve(procedures).await;
     let options =
         MountOptions { port: address.port(), ..MountOptions::new(&address.ip().to_string()) };
     let native = Native::mount(&options).await.unwrap();
@@ -116,13 +82,10 @@ async fn make_all(programs: &'static [Program], in_memory: Option<Volatile>) -> 
 async fn a_server_of_an_earlier_version_makes_all_that_may_be_lost() {
     let volatile = Some(Volatile { copies: 1, due: None });
     let all = [Kind::Directory, Kind::Symlink, Kind::Fifo, Kind::CharDevice];
-    for (programs, in_memory, makes) in [
-        (&[PROGRAM] as &'static [Program], volatile, 8),
-        (&[PROGRAM], None, 0),
-        (&[EARLIER], volatile, 1),
-        (&[EARLIER], None, 0),
-    ] {
-        let (kinds, called) = make_all(programs, in_memory).await;
+    for (procedures, in_memory, makes) in
+        [(PRESENT, volatile, 8), (PRESENT, None, 0), (EARLIER, volatile, 1), (EARLIER, None, 0)]
+    {
+        let (kinds, called) = make_all(procedures, in_memory).await;
         assert_eq!((kinds.as_slice(), called), (&all[..], makes), "{in_memory:?}");
     }
 }

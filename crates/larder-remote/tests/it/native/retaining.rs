@@ -2,11 +2,9 @@
 
 use std::sync::Weak;
 
-use larder_meta::PROGRAM;
-use larder_rpc::Program;
 use larder_vfs::{LeaseHandled, Volatile, Watcher};
 
-use super::bare::{EARLIER, serve};
+use super::bare::{EARLIER, PRESENT, serve};
 use super::*;
 
 const SCRATCH: SetAttr = SetAttr {
@@ -34,8 +32,8 @@ impl Watcher for Idle {
 }
 
 /// Two mounts of a volume without disks; the first one has leases for as long as `idle` lives.
-async fn mounts(programs: &'static [Program], idle: &Arc<Idle>) -> [Native; 2] {
-    let address = serve(programs).await;
+async fn mounts(procedures: u32, idle: &Arc<Idle>) -> [Native; 2] {
+    let address = serve(procedures).await;
     let port = address.port();
     let options = MountOptions { port, ..MountOptions::new(&address.ip().to_string()) };
     let first = Native::mount(&options).await.unwrap();
@@ -59,7 +57,7 @@ async fn made(native: &Native, set: SetAttr) -> Handle {
 async fn a_new_file_is_retained_without_asking_for_its_lease() {
     let idle = Arc::new(Idle);
     for retained in [true, false] {
-        let [native, _other] = mounts(&[PROGRAM], &idle).await;
+        let [native, _other] = mounts(PRESENT, &idle).await;
         let root = Cred::root();
         let file = made(&native, SetAttr { retained, ..SCRATCH }).await;
         assert_eq!(native.is_excluding(&file), retained);
@@ -84,7 +82,7 @@ async fn a_new_file_is_retained_without_asking_for_its_lease() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_another_client_retains_is_not_taken_for_durable() {
     let idle = Arc::new(Idle);
-    let [native, other] = mounts(&[PROGRAM], &idle).await;
+    let [native, other] = mounts(PRESENT, &idle).await;
     let root = Cred::root();
     let file = made(&native, SCRATCH).await;
     assert!(native.retain(&root, &file, 5).await.unwrap());
@@ -97,7 +95,7 @@ async fn what_another_client_retains_is_not_taken_for_durable() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_of_an_earlier_version_has_nothing_retained() {
     let idle = Arc::new(Idle);
-    let [native, _other] = mounts(&[EARLIER], &idle).await;
+    let [native, _other] = mounts(EARLIER, &idle).await;
     let root = Cred::root();
     let file = made(&native, SCRATCH).await;
     for _ in 0..2 {
