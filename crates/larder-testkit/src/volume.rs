@@ -188,7 +188,9 @@ impl Volume {
     ) -> Volume {
         let engine = engine(&meta.open(), 0);
         let copies = u32::try_from(disks.len()).expect("a few");
-        volume::create(&*engine, VOLUME, copies, Time::default()).expect("an empty engine");
+        let made = (copies, setup);
+        volume::create_with_setup(&*engine, VOLUME, made, Time::default())
+            .expect("an empty engine");
         for _ in &disks {
             let new = NewDisk {
                 id: [1; 16],
@@ -360,7 +362,7 @@ impl Volume {
                 DiskAddress { disk, bytes, address, public, is_memory, master: master() }
             });
             let disks = disks.collect();
-            let disks = ControlledDisks::start(disks, VOLUME, owned.epoch(), &clock);
+            let disks = ControlledDisks::start(disks, owned.to_disks(), &clock);
             let disks = Arc::new(disks);
             let own = Arc::clone(&disks) as Arc<dyn Disks>;
             let metadata = Metadata::start(engine, owned, own, clock, options);
