@@ -1,6 +1,7 @@
 //! The volume as a whole: making one, taking ownership, adding disks.
 //!
 //! - [`creation`]: making one, and what it was made as.
+//! - [`error`]: why something is not done.
 //! - [`keys`]: which epoch the disks' keys have.
 //! - [`loss`]: what memory disks have lost.
 //! - [`recovery`]: after a crash of the metadata server's machine.
@@ -8,6 +9,7 @@
 //! - [`tenure`]: whether a disk stays.
 
 mod creation;
+mod error;
 pub(crate) mod keys;
 pub(crate) mod loss;
 mod machine;
@@ -16,18 +18,19 @@ mod removal;
 mod tenure;
 
 pub use creation::{create, create_with_setup, id, setup};
+pub use error::VolumeError;
 pub use loss::{Loss, Lost, losses, lost};
 pub use removal::{Removal, accept_store, keep_disk, remove_disk};
 pub use tenure::Tenure;
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use larder_wire::meta::words::{DiskId, VolumeId};
-use larder_wire::meta::{BLOCK_BYTES, COPIES_MAX, DISKS_MAX, Status};
+use larder_wire::meta::{BLOCK_BYTES, COPIES_MAX, DISKS_MAX};
 use larder_wire::seal::Setup;
 use larder_wire::xdr::Opaque;
-use thiserror::Error;
+
+use error::unreadable;
 
 use crate::data::copies::{self, Set, Sets};
 use crate::data::{self, blocks};
@@ -36,45 +39,6 @@ use crate::engine::{self, Engine, EngineError, Writes};
 use crate::late;
 use crate::store::records::{Disk, Late, Owner, Volume};
 use crate::store::{Record, Txn, key};
-
-/// Why a volume is not made, or not taken.
-#[derive(Debug, Error)]
-pub enum VolumeError {
-    /// The store.
-    #[error(transparent)]
-    Engine(#[from] EngineError),
-    /// The store has a volume already.
-    #[error("the store has a volume already")]
-    Exists,
-    /// The store has no volume.
-    #[error("the store has no volume: make one first")]
-    None,
-    /// The store contains something that this version cannot read; the log says what.
-    #[error("the store holds what this version cannot read")]
-    Unreadable,
-    /// Another process has it.
-    #[error(
-        "another process has the volume: end that, or wait for {:.1} s if it was killed",
-        .0.as_secs_f32()
-    )]
-    Owned(Duration),
-    /// An invalid disk: too small, one too many, or an address that is too long.
-    #[error("{0}")]
-    Disk(&'static str),
-    /// More copies than there may be, or none.
-    #[error("{0} copies: use 1 to {COPIES_MAX}")]
-    Copies(u32),
-    /// The server has ended, or could not commit it.
-    #[error("the metadata server could not do it; its log says why")]
-    Ended,
-    /// A disk that is to be replaced does not exist, or no other has its blocks; or the disk beside
-    /// which another one is to be put does not exist.
-    #[error("{0}")]
-    Replaced(String),
-    /// A disk that is to be removed or kept does not exist, is needed, or is as it is wanted.
-    #[error("{0}")]
-    Removed(String),
-}
 
 /// A disk to be added to a volume.
 #[derive(Clone, Debug)]
@@ -549,11 +513,4 @@ fn settle(txn: &mut Txn<'_>, boot: Option<Vec<u8>>, epoch: u64) -> Result<(), Vo
         None => txn.delete(key::late()),
     }
     Ok(())
-}
-
-fn unreadable(logged: Status) -> VolumeError {
-    match logged {
-        Status::Later => EngineError::Away("it went away while it was read".to_owned()).into(),
-        _ => VolumeError::Unreadable,
-    }
 }

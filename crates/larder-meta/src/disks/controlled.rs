@@ -532,7 +532,8 @@ impl Keep {
         let (done, boot) = self.control().await?.refresh(None).await?;
         let now = self.clock.instant();
         let StatusDone { size, setup, .. } = self.status().await?;
-        // Also of a disk that is not used: the groups that began there are not those of the next one.
+        // Also of a disk that is not used: the groups that began there are not those of its next
+        // boot.
         if lock(&self.known).booted(boot) {
             self.has_booted = true;
             tracing::info!(disk = self.whose.disk.0, "the disk has started anew");

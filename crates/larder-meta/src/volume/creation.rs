@@ -4,7 +4,7 @@ use larder_wire::meta::COPIES_MAX;
 use larder_wire::meta::words::{FileId, Kind, Time, VolumeId};
 use larder_wire::seal::Setup;
 
-use super::{VolumeError, unreadable};
+use super::error::{VolumeError, unreadable};
 use crate::disks::TrustInterval;
 use crate::engine::{self, Engine, Writes};
 use crate::inode;

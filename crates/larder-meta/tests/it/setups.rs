@@ -13,8 +13,8 @@ use larder_wire::seal::Setup;
 
 use crate::disks::{DISK, Served, VOLUME, start_by};
 
-/// Lets time pass until the disk accepts what is made for it, or what is said of it is `problem`, and
-/// nothing is made.
+/// Lets time pass until the disk accepts what is made for it, or what is said of it is `problem`,
+/// and nothing is made.
 async fn comes_to(
     sim: &SimClock,
     (metadata, disks): (&Metadata, &ControlledDisks),

@@ -432,8 +432,8 @@ mod tests {
         assert_eq!(mode & 0o777, 0o600);
     }
 
-    /// Each setup of a new volume, or none: it stays. A volume from before volumes had one is served
-    /// as it was, `secure`.
+    /// Each setup of a new volume, or none: it stays. A volume from before volumes had one is
+    /// served as it was, `secure`.
     #[test]
     fn a_volume_is_made_with_a_setup_and_keeps_it() {
         for made in [None].into_iter().chain(Setup::ALL.map(Some)) {

@@ -13,9 +13,9 @@ fn shown(server: &Server) -> String {
     String::from_utf8(done.stdout).unwrap()
 }
 
-/// A volume that is made `private`: the keys of its disks state it, and so the disks have it. A disk
-/// that is told another one beside such a key does not start. One that was started with another one
-/// all the same is not used, and the log and the status say what to do.
+/// A volume that is made `private`: the keys of its disks state it, and so the disks have it. A
+/// disk that is told another one beside such a key does not start. One that was started with
+/// another one all the same is not used, and the log and the status say what to do.
 #[test]
 fn a_private_volume_has_private_disks_and_no_others() {
     let mut volume = Volume::created(&["--setup", "private"], 2);

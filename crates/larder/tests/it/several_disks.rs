@@ -413,8 +413,8 @@ fn an_empty_disk_is_removed_and_its_number_is_not_given_again() {
     assert!(fs::read(mount.path("more")).unwrap() == pattern(2, 3 << 20));
 }
 
-/// A disk with less space than it was enrolled with is not used, and `larder status` and the log say
-/// so. Started again with enough it is used.
+/// A disk with less space than it was enrolled with is not used, and `larder status` and the log
+/// say so. Started again with enough it is used.
 #[test]
 fn a_disk_that_is_smaller_than_enrolled_is_not_used() {
     let mut volume = Volume::new(1);
