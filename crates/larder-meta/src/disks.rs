@@ -26,10 +26,10 @@ use std::ops::Range;
 use std::pin::Pin;
 
 use bytes::Bytes;
-use larder_wire::capability::KeyEpoch;
+use larder_wire::capability::{KeyEpoch, VolumeId};
 use larder_wire::disk::words::{StatusDone, StoreState};
 use larder_wire::meta::words::{DiskId, DiskInfo, Mode};
-use larder_wire::seal::MasterKey;
+use larder_wire::seal::{MasterKey, Setup};
 use tokio::sync::watch;
 
 /// An end of something at the disks.
@@ -127,6 +127,17 @@ pub trait Disks: Send + Sync + 'static {
     /// Voids every capability that was made before this process began. Resolves as
     /// [`revoke`](Self::revoke) does.
     fn void_all(&self) -> Acknowledged;
+}
+
+/// Whose the disks are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VolumeOwner {
+    /// The volume.
+    pub volume: VolumeId,
+    /// The number of its present owner.
+    pub owner: u64,
+    /// The setup that each of its disks must have; none: whichever it has.
+    pub setup: Option<Setup>,
 }
 
 /// A disk of the volume, and where it listens.

@@ -1,11 +1,15 @@
 //! The volume as a whole: making one, taking ownership, adding disks.
 //!
+//! - [`creation`]: making one, and what it was made as.
+//! - [`error`]: why something is not done.
 //! - [`keys`]: which epoch the disks' keys have.
 //! - [`loss`]: what memory disks have lost.
 //! - [`recovery`]: after a crash of the metadata server's machine.
 //! - [`removal`]: taking disks out.
 //! - [`tenure`]: whether a disk stays.
 
+mod creation;
+mod error;
 pub(crate) mod keys;
 pub(crate) mod loss;
 mod machine;
@@ -13,65 +17,28 @@ mod recovery;
 mod removal;
 mod tenure;
 
+pub use creation::{create, create_with_setup, id, setup};
+pub use error::VolumeError;
 pub use loss::{Loss, Lost, losses, lost};
 pub use removal::{Removal, accept_store, keep_disk, remove_disk};
 pub use tenure::Tenure;
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
-use larder_wire::meta::words::{DiskId, FileId, Kind, Time, VolumeId};
-use larder_wire::meta::{BLOCK_BYTES, COPIES_MAX, DISKS_MAX, Status};
+use larder_wire::meta::words::{DiskId, VolumeId};
+use larder_wire::meta::{BLOCK_BYTES, COPIES_MAX, DISKS_MAX};
+use larder_wire::seal::Setup;
 use larder_wire::xdr::Opaque;
-use thiserror::Error;
+
+use error::unreadable;
 
 use crate::data::copies::{self, Set, Sets};
 use crate::data::{self, blocks};
-use crate::disks::{TrustInterval, Trusting};
+use crate::disks::{TrustInterval, Trusting, VolumeOwner};
 use crate::engine::{self, Engine, EngineError, Writes};
-use crate::inode;
 use crate::late;
-use crate::store::records::{Disk, Inode, Late, Owner, Volume};
+use crate::store::records::{Disk, Late, Owner, Volume};
 use crate::store::{Record, Txn, key};
-
-/// Why a volume is not made, or not taken.
-#[derive(Debug, Error)]
-pub enum VolumeError {
-    /// The store.
-    #[error(transparent)]
-    Engine(#[from] EngineError),
-    /// The store has a volume already.
-    #[error("the store has a volume already")]
-    Exists,
-    /// The store has no volume.
-    #[error("the store has no volume: make one first")]
-    None,
-    /// The store contains something that this version cannot read; the log says what.
-    #[error("the store holds what this version cannot read")]
-    Unreadable,
-    /// Another process has it.
-    #[error(
-        "another process has the volume: end that, or wait for {:.1} s if it was killed",
-        .0.as_secs_f32()
-    )]
-    Owned(Duration),
-    /// An invalid disk: too small, one too many, or an address that is too long.
-    #[error("{0}")]
-    Disk(&'static str),
-    /// More copies than there may be, or none.
-    #[error("{0} copies: use 1 to {COPIES_MAX}")]
-    Copies(u32),
-    /// The server has ended, or could not commit it.
-    #[error("the metadata server could not do it; its log says why")]
-    Ended,
-    /// A disk that is to be replaced does not exist, or no other has its blocks; or the disk beside
-    /// which another one is to be put does not exist.
-    #[error("{0}")]
-    Replaced(String),
-    /// A disk that is to be removed or kept does not exist, is needed, or is as it is wanted.
-    #[error("{0}")]
-    Removed(String),
-}
 
 /// A disk to be added to a volume.
 #[derive(Clone, Debug)]
@@ -98,6 +65,8 @@ pub struct Owned {
     pub(crate) boot: Option<Vec<u8>>,
     /// For how long disks are let trust what they know.
     pub(crate) trust: Trusting,
+    /// The setup of the volume, if it states one.
+    pub(crate) setup: Option<Setup>,
 }
 
 impl Owned {
@@ -109,6 +78,11 @@ impl Owned {
     /// Which owner of the volume this is: higher than all before it.
     pub fn epoch(&self) -> u64 {
         self.epoch
+    }
+
+    /// What the volume's disks are told of it.
+    pub fn to_disks(&self) -> VolumeOwner {
+        VolumeOwner { volume: self.id, owner: self.epoch, setup: self.setup }
     }
 
     /// For how long it lets the volume's disks trust what they know.
@@ -123,41 +97,6 @@ impl Owned {
             tracing::debug!("the next owner waits for the end of the term: {error}");
         }
     }
-}
-
-/// Makes a volume in an empty store: a root directory that every user may list and root may change.
-/// It keeps each block on `copies` disks.
-///
-/// # Errors
-/// [`VolumeError::Exists`], [`VolumeError::Copies`], [`VolumeError::Engine`]
-pub fn create(
-    engine: &dyn Engine,
-    id: VolumeId,
-    copies: u32,
-    now: Time,
-) -> Result<(), VolumeError> {
-    if !(1..=COPIES_MAX).contains(&copies) {
-        return Err(VolumeError::Copies(copies));
-    }
-    let view = engine.view()?;
-    if view.get(&key::volume())?.is_some() {
-        return Err(VolumeError::Exists);
-    }
-    let none = Writes::new();
-    let mut txn = Txn::new(&*view, &none);
-    let (next_file, trust_ms) = (FileId::ROOT.0 + 1, TrustInterval::default().to_record());
-    let (next_disk, key_epoch) = (0, 0);
-    txn.put(key::volume(), &Volume { id: id.0, next_file, copies, next_disk, trust_ms, key_epoch });
-    txn.put(key::inode(FileId::ROOT), &root(now));
-    let (writes, _) = txn.finish();
-    let nobody = engine::Owner { key: key::owner(), value: None };
-    engine.commit(&writes, &nobody)?;
-    engine.release(&nobody)?;
-    Ok(())
-}
-
-fn root(now: Time) -> Inode {
-    inode::empty(FileId::ROOT, FileId::ROOT, Kind::Directory, 0o755, now)
 }
 
 /// A request to a server about the disks of its volume.
@@ -467,17 +406,6 @@ pub struct CopiesOn {
     pub leaves: bool,
 }
 
-/// The volume that is in a store.
-///
-/// # Errors
-/// [`VolumeError::None`], [`VolumeError::Unreadable`], [`VolumeError::Engine`]
-pub fn id(engine: &dyn Engine) -> Result<VolumeId, VolumeError> {
-    let view = engine.view()?;
-    let none = Writes::new();
-    let volume = Txn::new(&*view, &none).get::<Volume>(&key::volume()).map_err(unreadable)?;
-    Ok(VolumeId(volume.ok_or(VolumeError::None)?.id))
-}
-
 /// How many bytes a volume's disks have, and how many of them are free: can also be called while a
 /// server runs, and is as of its last commit. Memory disks do not count: ordinary files get no
 /// space there. Of a disk that leaves, what is in use counts.
@@ -566,7 +494,8 @@ fn take_and(
         error => error.into(),
     })?;
     let owner = engine::Owner { key: key::owner(), value: Some(owner.to_bytes()) };
-    Ok(Owned { id: VolumeId(volume.id), epoch, owner, boot, trust: Trusting::default() })
+    let (id, setup, trust) = (VolumeId(volume.id), volume.setup, Trusting::default());
+    Ok(Owned { id, epoch, owner, boot, trust, setup })
 }
 
 /// Brings in order what late commits of earlier owners have left, and puts on record what those of
@@ -584,11 +513,4 @@ fn settle(txn: &mut Txn<'_>, boot: Option<Vec<u8>>, epoch: u64) -> Result<(), Vo
         None => txn.delete(key::late()),
     }
     Ok(())
-}
-
-fn unreadable(logged: Status) -> VolumeError {
-    match logged {
-        Status::Later => EngineError::Away("it went away while it was read".to_owned()).into(),
-        _ => VolumeError::Unreadable,
-    }
 }

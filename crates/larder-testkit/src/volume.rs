@@ -203,7 +203,8 @@ impl Volume {
         clock: Arc<dyn Clock>,
     ) -> Volume {
         let engine = engine(&meta.open(), 0);
-        volume::create(&*engine, VOLUME, copies, Time::default()).expect("an empty engine");
+        volume::create_with_setup(&*engine, VOLUME, (copies, setup), Time::default())
+            .expect("an empty engine");
         for _ in &disks {
             let new = NewDisk {
                 id: [1; 16],
@@ -383,7 +384,7 @@ impl Volume {
                 DiskAddress { disk, bytes, address, public, is_memory, master: master() }
             });
             let disks = disks.collect();
-            let disks = ControlledDisks::start(disks, VOLUME, owned.epoch(), &clock);
+            let disks = ControlledDisks::start(disks, owned.to_disks(), &clock);
             let disks = Arc::new(disks);
             let own = Arc::clone(&disks) as Arc<dyn Disks>;
             let metadata = Metadata::start(engine, owned, own, clock, options);

@@ -61,6 +61,25 @@ xdr_enum! {
     Setup { Off = 0, Secure = 1, Private = 2 }
 }
 
+impl Setup {
+    /// All of them.
+    pub const ALL: [Setup; 3] = [Setup::Off, Setup::Secure, Setup::Private];
+
+    /// It as people and text files write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Setup::Off => "off",
+            Setup::Secure => "secure",
+            Setup::Private => "private",
+        }
+    }
+
+    /// The one with this name.
+    pub fn from_name(name: &str) -> Option<Setup> {
+        Setup::ALL.into_iter().find(|setup| setup.name() == name)
+    }
+}
+
 /// Defines a key of [`KEY_BYTES`] that does not show itself.
 macro_rules! keys {
     ($( $(#[$meta:meta])* $name:ident; )+) => { $(

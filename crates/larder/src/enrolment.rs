@@ -10,7 +10,7 @@ use larder_meta::engine::Engine;
 use larder_meta::volume::{self, Joining, NewDisk};
 use larder_wire::capability::{DiskId, VolumeId};
 use larder_wire::disk::key_file::DiskKeyFile;
-use larder_wire::seal::MasterKey;
+use larder_wire::seal::{MasterKey, Setup};
 
 use crate::control::Wanted;
 use crate::runtime_dir::make_private;
@@ -40,7 +40,7 @@ pub(crate) fn prepare(wanted: &Wanted, engine: &dyn Engine, keys: &Path) -> Resu
     }
     let disk = volume::next_disk(engine)?;
     make_private(keys, "directory of the keys")?;
-    let key = key_of(keys, id, disk)?;
+    let key = key_of(keys, (id, disk), volume::setup(engine)?)?;
     let Wanted { address, size_bytes: bytes, is_memory, .. } = *wanted;
     let new = NewDisk { id: secret::random(), address: address.to_string(), bytes, is_memory };
     let joining = match (wanted.replace, wanted.beside) {
@@ -88,12 +88,16 @@ pub(crate) fn forget_unused_keys(keys: &Path, engine: &dyn Engine) -> Result<()>
     Ok(())
 }
 
-fn key_of(keys: &Path, id: VolumeId, disk: DiskId) -> Result<DiskKeyFile> {
+fn key_of(
+    keys: &Path,
+    (id, disk): (VolumeId, DiskId),
+    setup: Option<Setup>,
+) -> Result<DiskKeyFile> {
     let path = key_path(keys, disk);
     if path.exists() {
         return read_key(&path, id, disk);
     }
-    let key = DiskKeyFile { volume: id, disk, master: MasterKey::new(secret::random()) };
+    let key = DiskKeyFile::new((id, disk), MasterKey::new(secret::random()), setup);
     secret::write_new(&path, &key.to_text())
         .with_context(|| format!("cannot make {}", path.display()))?;
     Ok(key)

@@ -12,6 +12,7 @@ mod explained;
 mod export;
 mod hoard;
 mod leaving;
+mod loss;
 pub(crate) mod prometheus;
 mod remade;
 mod server;
@@ -32,10 +33,9 @@ pub(crate) use conflict::Conflict;
 pub(crate) use explained::{ArchiveKnown, Explained, StoredAt, promised_levels};
 pub(crate) use export::{Behind, ExportStat, Served};
 pub(crate) use hoard::HoardedTree;
+pub(crate) use loss::{LossTold, LostFile};
 pub(crate) use remade::{Rebuild, Remade, StaysLost};
-pub(crate) use server::{
-    DiskServed, DiskStatus, LossTold, LostFile, ServerStatus, Standby, VolumeStatus,
-};
+pub(crate) use server::{DiskServed, DiskStatus, ServerStatus, Standby, VolumeStatus};
 pub(crate) use stat::{Connection, KernelState, Latency, Procedure, Stat};
 
 /// A limit that is as large as this counts as none: the free space of the disk decides then.

@@ -199,6 +199,7 @@ impl Asked {
             trust_ms: u64::try_from(self.disks.trust().time().as_millis()).unwrap_or(u64::MAX),
             key_epoch: keys.epoch.0,
             keys_since_s: keys.since_s,
+            setup: volume::setup(&*self.engine)?.map(|setup| setup.name().to_owned()),
             copies: count(copies.copies),
             disks_missing: count(copies.missing),
             sessions: activity.sessions,

@@ -23,6 +23,7 @@ use larder_rpc::{Identity as Certificate, ServerTls};
 use larder_wire::capability::{DiskId, VolumeId};
 use larder_wire::disk::key_file::DiskKeyFile;
 use larder_wire::meta::words::Time;
+use larder_wire::seal::Setup;
 
 use crate::enrolment::forget_unused_keys;
 use crate::error::Usage;
@@ -145,7 +146,7 @@ impl Storage {
     ///
     /// # Errors
     /// If the place is not empty.
-    pub(crate) fn create(&self, copies: u32) -> Result<VolumeId> {
+    pub(crate) fn create(&self, copies: u32, setup: Setup) -> Result<VolumeId> {
         let keys = self.keys()?;
         let (engine, about): (Arc<dyn Engine>, _) = match &self.engine {
             EngineAt::Embedded(dir) => {
@@ -164,7 +165,7 @@ impl Storage {
             }
         };
         let id = VolumeId(secret::random());
-        volume::create(&*engine, id, copies, now()).context(about)?;
+        volume::create_with_setup(&*engine, id, (copies, setup), now()).context(about)?;
         make_private(&keys, "directory of the keys")?;
         Ok(id)
     }
@@ -362,6 +363,18 @@ pub(crate) fn parse_trust(typed: &str) -> Result<TrustInterval, String> {
     TrustInterval::new(parse_span(typed)?).ok_or_else(bad)
 }
 
+/// Reads the setup of `--setup`.
+pub(crate) fn parse_setup(typed: &str) -> Result<Setup, String> {
+    Setup::from_name(typed).ok_or_else(|| "use secure, private or off".to_owned())
+}
+
+/// Says in the log what a disk without seals means.
+pub(crate) fn warn_if_off(setup: Setup) {
+    if setup == Setup::Off {
+        tracing::warn!("whoever can connect may read and write everything (setup off)");
+    }
+}
+
 /// A metadata server that is about to serve.
 pub(crate) struct MetaServer {
     pub(crate) server: Server<Metadata>,
@@ -390,7 +403,7 @@ pub(crate) async fn begin_meta(
     (options, clock): (Options, &Arc<dyn Clock>),
 ) -> Result<MetaServer> {
     let id = owned.id();
-    let (whose, trust) = ((id, owned.epoch()), owned.trust());
+    let (whose, trust) = (owned.to_disks(), owned.trust());
     let disks = Arc::new(ControlledDisks::start_trusting(disks, whose, trust, clock));
     let asked = Arc::clone(&disks) as Arc<dyn Disks>;
     let kept = Arc::clone(&engine);
@@ -476,6 +489,16 @@ pub(crate) async fn measure_memory(device: Weak<Device>, clock: Arc<dyn Clock>) 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn setups_have_names() {
+        for typed in ["secure", "private", "off"] {
+            assert_eq!(parse_setup(typed).unwrap().name(), typed);
+        }
+        for typed in ["open", "", "Secure"] {
+            assert!(parse_setup(typed).is_err());
+        }
+    }
 
     #[test]
     fn disks_trust_for_seconds_or_minutes() {

@@ -87,7 +87,9 @@ impl Volume {
     ) -> Result<Volume> {
         fs::create_dir_all(dir)?;
         let engine = format!("embedded:{}", dir.join("meta").display());
-        succeed(Command::new(larder).args(["volume", "create", "--engine", &engine]))?;
+        let mut create = Command::new(larder);
+        create.args(["volume", "create", "--engine", &engine, "--setup", parts.setup]);
+        succeed(&mut create)?;
         let tls = (!address.ip().is_loopback()).then(|| certify(dir, address.ip())).transpose()?;
         let mut commands = Vec::new();
         for number in 1..=parts.disks {
@@ -98,7 +100,7 @@ impl Volume {
             enrol.args(["disk", "enrol", "--engine", &engine, "--address", &at]);
             succeed(enrol.args(["--size", DISK_SIZE]).arg(&key))?;
             let mut disk = Command::new(larder);
-            disk.args(["disk", "--size", DISK_SIZE, "--listen", &at, "--setup", parts.setup]);
+            disk.args(["disk", "--size", DISK_SIZE, "--listen", &at]);
             disk.arg("--store").arg(store).arg("--key").arg(key);
             disk.args(parts.rate.map(|rate| ["--rate", rate]).into_iter().flatten());
             commands.push((disk, file("disk-log")));

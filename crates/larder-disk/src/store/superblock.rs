@@ -207,16 +207,11 @@ fn text(identity: &Identity, size: u64, state: StoreState) -> String {
 }
 
 fn fields(identity: &Identity, size: u64) -> [(&'static str, String); 4] {
-    let setup = match identity.setup {
-        Setup::Off => "off",
-        Setup::Secure => "secure",
-        Setup::Private => "private",
-    };
     [
         ("volume", identity.volume.to_text()),
         ("disk", identity.disk.0.to_string()),
         ("size", size.to_string()),
-        ("setup", setup.to_owned()),
+        ("setup", identity.setup.name().to_owned()),
     ]
 }
 

@@ -19,9 +19,10 @@ use bytes::Bytes;
 use larder_disk_client::{Control, DISK_PROGRAM, DiskControl, DiskError};
 use larder_io::Clock;
 use larder_rpc::{Config, RpcClient, Transport};
-use larder_wire::capability::{DiskId, Mode, VolumeId};
+use larder_wire::capability::{DiskId, Mode};
 use larder_wire::disk::words::{Refusal, StatusDone, StoreState};
 use larder_wire::meta::words::DiskInfo;
+use larder_wire::seal::Setup;
 use larder_wire::xdr::Opaque;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -33,7 +34,7 @@ use super::reach::{Reach, Unreached};
 use super::store_check::StoreCheck;
 use super::{
     Acknowledged, BytesRead, CapabilityName, Copied, DiskAddress, Disks, Keys, Limits, Minted,
-    Stores, TrustInterval, Trusting, Witnessed,
+    Stores, TrustInterval, Trusting, VolumeOwner, Witnessed,
 };
 use crate::store::records::key_epoch;
 
@@ -50,8 +51,7 @@ const ORDERS_MAX: usize = 4096;
 #[derive(Debug)]
 pub struct ControlledDisks {
     disks: RwLock<BTreeMap<DiskId, Keeper>>,
-    volume: VolumeId,
-    owner: u64,
+    whose: VolumeOwner,
     keys: Mutex<Keys>,
     trust: Trusting,
     clock: Arc<dyn Clock>,
@@ -81,32 +81,30 @@ impl ControlledDisks {
         self.keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins to control `disks` as owner number `owner` of the volume, which lets them trust for
-    /// the usual time. To be called within a tokio runtime.
+    /// Begins to control `disks` as this owner of the volume, which lets them trust for the usual
+    /// time. To be called within a tokio runtime.
     pub fn start(
         disks: Vec<DiskAddress>,
-        volume: VolumeId,
-        owner: u64,
+        whose: VolumeOwner,
         clock: &Arc<dyn Clock>,
     ) -> ControlledDisks {
-        ControlledDisks::start_trusting(disks, (volume, owner), Trusting::default(), clock)
+        ControlledDisks::start_trusting(disks, whose, Trusting::default(), clock)
     }
 
     /// The same, as an owner that lets them trust for another time.
     pub fn start_trusting(
         disks: Vec<DiskAddress>,
-        (volume, owner): (VolumeId, u64),
+        whose: VolumeOwner,
         trust: Trusting,
         clock: &Arc<dyn Clock>,
     ) -> ControlledDisks {
         let clock = Arc::clone(clock);
         let (limits, stores) = (watch::Sender::default(), watch::Sender::default());
         // Each owner begins with a key epoch of its own.
-        let keys = Keys { epoch: key_epoch(owner), since_s: clock.wall().sec };
+        let keys = Keys { epoch: key_epoch(whose.owner), since_s: clock.wall().sec };
         let all = ControlledDisks {
             disks: RwLock::default(),
-            volume,
-            owner,
+            whose,
             keys: Mutex::new(keys),
             trust,
             clock,
@@ -119,7 +117,7 @@ impl ControlledDisks {
 
     /// Begins to control another disk. To be called within a tokio runtime.
     pub fn add(&self, disk: DiskAddress) {
-        let (volume, owner, clock) = (self.volume, self.owner, &self.clock);
+        let (VolumeOwner { volume, owner, setup }, clock) = (self.whose, &self.clock);
         let DiskAddress { disk, bytes, address, public, is_memory, master } = disk;
         let identity = Identity { master: master.clone(), volume, disk, owner };
         // A rotation from now on finds the disk there.
@@ -136,6 +134,7 @@ impl ControlledDisks {
             known: Arc::clone(&known),
             clock: Arc::clone(clock),
             bytes,
+            setup,
             reach: told,
             control: None,
             trust: self.trust.interval,
@@ -335,6 +334,8 @@ struct Keep {
     reach: watch::Sender<Reach>,
     /// How many bytes it is to have.
     bytes: u64,
+    /// The setup that it is to have; none: whichever it has.
+    setup: Option<Setup>,
     control: Option<Arc<DiskControl>>,
     trust: TrustInterval,
     /// Until when the disk may trust what it knows, as far as we have allowed it.
@@ -465,8 +466,13 @@ impl Keep {
 
     /// The disk was not reached.
     fn is_away(&self, why: &Unreached) {
-        tracing::debug!(disk = self.whose.disk.0, "not reached: {why}");
-        self.reach.send_replace(Reach::Away(why.to_string()));
+        let (disk, away) = (self.whose.disk.0, Reach::Away(why.to_string()));
+        // Once: it is tried again twice a second.
+        match why.is_to_be_mended() && *self.reach.borrow() != away {
+            true => tracing::warn!(disk, "the disk is not used: {why}"),
+            false => tracing::debug!(disk, "not reached: {why}"),
+        }
+        self.reach.send_replace(away);
     }
 
     /// Lets the disk trust what it knows for another while, and tells it about new groups.
@@ -525,13 +531,18 @@ impl Keep {
     async fn ask_clock(&mut self) -> Result<(), Unreached> {
         let (done, boot) = self.control().await?.refresh(None).await?;
         let now = self.clock.instant();
-        let size = self.status().await?.size;
-        if size < self.bytes {
-            return Err(Unreached::Small { size, wanted: self.bytes });
-        }
+        let StatusDone { size, setup, .. } = self.status().await?;
+        // Also of a disk that is not used: the groups that began there are not those of its next
+        // boot.
         if lock(&self.known).booted(boot) {
             self.has_booted = true;
             tracing::info!(disk = self.whose.disk.0, "the disk has started anew");
+        }
+        if let Some(wanted) = self.setup.filter(|wanted| *wanted != setup) {
+            return Err(Unreached::OtherSetup { setup, wanted });
+        }
+        if size < self.bytes {
+            return Err(Unreached::Small { size, wanted: self.bytes });
         }
         // For a boot whose clock is not known, it is not known either what the disk was told.
         self.tell_last_key().await?;

@@ -8,6 +8,7 @@
 use bytes::Bytes;
 use larder_wire::capability::KeyEpoch;
 use larder_wire::meta::words::{Attributes, DiskId, FileId, SessionId};
+use larder_wire::seal::Setup;
 use larder_wire::xdr::{Decode, Encode, Opaque};
 
 use crate::whereabouts::Whereabouts;
@@ -105,6 +106,10 @@ records! {
         /// The key epoch of the disks' keys, if they were rotated since the volume was taken; 0:
         /// it is the owner's number.
         key_epoch: u64 = 0
+    }, or 7 {
+        /// The setup that each disk of it must have; none, if the volume was made before volumes
+        /// had one: each disk has its own.
+        setup: Option<Setup> = None
     }
 
     /// The owner of the volume. There is one such record, and each transaction expects it

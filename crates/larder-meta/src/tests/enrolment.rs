@@ -2,6 +2,7 @@
 
 use larder_wire::meta::words::{DiskId, FileId};
 use larder_wire::meta::{BLOCK_BYTES, Status};
+use larder_wire::seal::Setup;
 use larder_wire::xdr::Array;
 use tokio::sync::oneshot;
 
@@ -156,14 +157,18 @@ fn a_disk_with_copies_is_not_removed() {
     rig.check();
 }
 
-/// The bytes of `docs/formats/meta-store.md`: earlier versions read the record of a volume that
-/// never lost a disk.
+/// The bytes of `docs/formats/meta-store.md`. A record of an earlier format states no setup, and
+/// stays in a format that the earlier version reads.
 #[test]
 fn a_volume_record_has_the_least_format_that_says_it() {
     let (id, trust_ms) = ([1; 16], 30_000);
-    let plain = Volume { id, next_file: 5, copies: 1, next_disk: 0, trust_ms, key_epoch: 0 };
+    let (next_file, copies, next_disk, key_epoch, setup) = (5, 1, 0, 0, None);
+    let plain = Volume { id, next_file, copies, next_disk, trust_ms, key_epoch, setup };
     let fields = [&[1; 16][..], &5_u64.to_be_bytes()].concat();
     let word = u32::to_be_bytes;
+    let with = |setup| Volume { setup: Some(setup), ..plain.clone() };
+    let longest = [&word(1)[..], &word(0), &word(30_000), &0_u64.to_be_bytes(), &word(1)].concat();
+    let stated = [&word(7)[..], &fields, &longest].concat();
     for (record, bytes) in [
         (plain.clone(), [&word(2)[..], &fields].concat()),
         (Volume { copies: 2, ..plain.clone() }, [&word(3)[..], &fields, &word(2)].concat()),
@@ -176,10 +181,13 @@ fn a_volume_record_has_the_least_format_that_says_it() {
             [&word(5)[..], &fields, &word(1), &word(0), &word(60_000)].concat(),
         ),
         (
-            Volume { key_epoch: 9, ..plain },
+            Volume { key_epoch: 9, ..plain.clone() },
             [&word(6)[..], &fields, &word(1), &word(0), &word(30_000), &9_u64.to_be_bytes()]
                 .concat(),
         ),
+        (with(Setup::Off), [&stated[..], &word(0)].concat()),
+        (with(Setup::Secure), [&stated[..], &word(1)].concat()),
+        (with(Setup::Private), [&stated[..], &word(2)].concat()),
     ] {
         assert_eq!(record.to_bytes(), bytes);
         assert_eq!(Volume::from_bytes(bytes), Ok(record));

@@ -6,7 +6,7 @@
 
 use larder_wire::capability::KeyEpoch;
 
-use super::{VolumeError, unreadable};
+use super::error::{VolumeError, unreadable};
 use crate::store::records::{self, Owner, Volume};
 use crate::store::{Txn, key};
 
@@ -59,8 +59,8 @@ mod tests {
     }
 
     /// Each sequence of six rotations and new owners: each number is one higher than the one
-    /// before, whatever it is for. Only an owner that has rotated leaves something that an earlier
-    /// version cannot read, and the next owner takes it away.
+    /// before, whatever it is for. Only an owner that has rotated leaves a key epoch in the
+    /// volume's record, and the next owner takes it away.
     #[test]
     fn no_number_is_used_twice() {
         for code in 0..1 << 6 {

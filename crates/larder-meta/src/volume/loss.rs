@@ -8,7 +8,7 @@ use larder_wire::meta::words::{DiskId, FileId};
 use larder_wire::meta::{LOST_FILES_MAX, LOST_PATH_BYTES_MAX, Status};
 use larder_wire::xdr::{Array, Opaque};
 
-use super::{VolumeError, unreadable};
+use super::error::{VolumeError, unreadable};
 use crate::data;
 use crate::engine::{Engine, Writes};
 use crate::inode;

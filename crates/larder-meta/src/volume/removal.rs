@@ -4,8 +4,9 @@
 
 use larder_wire::meta::words::{DiskId, FileId};
 
+use super::error::{VolumeError, unreadable};
 use super::tenure::{Event, Refused, Tenure};
-use super::{VolumeError, next_number, take_and, unreadable};
+use super::{next_number, take_and};
 use crate::data::copies::{self, Set, Sets};
 use crate::data::{self, blocks};
 use crate::engine::Engine;

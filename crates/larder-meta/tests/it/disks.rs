@@ -31,7 +31,7 @@ use tokio::task::JoinHandle;
 use crate::client::{Client, create, dentry, serve_metadata};
 
 const ROOT: FileId = FileId::ROOT;
-const VOLUME: VolumeId = VolumeId([1; 16]);
+pub(crate) const VOLUME: VolumeId = VolumeId([1; 16]);
 pub(crate) const DISK: DiskId = DiskId(1);
 const SIZE: u64 = 8 * 4096;
 
@@ -48,22 +48,30 @@ pub(crate) struct Served {
     running: Option<(Shutdown, JoinHandle<()>)>,
     /// For how long servers let it trust.
     trusts: TrustInterval,
+    setup: Setup,
 }
 
 impl Served {
     pub(crate) async fn new(clock: &Arc<dyn Clock>) -> Served {
         let address = "127.0.0.1:0".parse().unwrap();
         let clock = Arc::clone(clock);
-        let medium = MemDisk::new();
-        let (device, running, trusts) = (None, None, TrustInterval::default());
-        let mut served = Served { medium, clock, address, device, running, trusts };
+        let (medium, device, running) = (MemDisk::new(), None, None);
+        let (trusts, setup) = (TrustInterval::default(), Setup::Secure);
+        let mut served = Served { medium, clock, address, device, running, trusts, setup };
         served.start().await;
         served
     }
 
+    /// A new boot of the disk from an empty store, with this setup.
+    pub(crate) async fn restart_empty(&mut self, setup: Setup) {
+        self.stop().await;
+        (self.medium, self.setup) = (MemDisk::new(), setup);
+        self.start().await;
+    }
+
     /// A new boot of the disk, on the port of the one before.
     pub(crate) async fn start(&mut self) {
-        let identity = Identity { volume: VOLUME, disk: DISK, setup: Setup::Secure };
+        let identity = Identity { volume: VOLUME, disk: DISK, setup: self.setup };
         let store = Store::open(&self.medium, "disk", &identity, SIZE).unwrap();
         let config = DeviceConfig::new(identity, master(), Arc::clone(&self.clock));
         let device = Arc::new(Device::start(config, store));
@@ -115,7 +123,21 @@ pub(crate) async fn serve_by(
     address: SocketAddr,
     clock: &Arc<dyn Clock>,
 ) -> (Metadata, Arc<ControlledDisks>) {
-    if volume::create(engine, VOLUME, 1, Time::default()).is_ok() {
+    // There may be one with another setup already.
+    let _ = volume::create(engine, VOLUME, 1, Time::default());
+    let (metadata, disks) = start_by(engine, served, address, clock);
+    disks.ready().await;
+    (metadata, disks)
+}
+
+/// The same of a volume that is there, and does not wait until the disk can be used.
+pub(crate) fn start_by(
+    engine: &MemoryEngine,
+    served: &Served,
+    address: SocketAddr,
+    clock: &Arc<dyn Clock>,
+) -> (Metadata, Arc<ControlledDisks>) {
+    if volume::disks(engine).unwrap().is_empty() {
         let new = NewDisk {
             id: [3; 16],
             address: served.address.to_string(),
@@ -134,13 +156,11 @@ pub(crate) async fn serve_by(
         is_memory: false,
         master: master(),
     }];
-    let whose = (owned.id(), owned.epoch());
-    let disks = ControlledDisks::start_trusting(disks, whose, owned.trust(), clock);
+    let disks = ControlledDisks::start_trusting(disks, owned.to_disks(), owned.trust(), clock);
     let disks = Arc::new(disks);
     let (own, engine) = (Arc::clone(&disks) as Arc<dyn Disks>, Arc::new(engine.clone()));
     let metadata =
         Metadata::start(engine, owned, own, Arc::clone(clock), Options::default()).unwrap();
-    disks.ready().await;
     (metadata, disks)
 }
 

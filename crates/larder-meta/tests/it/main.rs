@@ -14,5 +14,6 @@ mod postgres;
 mod postgres_late;
 mod postgres_tls;
 mod serving;
+mod setups;
 mod store;
 mod trust;

@@ -35,8 +35,8 @@ async fn a_server_waits_for_what_an_earlier_one_told_a_disk_that_is_away() {
     let address = SocketAddr::from(([127, 0, 0, 1], 1));
     let (disk, public, master) = (DiskId(1), address.to_string(), MasterKey::new([5; 32]));
     let disk = DiskAddress { disk, bytes: 0, address, public, is_memory: false, master };
-    let whose = (owned.id(), owned.epoch());
-    let disks = ControlledDisks::start_trusting(vec![disk], whose, owned.trust(), &clock);
+    let (whose, trust) = (owned.to_disks(), owned.trust());
+    let disks = ControlledDisks::start_trusting(vec![disk], whose, trust, &clock);
     let begun = sim.instant();
     let voided = tokio::spawn(disks.void_all());
     let passing = async {

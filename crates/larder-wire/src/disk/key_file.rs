@@ -7,16 +7,27 @@
 //! key 000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f
 //! ```
 //!
+//! Version 2 is the same with one line more, which states the setup of the volume:
+//!
+//! ```text
+//! larder disk key 2
+//! volume 000102030405060708090a0b0c0d0e0f
+//! disk 3
+//! key 000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f
+//! setup private
+//! ```
+//!
 //! The disk has it, and the metadata server, each in a file that only its owner may read. The
 //! caller reads the file.
 
 use thiserror::Error;
 
 use crate::capability::{DiskId, VolumeId};
-use crate::seal::MasterKey;
+use crate::seal::{MasterKey, Setup};
 
 const FORMAT: &str = "larder disk key ";
 const VERSION: &str = "1";
+const WITH_SETUP: &str = "2";
 
 /// The content of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,6 +38,8 @@ pub struct DiskKeyFile {
     pub disk: DiskId,
     /// The disk's master key.
     pub master: MasterKey,
+    /// The setup that the disk is to have. None: secure, unless the disk is told another one.
+    pub setup: Option<Setup>,
 }
 
 /// Why a text is not the content of such a file. The text itself is not shown: it may be a secret.
@@ -36,7 +49,7 @@ pub enum KeyFileError {
     #[error("it is no key of a disk")]
     Other,
     /// It has a format that is not known here.
-    #[error("it has another format than {VERSION}")]
+    #[error("it has another format than {VERSION} and {WITH_SETUP}")]
     Format,
     /// A line is missing, wrong, or not in its place.
     #[error("its line {0} is not as it should be")]
@@ -44,11 +57,26 @@ pub enum KeyFileError {
 }
 
 impl DiskKeyFile {
-    /// The file's text.
+    /// The key of a disk of a volume with this setup, as far as the volume states one. Earlier
+    /// versions can read it if that is `secure`.
+    pub fn new(
+        (volume, disk): (VolumeId, DiskId),
+        master: MasterKey,
+        setup: Option<Setup>,
+    ) -> DiskKeyFile {
+        let setup = setup.filter(|setup| *setup != Setup::Secure);
+        DiskKeyFile { volume, disk, master, setup }
+    }
+
+    /// The file's text, in the least version that says it.
     pub fn to_text(&self) -> String {
-        let DiskKeyFile { volume, disk, master } = self;
+        let DiskKeyFile { volume, disk, master, setup } = self;
         let (volume, key) = (hex(&volume.0), hex(master.as_bytes()));
-        format!("{FORMAT}{VERSION}\nvolume {volume}\ndisk {}\nkey {key}\n", disk.0)
+        let (version, setup) = match setup {
+            None => (VERSION, String::new()),
+            Some(setup) => (WITH_SETUP, format!("setup {}\n", setup.name())),
+        };
+        format!("{FORMAT}{version}\nvolume {volume}\ndisk {}\nkey {key}\n{setup}", disk.0)
     }
 
     /// Decodes a text.
@@ -58,9 +86,11 @@ impl DiskKeyFile {
     pub fn from_text(text: &str) -> Result<DiskKeyFile, KeyFileError> {
         let lines: Vec<&str> = text.lines().collect();
         let format = lines.first().and_then(|line| line.strip_prefix(FORMAT));
-        if format.ok_or(KeyFileError::Other)? != VERSION {
-            return Err(KeyFileError::Format);
-        }
+        let has_setup = match format.ok_or(KeyFileError::Other)? {
+            VERSION => false,
+            WITH_SETUP => true,
+            _ => return Err(KeyFileError::Format),
+        };
         let value = |at: usize, name: &str| {
             let line = lines.get(at).and_then(|line| line.strip_prefix(name)?.strip_prefix(' '));
             line.ok_or(KeyFileError::Line(at + 1))
@@ -68,14 +98,16 @@ impl DiskKeyFile {
         let volume = bytes(value(1, "volume")?).ok_or(KeyFileError::Line(2))?;
         let disk = value(2, "disk")?.parse().map_err(|_| KeyFileError::Line(3))?;
         let key = bytes(value(3, "key")?).ok_or(KeyFileError::Line(4))?;
-        match lines.len() {
-            4 => Ok(DiskKeyFile {
-                volume: VolumeId(volume),
-                disk: DiskId(disk),
-                master: MasterKey::new(key),
-            }),
-            _ => Err(KeyFileError::Line(5)),
+        let setup = match has_setup {
+            true => Some(Setup::from_name(value(4, "setup")?).ok_or(KeyFileError::Line(5))?),
+            false => None,
+        };
+        let expected = 4 + usize::from(has_setup);
+        if lines.len() != expected {
+            return Err(KeyFileError::Line(expected + 1));
         }
+        let (volume, disk, master) = (VolumeId(volume), DiskId(disk), MasterKey::new(key));
+        Ok(DiskKeyFile { volume, disk, master, setup })
     }
 }
 
@@ -116,6 +148,7 @@ mod tests {
             volume: VolumeId([0xa5; 16]),
             disk: DiskId(7),
             master: MasterKey::new(std::array::from_fn(|at| at as u8)),
+            setup: None,
         };
         let text = file.to_text();
         assert_eq!(DiskKeyFile::from_text(&text), Ok(file));
@@ -132,7 +165,8 @@ mod tests {
         let wrong = [
             ("", KeyFileError::Other),
             ("-----BEGIN PRIVATE KEY-----\n", KeyFileError::Other),
-            ("larder disk key 2\n", KeyFileError::Format),
+            ("larder disk key 3\n", KeyFileError::Format),
+            ("larder disk key 2\n", KeyFileError::Line(2)),
             ("larder disk key 1\nvolume xyz\n", KeyFileError::Line(2)),
         ];
         for (text, error) in wrong {
@@ -142,5 +176,40 @@ mod tests {
         assert_eq!(DiskKeyFile::from_text(&longer), Err(KeyFileError::Line(5)));
         let odd = text.replace("0001", "é01");
         assert_eq!(DiskKeyFile::from_text(&odd), Err(KeyFileError::Line(4)));
+    }
+
+    /// The text of both versions, letter by letter: that of a volume with setup `secure`, or with
+    /// none, is the one that earlier versions read and wrote.
+    #[test]
+    fn a_key_file_states_a_setup_that_is_not_secure() {
+        let master = || MasterKey::new(std::array::from_fn(|at| at as u8));
+        let new = |setup| DiskKeyFile::new((VolumeId([0xa5; 16]), DiskId(7)), master(), setup);
+        let text = |version: &str| {
+            format!(
+                "larder disk key {version}\nvolume a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5\ndisk 7\n\
+                 key 000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f\n"
+            )
+        };
+        for (setup, expected, found) in [
+            (None, text("1"), None),
+            (Some(Setup::Secure), text("1"), None),
+            (Some(Setup::Off), text("2") + "setup off\n", Some(Setup::Off)),
+            (Some(Setup::Private), text("2") + "setup private\n", Some(Setup::Private)),
+        ] {
+            let file = new(setup);
+            assert_eq!((file.to_text(), file.setup), (expected.clone(), found));
+            assert_eq!(DiskKeyFile::from_text(&expected), Ok(file));
+        }
+        let stated = text("2") + "setup secure\n";
+        let file = DiskKeyFile::from_text(&stated).unwrap();
+        assert_eq!((file.setup, file.to_text()), (Some(Setup::Secure), stated.clone()));
+        for (text, line) in [
+            (text("2"), 5),
+            (text("2") + "setup open\n", 5),
+            (text("1") + "setup private\n", 5),
+            (stated + "setup private\n", 6),
+        ] {
+            assert_eq!(DiskKeyFile::from_text(&text), Err(KeyFileError::Line(line)));
+        }
     }
 }

@@ -20,7 +20,7 @@ use larder_wire::disk::key_file::DiskKeyFile;
     after_help = "A disk belongs to a volume, and serves clients that present capabilities from the volume's \
 metadata server. The disk and the metadata server share a key, a file with mode 0600 that \
 `larder disk key` makes; each needs a copy. A disk that has not heard from the metadata \
-server in time refuses everything.\n\nThe store is made if it does not exist. It is one file \
+server in time refuses everything. Its setup is that of the volume, which the key states.\n\nThe store is made if it does not exist. It is one file \
 as long as the disk, with holes where nothing was written; `memory` is lost with the \
 process. SIGTERM makes written data durable, and ends the disk server.\n\nExample:\n  larder disk key /etc/larder/disk1.key --disk 1\n  larder disk --store /srv/disk1 --size 100G --key /etc/larder/disk1.key --listen 192.0.2.1:2051\n  larder disk status 192.0.2.1:2051 --key /etc/larder/disk1.key"
 )]

@@ -13,7 +13,7 @@ use larder_disk::{Config as DeviceConfig, Device, DiskService, Identity, Store};
 use larder_io::{Clock, Disk, MemDisk, RealClock, RealDisk, SlowDisk, secret};
 use larder_meta::disks::{DiskAddress, TrustInterval};
 use larder_meta::engine::Engine;
-use larder_meta::volume::{self, NewDisk};
+use larder_meta::volume::{self, NewDisk, VolumeError};
 use larder_rpc::server::{self, Server, Shutdown};
 use larder_wire::capability::{DiskId, VolumeId};
 use larder_wire::disk::key_file::DiskKeyFile;
@@ -31,7 +31,8 @@ use crate::runtime_dir::make_private;
 use crate::signals::Ends;
 use crate::volume::{
     END_MAX, Listening, META_DIR, StoredIn, begin_meta, bind, demand_memory, key_path,
-    measure_memory, now, open_embedded, parse_trust, reached_at, read_key, remove_if_there,
+    measure_memory, now, open_embedded, parse_setup, parse_trust, reached_at, read_key,
+    remove_if_there, warn_if_off,
 };
 
 /// The disk of the volume.
@@ -78,6 +79,10 @@ pub(crate) struct Args {
     /// from the metadata server again
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_trust)]
     trust: TrustInterval,
+    /// How requests to the disks of a new volume are protected: by seals, by seals and encryption,
+    /// or not at all [default: secure]
+    #[arg(long, value_name = "secure|private|off", value_parser = parse_setup)]
+    setup: Option<Setup>,
     #[command(flatten)]
     listening: Listening,
     #[command(flatten)]
@@ -222,15 +227,16 @@ impl Args {
         });
         let engine = open_embedded(&meta, slow.as_ref()).with_context(|| self.cannot())?;
         let id = key.volume;
+        let setup = self.setup_of(&*engine, id)?;
         let size = self.disk_bytes(&*engine, id)?;
         let dir = slow.map_or(dir, |slow| Arc::new(slow));
-        let opened = open_disk(&*dir, key, size, false);
+        let opened = open_disk(&*dir, (key, setup), size, false);
         let opened = opened.with_context(|| {
             format!("cannot use the disk {}", self.dir.join(STORE_FILE).display())
         })?;
         let mut disks = vec![opened];
         if let Some((key, size)) = self.memory(&*engine, id).with_context(|| self.cannot())? {
-            disks.push(open_disk(&MemDisk::new(), key, size, true)?);
+            disks.push(open_disk(&MemDisk::new(), (key, setup), size, true)?);
         }
         Ok(Volume { id, engine, disks })
     }
@@ -251,7 +257,7 @@ impl Args {
         let path = key_path(&self.dir, disk);
         if !path.exists() {
             // First its key, then the disk: a start that was killed between them is continued.
-            let key = DiskKeyFile { volume: id, disk, master: MasterKey::new(secret::random()) };
+            let key = DiskKeyFile::new((id, disk), MasterKey::new(secret::random()), None);
             secret::write_new(&path, &key.to_text())?;
         }
         let key = read_key(&path, id, disk)?;
@@ -282,19 +288,33 @@ impl Args {
         make_private(&self.dir, "directory")?;
         remove_if_there(&unfinished)?;
         let (volume, master) = (VolumeId(secret::random()), MasterKey::new(secret::random()));
-        let key = DiskKeyFile { volume, disk: DISK, master };
+        let key = DiskKeyFile::new((volume, DISK), master, None);
         secret::write_new(&unfinished, &key.to_text())?;
         std::fs::rename(&unfinished, &path)?;
         std::fs::File::open(&self.dir)?.sync_all()?;
         Ok(key)
     }
 
-    /// Size of the volume's disk, which is made if it does not exist.
-    fn disk_bytes(&self, engine: &dyn Engine, id: VolumeId) -> Result<u64> {
-        match volume::create(engine, id, 1, now()) {
-            Ok(()) | Err(volume::VolumeError::Exists) => {}
+    /// The setup of the volume, which is made if it does not exist.
+    fn setup_of(&self, engine: &dyn Engine, id: VolumeId) -> Result<Setup> {
+        let made = (1, self.setup.unwrap_or(Setup::Secure));
+        match volume::create_with_setup(engine, id, made, now()) {
+            Ok(()) | Err(VolumeError::Exists) => {}
             Err(error) => return Err(error).with_context(|| self.cannot()),
         }
+        // The disks of volumes that state none are secure.
+        let stated = volume::setup(engine).with_context(|| self.cannot())?;
+        let setup = stated.unwrap_or(Setup::Secure);
+        if self.setup.is_some_and(|typed| typed != setup) {
+            let name = setup.name();
+            bail!(Usage(format!("the volume has the setup {name}: leave --setup out")));
+        }
+        warn_if_off(setup);
+        Ok(setup)
+    }
+
+    /// Size of the volume's disk, which is made if it does not exist.
+    fn disk_bytes(&self, engine: &dyn Engine, id: VolumeId) -> Result<u64> {
         let mut disks = volume::disks(engine).with_context(|| self.cannot())?;
         disks.retain(|(_, disk)| !disk.is_memory);
         if let [(_, disk)] = disks.as_slice() {
@@ -323,8 +343,13 @@ impl Args {
 }
 
 /// Opens a disk of the volume, or makes it.
-fn open_disk(medium: &dyn Disk, key: DiskKeyFile, size: u64, is_memory: bool) -> Result<Opened> {
-    let identity = Identity { volume: key.volume, disk: key.disk, setup: Setup::Secure };
+fn open_disk(
+    medium: &dyn Disk,
+    (key, setup): (DiskKeyFile, Setup),
+    size: u64,
+    is_memory: bool,
+) -> Result<Opened> {
+    let identity = Identity { volume: key.volume, disk: key.disk, setup };
     let store = Store::open(medium, STORE_FILE, &identity, size)?;
     let store = if is_memory { store } else { store.with_room_ahead() };
     Ok(Opened { key, store, identity, is_memory })
@@ -335,6 +360,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
     use std::path::Path;
 
+    use larder_meta::engine::{Owner, Writes};
     use larder_rpc::server::SourcePorts;
 
     use super::*;
@@ -346,6 +372,7 @@ mod tests {
             memory: None,
             disk_latency: None,
             trust: TrustInterval::default(),
+            setup: None,
             listening: Listening {
                 listen: "127.0.0.1:0".parse().unwrap(),
                 cert: None,
@@ -403,6 +430,41 @@ mod tests {
         let key = top.join("disk2.key");
         let mode = std::fs::metadata(&key).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
+    }
+
+    /// Each setup of a new volume, or none: it stays. A volume from before volumes had one is
+    /// served as it was, `secure`.
+    #[test]
+    fn a_volume_is_made_with_a_setup_and_keeps_it() {
+        for made in [None].into_iter().chain(Setup::ALL.map(Some)) {
+            let dir = tempfile::tempdir().unwrap();
+            let top = dir.path().join("volume");
+            let with = |setup| Args { setup, memory: Some(1 << 20), ..args(&top, Some(1 << 20)) };
+            let kept = made.unwrap_or(Setup::Secure);
+            for typed in [made, None, Some(kept)] {
+                let volume = with(typed).open().unwrap();
+                assert_eq!(volume::setup(&*volume.engine).unwrap(), Some(kept));
+                assert!(volume.disks.iter().all(|disk| disk.identity.setup == kept));
+            }
+            let others = || Setup::ALL.into_iter().filter(|other| *other != kept).map(Some);
+            let line = format!("the volume has the setup {}: leave --setup out", kept.name());
+            assert!(others().all(|other| error(&with(other)).contains(&line)));
+            if kept == Setup::Secure {
+                let volume = with(None).open().unwrap();
+                let owner = volume.engine.view().unwrap().get(b"w").unwrap();
+                // In format 2, with the number of the next file.
+                let before = [&2_u32.to_be_bytes()[..], &volume.id.0, &2_u64.to_be_bytes()];
+                let writes = Writes::from([(b"v".to_vec(), Some(before.concat()))]);
+                let owner = Owner { key: b"w".to_vec(), value: owner };
+                volume.engine.commit(&writes, &owner).unwrap();
+                drop(volume);
+                let volume = with(None).open().unwrap();
+                assert_eq!(volume::setup(&*volume.engine).unwrap(), None);
+                assert!(volume.disks.iter().all(|disk| disk.identity.setup == kept));
+                drop(volume);
+                assert!(others().all(|other| error(&with(other)).contains(&line)));
+            }
+        }
     }
 
     #[test]

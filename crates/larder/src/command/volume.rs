@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 use larder_archive::Version;
 use larder_meta::Fault;
 use larder_wire::meta::COPIES_MAX;
+use larder_wire::seal::Setup;
 use serde::Serialize;
 
 use crate::archive::{Archiving, Compared};
@@ -17,7 +18,7 @@ use crate::error::NotChecked;
 use crate::report::ServerStatus;
 use crate::runtime_dir::{Kind, RuntimeDir};
 use crate::servers;
-use crate::volume::{Storage, TERM, now};
+use crate::volume::{Storage, TERM, now, parse_setup};
 
 /// How long a metadata server may take to rotate keys: a commit, and the wait for disks that are
 /// away.
@@ -51,7 +52,11 @@ enum Command {
 access it.\n\nWith --copies N, disks are used in sets of N disks of the same size, and each \
 block is on every disk of its set. A disk that is away delays no one while another disk of \
 its set is there. When it is back, or another disk is enrolled in its place, it is brought \
-up to date while work goes on. Writing over data needs room for the new data beside the old.\n\nExample:\n  larder volume create --engine embedded:/srv/meta\n  larder volume create --engine embedded:/srv/meta --copies 2"
+up to date while work goes on. Writing over data needs room for the new data beside the old.\n\nThe \
+setup stays as it is. With `secure` only who has a capability from the metadata server can use a disk, and nothing can \
+be altered on the way; with `private` nothing can be read on the way either; with `off` whoever can connect may read and write \
+everything: for measurements. Disks get it with their keys (larder disk enrol). A disk that was started \
+with another one is not used.\n\nExample:\n  larder volume create --engine embedded:/srv/meta\n  larder volume create --engine embedded:/srv/meta --copies 2\n  larder volume create --engine embedded:/srv/meta --setup private"
 )]
 struct Create {
     #[command(flatten)]
@@ -59,6 +64,10 @@ struct Create {
     /// How many disks keep each block, 1 to 4: with N copies, N - 1 disks may be lost
     #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(COPIES_MAX)))]
     copies: u32,
+    /// How requests to each of its disks are protected: by seals, by seals and encryption, or not
+    /// at all
+    #[arg(long, value_name = "secure|private|off", default_value = "secure", value_parser = parse_setup)]
+    setup: Setup,
 }
 
 #[derive(Debug, clap::Args)]
@@ -129,7 +138,7 @@ struct Check {
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     match &args.command {
         Command::Create(args) => {
-            let id = args.storage.create(args.copies)?;
+            let id = args.storage.create(args.copies, args.setup)?;
             print(&format!("volume {}\n", id.to_text()))?;
         }
         Command::Status(args) => status(args)?,

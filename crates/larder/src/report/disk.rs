@@ -3,19 +3,9 @@
 use std::fmt::Write as _;
 
 use larder_wire::disk::words::StatusDone;
-use larder_wire::seal::Setup;
 use serde_json::{Value, json};
 
 use crate::options::Bytes;
-
-/// A setup, as people write it.
-pub(crate) fn setup_name(setup: Setup) -> &'static str {
-    match setup {
-        Setup::Off => "off",
-        Setup::Secure => "secure",
-        Setup::Private => "private",
-    }
-}
 
 /// For how many milliseconds the disk still trusts what it knows; none if it no longer does.
 fn trusted_ms(status: &StatusDone) -> Option<u64> {
@@ -24,7 +14,7 @@ fn trusted_ms(status: &StatusDone) -> Option<u64> {
 
 /// A disk's report of itself, for people.
 pub(crate) fn to_text(status: &StatusDone) -> String {
-    let mut text = format!("setup     {}\n", setup_name(status.setup));
+    let mut text = format!("setup     {}\n", status.setup.name());
     let mut line = |name: &str, value: String| {
         // Writing to a string does not fail.
         let _ = writeln!(text, "{name:<9} {value}");
@@ -57,7 +47,7 @@ pub(crate) fn to_json(status: &StatusDone) -> Value {
     let groups = status.groups.0.iter();
     let refusals = status.refusals.0.iter();
     json!({
-        "setup": setup_name(status.setup),
+        "setup": status.setup.name(),
         "size_bytes": status.size,
         "written_bytes": status.written,
         "limit_bytes": status.limit,
@@ -80,6 +70,7 @@ pub(crate) fn to_json(status: &StatusDone) -> Value {
 mod tests {
     use larder_wire::capability::{GroupId, KeyEpoch};
     use larder_wire::disk::words::{GroupStatus, Refusal, RefusalCount};
+    use larder_wire::seal::Setup;
     use larder_wire::xdr::Array;
 
     use super::*;

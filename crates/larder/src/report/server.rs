@@ -13,6 +13,7 @@ use serde_json::Value;
 use super::archive::ArchiveStatus;
 use super::disk;
 use super::leaving::LeavingStatus;
+use super::loss::{LossTold, LostFile};
 use crate::options::{Bytes, Utc};
 
 /// How a server does that runs on this machine.
@@ -99,6 +100,10 @@ pub(crate) struct VolumeStatus {
     /// began.
     #[serde(default)]
     pub(crate) keys_since_s: i64,
+    /// How requests to each of its disks are protected. None: as each disk has it, since the volume
+    /// is from before volumes had a setup.
+    #[serde(default)]
+    pub(crate) setup: Option<String>,
     /// On how many disks each block is.
     pub(crate) copies: u32,
     /// How many disks must be added before those in incomplete sets can be used.
@@ -110,42 +115,6 @@ pub(crate) struct VolumeStatus {
     /// Calls that wait until a lease is given back.
     pub(crate) calls_waiting: usize,
     pub(crate) disks: Vec<DiskStatus>,
-}
-
-/// A file of which bytes are lost.
-#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct LostFile {
-    /// One of its names, from the volume's root on; none if it has no name, and is open.
-    pub(crate) path: Option<String>,
-    pub(crate) bytes: u64,
-}
-
-/// A loss: a memory disk was started again, and no other disk had what was there; the metadata
-/// server's machine crashed; or a client's session ended that alone had the bytes. It is on record
-/// once, whatever was started again since.
-#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct LossTold {
-    /// Losses of a volume are numbered from 1.
-    pub(crate) number: u64,
-    /// When the metadata server noticed it: seconds since 1970.
-    pub(crate) at_s: i64,
-    /// 0 if they were lost with a client.
-    pub(crate) disk: u32,
-    /// Files that lost bytes which they had had until then.
-    pub(crate) files: u64,
-    pub(crate) bytes: u64,
-}
-
-impl fmt::Display for LossTold {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let LossTold { number, at_s, disk, files, bytes } = self;
-        let (bytes, at) = (Bytes(*bytes), Utc(*at_s));
-        if *disk == 0 {
-            let with = "lost with the client that alone had them";
-            return write!(f, "{number}, {at}: {bytes} of {files} files {with}");
-        }
-        write!(f, "{number}, {at}: disk {disk}: {bytes} of {files} files lost")
-    }
 }
 
 /// How one disk of it does.
@@ -437,8 +406,12 @@ impl VolumeStatus {
         }
     }
 
-    /// How requests to the disks are protected, as far as the disks report it.
+    /// How requests to the disks are protected, and if the volume does not state it, as far as the
+    /// disks report it.
     fn setup(&self) -> String {
+        if let Some(setup) = &self.setup {
+            return setup.clone();
+        }
         let of = |disk: &DiskStatus| {
             let setup = disk.status.as_ref()?.get("setup")?.as_str()?;
             Some(setup.to_owned())
@@ -448,7 +421,7 @@ impl VolumeStatus {
         setups.dedup();
         match setups.as_slice() {
             [] => "not known: no disk answers".to_owned(),
-            [one] => one.clone(),
+            [one] => format!("{one}, as the disks have it: the volume states none"),
             several => format!("differs from disk to disk: {}", several.join(", ")),
         }
     }
@@ -505,6 +478,7 @@ mod tests {
             trust_ms: 30_000,
             key_epoch: 4,
             keys_since_s: 1_795_733_000,
+            setup: Some("secure".into()),
             copies: 1,
             disks_missing: 0,
             sessions: 2,
@@ -544,6 +518,30 @@ mod tests {
         assert_eq!(status.to_string(), text);
     }
 
+    /// A volume states its setup, whatever its disks have; one from before volumes had one shows
+    /// what its disks have.
+    #[test]
+    fn a_status_shows_the_setup_of_the_volume() {
+        let disk = |number, state| one(number, "192.0.2.2:2051", state);
+        let mut status = volume_status(vec![disk(1, DiskIs::Up), disk(2, DiskIs::Away)]);
+        let shown = |status: &VolumeStatus| {
+            let text = status.to_string();
+            text.lines().find_map(|line| line.strip_prefix("setup     ")).unwrap().to_owned()
+        };
+        status.setup = Some("private".into());
+        assert_eq!(shown(&status), "private");
+        status.setup = None;
+        assert_eq!(shown(&status), "secure, as the disks have it: the volume states none");
+        status.disks[1].status = Some(serde_json::json!({ "setup": "off" }));
+        assert_eq!(shown(&status), "differs from disk to disk: off, secure");
+        status.disks.clear();
+        assert_eq!(shown(&status), "not known: no disk answers");
+        // A report of a server of an earlier version.
+        let mut json = serde_json::to_value(&status).unwrap();
+        assert!(json.as_object_mut().unwrap().remove("setup").is_some());
+        assert_eq!(serde_json::from_value::<VolumeStatus>(json).unwrap().setup, None);
+    }
+
     #[test]
     fn a_status_with_a_memory_disk_reads_well() {
         let mut status = volume_status(Vec::new());
@@ -562,14 +560,5 @@ mod tests {
         for line in [instead, yielded, memory, late, disk, "\nlost      8.00 KiB of /a/b\n"] {
             assert!(text.contains(line), "{text}");
         }
-    }
-
-    #[test]
-    fn a_loss_reads_well() {
-        let loss = LossTold { number: 3, at_s: 1_795_733_000, disk: 2, files: 7, bytes: 8192 };
-        let said = "3, 2026-11-26 22:43:20 UTC: disk 2: 8.00 KiB of 7 files lost";
-        assert_eq!(loss.to_string(), said);
-        let said = "3, 2026-11-26 22:43:20 UTC: 8.00 KiB of 7 files lost with the client that alone had them";
-        assert_eq!(LossTold { disk: 0, ..loss }.to_string(), said);
     }
 }

@@ -101,7 +101,7 @@ impl Serving {
 
     /// The same for so many bytes.
     async fn grant_bytes(&self, key: &DiskKeyFile, bytes: u64) -> Granted {
-        let DiskKeyFile { volume, disk, master } = key.clone();
+        let DiskKeyFile { volume, disk, master, .. } = key.clone();
         let control = Control { master, volume, disk, owner: 1 };
         let control = DiskControl::new(self.rpc().await, control);
         control.rotate(KeyEpoch(1)).await.unwrap();

@@ -56,6 +56,7 @@ mod retained;
 mod rootless;
 mod rounds;
 mod server;
+mod setups;
 mod several_disks;
 mod share_appends;
 mod share_programs;

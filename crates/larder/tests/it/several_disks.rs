@@ -103,10 +103,15 @@ impl Volume {
 
     /// The same with this many copies.
     pub(crate) fn with_copies(copies: u32, disks: usize) -> Volume {
+        Volume::created(&["--copies", &copies.to_string()], disks)
+    }
+
+    /// The same with these options of `larder volume create`.
+    pub(crate) fn created(options: &[&str], disks: usize) -> Volume {
         let mut volume = Volume { dir: scratch("larder-disks-"), disks: Vec::new() };
         let mut create = larder();
         create.args(["volume", "create", "--engine", &volume.engine()]);
-        succeed(create.args(["--copies", &copies.to_string()]));
+        succeed(create.args(options));
         for _ in 0..disks {
             volume.enrol(&[]);
         }
@@ -408,7 +413,8 @@ fn an_empty_disk_is_removed_and_its_number_is_not_given_again() {
     assert!(fs::read(mount.path("more")).unwrap() == pattern(2, 3 << 20));
 }
 
-/// A disk with less space than it was enrolled with is not used, and `larder status` says so.
+/// A disk with less space than it was enrolled with is not used, and `larder status` and the log
+/// say so. Started again with enough it is used.
 #[test]
 fn a_disk_that_is_smaller_than_enrolled_is_not_used() {
     let mut volume = Volume::new(1);
@@ -422,6 +428,12 @@ fn a_disk_that_is_smaller_than_enrolled_is_not_used() {
         let problem = told["disks"][0]["problem"].as_str().unwrap_or_default();
         problem.contains("was enrolled with 67108864")
     });
+    assert_eq!(server.log().matches("was enrolled with 67108864").count(), 1);
+    volume.disks[0].kill();
+    volume.disks[0].start();
+    let mount = Mount::new(&server, &[]);
+    fs::write(mount.path("a"), pattern(1, 50_000)).unwrap();
+    assert!(fs::read(Mount::plain(&server, &[]).path("a")).unwrap() == pattern(1, 50_000));
 }
 
 /// Invalid arguments are refused in one line, and change nothing.

@@ -31,7 +31,7 @@ pub(super) async fn serve(procedures: u32) -> SocketAddr {
     volume::create(&*engine, id, 1, Time::default()).unwrap();
     let owned = volume::take(&*engine).unwrap();
     let clock: Arc<dyn Clock> = Arc::new(RealClock);
-    let disks = Arc::new(ControlledDisks::start(Vec::new(), id, owned.epoch(), &clock));
+    let disks = Arc::new(ControlledDisks::start(Vec::new(), owned.to_disks(), &clock));
     let metadata = Metadata::start(engine, owned, disks, clock, Options::default()).unwrap();
     let mut config = Config::new("127.0.0.1:0".parse().unwrap());
     (config.udp, config.source_ports) = (false, SourcePorts::Any);

@@ -36,7 +36,7 @@ fn volume(typed: &str) -> Result<VolumeId, String> {
 pub(super) fn run(args: &Args) -> Result<()> {
     let volume = args.volume.unwrap_or_else(|| VolumeId(secret::random()));
     let disk = DiskId(args.disk);
-    let file = DiskKeyFile { volume, disk, master: MasterKey::new(secret::random()) };
+    let file = DiskKeyFile::new((volume, disk), MasterKey::new(secret::random()), None);
     secret::write_new(&args.file, &file.to_text())
         .with_context(|| format!("cannot make {}", args.file.display()))?;
     print(&format!("disk {} of volume {}\n", args.disk, volume.to_text()))

@@ -1,6 +1,5 @@
 //! Serves a disk.
 
-use std::fmt;
 use std::fs::File;
 use std::net::SocketAddr;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
@@ -8,21 +7,21 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use larder_disk::{Config, Device, DiskService, Identity, Store};
 use larder_io::{Clock, Disk, MemDisk, RealClock, RealDisk};
 use larder_nfsd::Network;
 use larder_rpc::server::{self, Server, SourcePorts};
+use larder_wire::disk::key_file::DiskKeyFile;
 use larder_wire::seal::Setup;
 use rustix::fs::OFlags;
 
 use crate::error::Usage;
 use crate::log;
 use crate::options::{parse_rate, parse_size};
-use crate::report::disk::setup_name;
 use crate::servers;
 use crate::signals::Ends;
-use crate::volume::{demand_memory, measure_memory};
+use crate::volume::{demand_memory, measure_memory, parse_setup, warn_if_off};
 
 /// How long requests in flight may take to end after a signal.
 const END_MAX: Duration = Duration::from_secs(10);
@@ -48,9 +47,10 @@ pub(super) struct Serve {
     /// Where to listen, over TCP; port 0 chooses a free one
     #[arg(long, value_name = "IP:PORT")]
     listen: SocketAddr,
-    /// How requests of the volume are protected: not at all, by seals, or by seals and encryption
-    #[arg(long, value_name = "off|secure|private", default_value = "secure", value_parser = setup)]
-    setup: Setup,
+    /// How requests are protected: by seals, by seals and encryption, or not at all [default: as
+    /// the volume has it, which the key states; otherwise secure]
+    #[arg(long, value_name = "secure|private|off", value_parser = parse_setup)]
+    setup: Option<Setup>,
     /// Read and write no faster than this, as in 25MB/s
     #[arg(long, value_name = "RATE", value_parser = parse_rate)]
     rate: Option<u64>,
@@ -58,15 +58,6 @@ pub(super) struct Serve {
     /// machine if the disk listens on a loopback address, otherwise every machine]
     #[arg(long, value_name = "NETWORK")]
     allow: Vec<Network>,
-}
-
-fn setup(typed: &str) -> Result<Setup, String> {
-    match typed {
-        "off" => Ok(Setup::Off),
-        "secure" => Ok(Setup::Secure),
-        "private" => Ok(Setup::Private),
-        _ => Err("use off, secure or private".to_owned()),
-    }
 }
 
 /// Serves until a signal arrives, then lets requests in flight end, and makes their writes durable.
@@ -87,11 +78,9 @@ async fn serve(args: &Serve) -> Result<()> {
     let service = DiskService::new(Arc::clone(&device));
     let server = Server::bind(args.server()?, service).await;
     let server = server.with_context(|| format!("cannot listen on {}", args.listen))?;
-    let (store, setup) = (args.store.display(), Shown(args.setup));
-    tracing::info!(%store, %setup, address = %server.addr(), "serving a disk");
-    if args.setup == Setup::Off {
-        tracing::warn!("whoever can connect may read and write everything (setup off)");
-    }
+    let (store, setup) = (args.store.display(), device.identity().setup);
+    tracing::info!(%store, setup = setup.name(), address = %server.addr(), "serving a disk");
+    warn_if_off(setup);
     let about = (server.addr(), store.to_string());
     let own = Arc::clone(&device);
     let _answering = servers::answering(|runtime| servers::answer_for_disk(runtime, about, own));
@@ -109,20 +98,12 @@ async fn serve(args: &Serve) -> Result<()> {
     device.store().flush().context("what was written last may be lost")
 }
 
-/// A setup, as people write it.
-struct Shown(Setup);
-
-impl fmt::Display for Shown {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(setup_name(self.0))
-    }
-}
-
 impl Serve {
     /// The disk, with its store opened or made.
     fn open(&self) -> Result<Device> {
         let key = super::read_key(&self.key)?;
-        let identity = Identity { volume: key.volume, disk: key.disk, setup: self.setup };
+        let setup = self.setup_with(&key)?;
+        let identity = Identity { volume: key.volume, disk: key.disk, setup };
         let (disk, name) = self.store_in()?;
         let store = Store::open(&*disk, &name, &identity, self.size)
             .with_context(|| format!("cannot use the store {}", self.store.display()))?;
@@ -130,6 +111,20 @@ impl Serve {
         let store = if has_room { store } else { store.with_room_ahead() };
         let config = Config::new(identity, key.master, Arc::new(RealClock));
         Ok(Device::start(Config { rate: self.rate, ..config }, store))
+    }
+
+    /// The setup of a disk with this key.
+    fn setup_with(&self, key: &DiskKeyFile) -> Result<Setup> {
+        if let (Some(typed), Some(stated)) = (self.setup, key.setup)
+            && typed != stated
+        {
+            let (file, stated) = (self.key.display(), stated.name());
+            bail!(Usage(format!(
+                "--setup {}: {file} is of a volume with setup {stated}: leave --setup out",
+                typed.name()
+            )));
+        }
+        Ok(self.setup.or(key.setup).unwrap_or(Setup::Secure))
     }
 
     fn is_in_memory(&self) -> bool {
@@ -203,17 +198,52 @@ impl Serve {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
+    use larder_wire::capability::{DiskId, VolumeId};
+    use larder_wire::seal::MasterKey;
+
     use super::*;
 
+    #[derive(Debug, clap::Parser)]
+    struct Typed {
+        #[command(flatten)]
+        serve: Serve,
+    }
+
+    /// Each setup that is typed, with each one that the key states, or none: the one that is said
+    /// counts, and two that differ are refused. Without any it is `secure`, as before keys stated
+    /// one.
     #[test]
-    fn rates_and_setups_are_read() {
+    fn a_disk_has_the_setup_of_its_key_or_the_one_that_is_typed() {
+        let setups = || [None].into_iter().chain(Setup::ALL.map(Some));
+        for (typed, stated) in
+            setups().flat_map(|typed| setups().map(move |stated| (typed, stated)))
+        {
+            let listen = ["disk", "--store=d", "--size=1M", "--key=k", "--listen=127.0.0.1:0"];
+            let option = typed.map(|typed| format!("--setup={}", typed.name()));
+            let serve =
+                Typed::parse_from(listen.map(str::to_owned).into_iter().chain(option)).serve;
+            let (volume, disk, master) = (VolumeId([1; 16]), DiskId(1), MasterKey::new([2; 32]));
+            let key = DiskKeyFile { volume, disk, master, setup: stated };
+            let found = serve.setup_with(&key).map_err(|error| error.to_string());
+            match (typed, stated) {
+                (Some(typed), Some(stated)) if typed != stated => {
+                    let (typed, stated) = (typed.name(), stated.name());
+                    let line = format!(
+                        "--setup {typed}: k is of a volume with setup {stated}: leave --setup out"
+                    );
+                    assert_eq!(found, Err(line));
+                }
+                _ => assert_eq!(found, Ok(typed.or(stated).unwrap_or(Setup::Secure))),
+            }
+        }
+    }
+
+    #[test]
+    fn rates_are_read() {
         assert_eq!(parse_rate("25MB/s"), Ok(25 << 20));
         assert_eq!(parse_rate("1G"), Ok(1 << 30));
         let wrong = ["0", "fast", "1MB/h"];
         assert!(wrong.iter().all(|typed| parse_rate(typed).is_err()));
-        for typed in ["off", "secure", "private"] {
-            assert_eq!(Shown(setup(typed).unwrap()).to_string(), typed);
-        }
-        assert!(setup("open").is_err());
     }
 }
