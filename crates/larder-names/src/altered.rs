@@ -56,15 +56,7 @@ impl Shared {
         let earlier_set = earlier.map_or_else(SetAttr::default, |altered| altered.set);
         let is_cut = set.size.is_some();
         let mtime = at(set.mtime).or(set.size.map(|_| SetTime::To(now)));
-        let set = SetAttr {
-            mode: set.mode.or(earlier_set.mode),
-            uid: set.uid.or(earlier_set.uid),
-            gid: set.gid.or(earlier_set.gid),
-            size: set.size.or(earlier_set.size),
-            atime: at(set.atime).or(earlier_set.atime),
-            mtime: mtime.or(earlier_set.mtime),
-            ..SetAttr::default()
-        };
+        let set = after_set(earlier_set, &SetAttr { atime: at(set.atime), mtime, ..*set });
         let shown_mtime = match mtime {
             Some(SetTime::To(time)) => time,
             _ => before.mtime,
@@ -147,8 +139,8 @@ impl Shared {
         set.map_err(|error| self.altered_late(no, altered.setting(), error))
     }
 
-    /// Sets what was set here of an object before it loses a name at the server, which may be the end
-    /// of it. What the server refuses waits on.
+    /// Sets what was set here of an object before it loses a name at the server, which may be the
+    /// end of it. What the server refuses waits on.
     pub(crate) async fn set_before_loss(&self, server: &Handle, deadline: Option<Deadline>) {
         if let Some(no) = self.altered_of(server) {
             // A server that does not answer changes no name either.
@@ -304,6 +296,19 @@ impl Shared {
         state.fail(no, error);
         self.record(&mut state);
         Error::TimedOut
+    }
+}
+
+/// What is to be set at the server once more was `set` here.
+fn after_set(earlier: SetAttr, set: &SetAttr) -> SetAttr {
+    SetAttr {
+        mode: set.mode.or(earlier.mode),
+        uid: set.uid.or(earlier.uid),
+        gid: set.gid.or(earlier.gid),
+        size: set.size.or(earlier.size),
+        atime: set.atime.or(earlier.atime),
+        mtime: set.mtime.or(earlier.mtime),
+        ..SetAttr::default()
     }
 }
 

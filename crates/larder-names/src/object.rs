@@ -255,8 +255,8 @@ impl Altered {
     }
 
     /// The attributes as applications see them, if those of the server are [no other
-    /// client's](Setting::shows_ours). The version may be `in_doubt`: a request of ours, of which the
-    /// answer is out, may have made it.
+    /// client's](Setting::shows_ours). The version may be `in_doubt`: a request of ours, of which
+    /// the answer is out, may have made it.
     pub(crate) fn apply(&self, attr: &mut Attr, in_doubt: bool) {
         let is_directory = attr.kind == Kind::Directory;
         let version = attr.validator();

@@ -141,7 +141,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Before an object is asked for: has the version known that requests without an answer have left.
+    /// Before an object is asked for: has the version known that requests without an answer have
+    /// left.
     ///
     /// # Errors
     /// [`Error::TimedOut`] if the server does not answer.

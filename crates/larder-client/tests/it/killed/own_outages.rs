@@ -20,9 +20,9 @@ struct Run {
     files: BTreeMap<&'static str, Vec<u8>>,
     number: u64,
     seed: u64,
-    /// Whether a process has died: the next one does not know that a rename, or attributes that were
-    /// set at the server, have moved a file's change time, and takes that for another client's
-    /// change of its attributes.
+    /// Whether a process has died: the next one does not know that a rename, or attributes that
+    /// were set at the server, have moved a file's change time, and takes that for another
+    /// client's change of its attributes.
     died: bool,
     done: Vec<String>,
 }
