@@ -97,7 +97,8 @@ impl Shared {
             listed.fileid = made.map_or(listed.fileid, ObjectNo::fileid);
             match &listed.handle {
                 Some(handle) => {
-                    listed.attr = listed.attr.map(|attr| self.show(handle, attr));
+                    let told = listed.attr.filter(|_| self.version_in_doubt(handle).is_none());
+                    listed.attr = told.map(|attr| self.show(handle, attr));
                     listed.handle = Some(self.known_as(handle));
                 }
                 None => listed.attr = None,

@@ -81,6 +81,7 @@ impl Shared {
                 let attr = held.held(&handle).ok_or(Error::TimedOut)?;
                 return Ok(LookedUp { found: Some(Found { handle, attr }), dir: dir_attr });
             }
+            self.know_version(&handle, cred.deadline).await?;
             let attr = self.remote.getattr(cred, &handle).await?;
             let found = Some(self.show_found(Found { handle, attr }));
             return Ok(LookedUp { found, dir: dir_attr });
@@ -90,6 +91,9 @@ impl Shared {
             return Ok(LookedUp { found: None, dir: dir_attr });
         }
         let answer = self.remote.lookup(cred, &server, name).await?;
+        if let Some(found) = &answer.found {
+            self.know_version(&found.handle, cred.deadline).await?;
+        }
         Ok(LookedUp {
             found: answer.found.map(|found| self.show_found(found)),
             dir: answer.dir.map(|attr| self.show(dir, attr)),

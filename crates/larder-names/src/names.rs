@@ -241,6 +241,7 @@ impl Remote for Names {
                     Ok(RemoteOpened { granted, attr, lease, token: None })
                 }
                 Target::Server(server) => {
+                    self.shared.know_version(&server, cred.deadline).await?;
                     let opened = self.remote().open(cred, &server, intent).await?;
                     let attr = opened.attr.map(|attr| self.shared.show(file, attr));
                     Ok(RemoteOpened { attr, ..opened })

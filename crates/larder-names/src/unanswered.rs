@@ -151,16 +151,19 @@ impl Shared {
         server: &Handle,
         deadline: Option<Deadline>,
     ) -> Result<()> {
-        let known = {
-            let state = self.state();
-            let in_flight = state.asking().get(server).is_some_and(|asking| asking.in_flight > 0);
-            let known = state.journal().doubts().of(server).filter(|_| !in_flight);
-            known.map(|(no, doubt)| (no, doubt.clone()))
-        };
-        match known {
+        match self.version_in_doubt(server) {
             Some((no, doubt)) => self.resolve_doubt(no, &doubt, deadline).await,
             None => Ok(()),
         }
+    }
+
+    /// The request without an answer that may have changed an object, if none is in flight: what
+    /// the server says of it may be our own doing.
+    pub(crate) fn version_in_doubt(&self, server: &Handle) -> Option<(ObjectNo, Doubt)> {
+        let state = self.state();
+        let in_flight = state.asking().get(server).is_some_and(|asking| asking.in_flight > 0);
+        let (no, doubt) = state.journal().doubts().of(server).filter(|_| !in_flight)?;
+        Some((no, doubt.clone()))
     }
 
     /// Waits until no request of ours that may change an object is in flight, and the version is

@@ -35,7 +35,7 @@ pub(crate) const VOLUME: VolumeId = VolumeId([1; 16]);
 pub(crate) const DISK: DiskId = DiskId(1);
 const SIZE: u64 = 8 * 4096;
 
-fn master() -> MasterKey {
+pub(crate) fn master() -> MasterKey {
     MasterKey::new([5; 32])
 }
 

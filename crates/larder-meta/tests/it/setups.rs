@@ -1,22 +1,33 @@
 //! The setup of a volume, with a real disk that has it or another one.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use larder_disk_client::{DISK_PROGRAM, observe};
 use larder_io::{Clock, SimClock};
 use larder_meta::disks::{ControlledDisks, Disks};
 use larder_meta::engine::memory::MemoryEngine;
 use larder_meta::engine::{Engine, Owner, Writes};
 use larder_meta::{Metadata, volume};
+use larder_rpc::{Config, RpcClient, SourcePort, Transport};
 use larder_wire::meta::words::{Mode, Time};
 use larder_wire::seal::Setup;
 
-use crate::disks::{DISK, Served, VOLUME, start_by};
+use crate::disks::{DISK, Served, VOLUME, master, start_by};
+
+/// Waits until a disk has answered a request that is made now.
+async fn disk_answers(address: SocketAddr) {
+    let mut config = Config::new(address, Transport::Tcp, DISK_PROGRAM);
+    config.source_port = SourcePort::Any;
+    let rpc = RpcClient::connect(config).await.unwrap();
+    observe(rpc, &master(), VOLUME, DISK).await.expect("it runs");
+}
 
 /// Lets time pass until the disk accepts what is made for it, or what is said of it is `problem`,
 /// and nothing is made.
 async fn comes_to(
-    sim: &SimClock,
+    (sim, address): (&SimClock, SocketAddr),
     (metadata, disks): (&Metadata, &ControlledDisks),
     problem: Option<&str>,
 ) {
@@ -35,11 +46,12 @@ async fn comes_to(
             }
         }
     };
-    // Each step lets the servers keep pace with the clock.
+    // The servers keep pace with the clock: each answers in each step.
     let passing = async {
         loop {
             sim.advance(Duration::from_millis(20));
             let _ = metadata.activity().await;
+            disk_answers(address).await;
         }
     };
     let either = async {
@@ -74,11 +86,11 @@ async fn a_disk_is_used_only_with_the_setup_of_its_volume() {
             let mut served = Served::new(&clock).await;
             served.restart_empty(other).await;
             let (metadata, disks) = start_by(&engine, &served, served.address, &clock);
-            comes_to(&sim, (&metadata, &disks), Some(&refused)).await;
+            comes_to((&sim, served.address), (&metadata, &disks), Some(&refused)).await;
             served.restart_empty(wanted).await;
-            comes_to(&sim, (&metadata, &disks), None).await;
+            comes_to((&sim, served.address), (&metadata, &disks), None).await;
             served.restart_empty(other).await;
-            comes_to(&sim, (&metadata, &disks), Some(&refused)).await;
+            comes_to((&sim, served.address), (&metadata, &disks), Some(&refused)).await;
         }
     }
 }
@@ -99,7 +111,7 @@ async fn a_volume_that_states_no_setup_takes_its_disks_as_they_are() {
         served.restart_empty(setup).await;
         for _ in 0..2 {
             let (metadata, disks) = start_by(&engine, &served, served.address, &clock);
-            comes_to(&sim, (&metadata, &disks), None).await;
+            comes_to((&sim, served.address), (&metadata, &disks), None).await;
             assert_eq!(volume::setup(&engine).unwrap(), None);
         }
     }
