@@ -96,7 +96,7 @@ impl Shared {
     /// Files of the server's that were emptied here and that no other client has changed since,
     /// with their attributes as applications see them.
     pub(crate) fn emptied(&self) -> Vec<(Handle, Attr)> {
-        let Some(held) = self.held.get().and_then(std::sync::Weak::upgrade) else {
+        let Some(held) = self.holder() else {
             return Vec::new();
         };
         let emptied: Vec<Altered> = {

@@ -15,7 +15,6 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::{OsStr, OsString};
-use std::sync::Weak;
 
 use larder_cache::ConflictKind;
 use larder_vfs::{Access, Attr, Cred, Deadline, Error, Handle, Kind, Result};
@@ -111,7 +110,7 @@ impl Shared {
             if !self.is_stale(cred, &handle).await? {
                 break handle;
             }
-            let held = self.held.get().and_then(Weak::upgrade);
+            let held = self.holder();
             if held.is_some_and(|held| held.is_root(&handle)) {
                 break root.clone();
             }
@@ -188,7 +187,7 @@ impl Shared {
         let dentry = match (of_journal, object) {
             (Some(dentry), _) => dentry,
             (None, Dir::Server(handle)) => {
-                let held = self.held.get().and_then(Weak::upgrade)?;
+                let held = self.holder()?;
                 let (dir, name) = held.last_seen(handle)?;
                 Dentry { dir: self.state().journal().dir(&dir), name }
             }
@@ -228,7 +227,7 @@ impl Shared {
         made: &mut Made,
     ) {
         let client_handle = self.state().journal().client_handle(dir);
-        let held = self.held.get().and_then(Weak::upgrade);
+        let held = self.holder();
         let was = held.and_then(|held| held.held(&client_handle));
         let maker = self.state().journal().maker_in(dir);
         let above = match &maker {

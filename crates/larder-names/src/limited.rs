@@ -7,7 +7,7 @@
 //! takes a long time within the limit.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Instant;
 
 use larder_io::REQUEST_BYTES;
@@ -129,7 +129,7 @@ impl Shared {
 
     /// Sends within the limit the bytes that must be there before these changes.
     async fn send_bytes_before(&self, slice: &[ObjectNo]) {
-        let held = self.held.get().and_then(Weak::upgrade);
+        let held = self.holder();
         let Some(held) = held else { return };
         let files: BTreeSet<Vec<u8>> = {
             let state = self.state();

@@ -3,7 +3,7 @@
 
 use std::cell::Cell;
 use std::ffi::OsStr;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use larder_vfs::{
     Attr, Change, Cred, Error, Found, Handle, Kind, Made, New, Removal, Result, SetAttr,
@@ -187,7 +187,7 @@ impl Shared {
     /// Sets what was set here of the object that the client knows by this name, before that is
     /// another's. What the server refuses waits on.
     async fn set_of(&self, cred: &Cred, dir: &Handle, name: &OsStr) {
-        let Some(held) = self.held.get().and_then(Weak::upgrade) else { return };
+        let Some(held) = self.holder() else { return };
         let Some(Some(found)) = held.held_name(dir, name) else { return };
         let server = self.state().journal().server_handle(&found.handle).cloned();
         if let Some(no) = server.and_then(|server| self.altered_of(&server)) {

@@ -205,14 +205,19 @@ impl Shared {
         }
     }
 
+    /// The client, which holds what the server said last; `None` until it has told this.
+    pub(crate) fn holder(&self) -> Option<Arc<dyn Held>> {
+        self.held.get().and_then(Weak::upgrade)
+    }
+
     /// What is cached of the server's files, while it is out of reach.
     pub(crate) fn held(&self) -> Option<Arc<dyn Held>> {
-        self.held.get().filter(|_| self.is_away()).and_then(Weak::upgrade)
+        self.holder().filter(|_| self.is_away())
     }
 
     /// The same, also where no other client changes what is cached.
     pub(crate) fn held_any(&self) -> Option<Arc<dyn Held>> {
-        self.held.get().filter(|_| self.licence.holds(&*self.remote)).and_then(Weak::upgrade)
+        self.holder().filter(|_| self.licence.holds(&*self.remote))
     }
 
     /// Whether the server treats a user as the same user as this machine does; while it cannot be
@@ -343,7 +348,7 @@ impl Shared {
 
     /// The server has given an object another name, or taken one from it, and did not describe it.
     pub(crate) fn ctime_moves(&self, server: &Handle) {
-        if let Some(held) = self.held.get().and_then(Weak::upgrade) {
+        if let Some(held) = self.holder() {
             held.ctime_moves(&self.known_as(server));
         }
     }

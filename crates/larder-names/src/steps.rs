@@ -21,7 +21,7 @@ impl Shared {
         if kind != Kind::File {
             return Ok(());
         }
-        let held = self.held.get().and_then(std::sync::Weak::upgrade);
+        let held = self.holder();
         let Some(held) = held else { return Ok(()) };
         held.bring(&self.known_as(server)).await.map_err(|_| Error::TimedOut)
     }

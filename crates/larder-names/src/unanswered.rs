@@ -127,7 +127,7 @@ impl Shared {
             self.record(&mut state);
         }
         let handle = self.known_as(&doubt.handle);
-        if let (Some(attr), Some(held)) = (found, self.held.get().and_then(Weak::upgrade)) {
+        if let (Some(attr), Some(held)) = (found, self.holder()) {
             let attr = self.show(&doubt.handle, attr);
             let before = held.held(&handle);
             if before.is_some_and(|before| doubt.sizes.lead(before.size, attr.size)) {
