@@ -71,7 +71,11 @@ impl Class {
         if self.is_retained {
             return true;
         }
-        waits_for == Some(Level::Shared) && (!is_due || promised.steps.contains_key(&Level::Shared))
+        let names_it = promised.steps.contains_key(&Level::Shared);
+        match waits_for {
+            Some(Level::Shared) => names_it || !is_due,
+            waits_for => waits_for < Some(Level::Shared) && names_it,
+        }
     }
 
     /// How long bytes may be in the memory of other machines alone, if that is enough for a time;

@@ -190,7 +190,8 @@ mod tests {
             copies,
             waits_for: None,
             local_if_asked: false,
-            durable_within: None,
+            local_within: None,
+            sent_within: None,
             is_retaining: false,
         }
     }

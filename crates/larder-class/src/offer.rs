@@ -16,9 +16,12 @@ pub struct Offer {
     pub waits_for: Option<Level>,
     /// Where a class asks for this machine's disk, though, close and fsync wait for that at least.
     pub local_if_asked: bool,
-    /// Bytes of a class that does not promise the server's disk reach it within this time all the
-    /// same; `None`: never.
-    pub durable_within: Option<Duration>,
+    /// Bytes of a class whose close does not wait for this machine's disk are there within this
+    /// time all the same; `None`: if the class asks for it.
+    pub local_within: Option<Duration>,
+    /// Bytes of a class that promises less than this level reach it within this time all the same;
+    /// `None`: never.
+    pub sent_within: Option<(Level, Duration)>,
     /// Other machines get what is in this machine's memory when they ask for it. So no call waits
     /// for a class that promises no more than that.
     pub is_retaining: bool,
@@ -65,7 +68,7 @@ impl Offer {
     /// without that level has nowhere to keep them.
     pub(crate) fn retains(&self, promised: &Specification) -> bool {
         self.is_retaining
-            && self.durable_within.is_none()
+            && self.sent_within.is_none()
             && self.copies.contains_key(&Level::Memory)
             && promised.promised() <= Some(Level::Memory)
     }
@@ -109,10 +112,17 @@ impl Offer {
                 *waits = Some(held);
             }
         }
-        if let (Some(within), true) =
-            (self.durable_within, fitted.promised() < Some(Level::Durable))
+        let is_here =
+            fitted.close >= Some(Level::Local) || fitted.steps.contains_key(&Level::Local);
+        if let Some(within) = self.local_within.filter(|_| !is_here) {
+            let step = Step { within: Deadline::Within(within), copies: 1 };
+            raised.push(format!("bytes are local {}", step.within));
+            fitted.steps.insert(Level::Local, step);
+        }
+        if let Some((level, within)) = self.sent_within
+            && fitted.promised() < Some(level)
         {
-            let held = self.level_for(Level::Durable, 1)?;
+            let held = self.level_for(level, 1)?;
             let step = Step { within: Deadline::Within(within), copies: 1 };
             raised.push(format!("bytes are {held} {}: their names are there", step.within));
             fitted.steps.insert(held, step);
@@ -145,7 +155,8 @@ pub(crate) mod tests {
             copies,
             waits_for,
             local_if_asked: false,
-            durable_within: None,
+            local_within: None,
+            sent_within: None,
             is_retaining: false,
         }
     }
@@ -153,15 +164,28 @@ pub(crate) mod tests {
     fn any_offer() -> impl Strategy<Value = Offer> {
         let level = || proptest::sample::select(Level::ALL.to_vec());
         let copies = proptest::collection::btree_map(level(), 1_u8..3, 0..5);
-        let within = proptest::option::of((1_u64..4).prop_map(Duration::from_secs));
+        let within = || (1_u64..4).prop_map(Duration::from_secs);
+        let sent_to = proptest::sample::select(vec![Level::Shared, Level::Durable]);
+        let sent_within = proptest::option::of((sent_to, within()));
+        let times = (proptest::option::of(within()), sent_within);
         let flags = (proptest::bool::ANY, proptest::bool::ANY);
-        let parts = (copies, proptest::option::of(level()), flags, within);
-        parts.prop_map(|(copies, waits_for, (is_local, is_retaining), durable_within)| {
+        let parts = (copies, proptest::option::of(level()), flags, times);
+        parts.prop_map(|(copies, waits_for, (is_local, is_retaining), (local, sent_within))| {
             let may_wait = |level: &Level| copies.contains_key(level) && *level < Level::Archive;
             let waits_for = waits_for.filter(may_wait);
-            let local_if_asked = is_local && copies.contains_key(&Level::Local);
+            let has_local = copies.contains_key(&Level::Local);
+            let (local_if_asked, local_within) =
+                (is_local && has_local, local.filter(|_| has_local));
             let whose = "a mount".into();
-            Offer { whose, copies, waits_for, local_if_asked, durable_within, is_retaining }
+            Offer {
+                whose,
+                copies,
+                waits_for,
+                local_if_asked,
+                local_within,
+                sent_within,
+                is_retaining,
+            }
         })
     }
 
@@ -205,7 +229,7 @@ pub(crate) mod tests {
                     let promised = promised.filter(|(_, step)| step.within != Deadline::Never);
                     let promised = promised.map(|(level, step)| (*level, step.copies));
                     let waits = [wanted.close, wanted.fsync].into_iter().flatten().map(|level| (level, 1));
-                    let sent = offer.durable_within.map(|_| (Level::Durable, 1));
+                    let sent = offer.sent_within.map(|(level, _)| (level, 1));
                     let mut all = promised.chain(waits).chain(sent);
                     prop_assert!(all.any(|it| Some(it) > strongest), "{refused}");
                 }

@@ -91,6 +91,7 @@ impl Shared {
         }
         let no = state.journal_mut().make(dentry.clone(), waiting);
         self.set_due(state, no, None);
+        state.set_volatile(no, set.in_memory);
         let dir = state.touch(&dentry.dir, before, now);
         if let Err(error) = self.record_for_caller(state) {
             return Some(Err(error));

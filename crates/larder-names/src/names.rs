@@ -456,13 +456,7 @@ impl Remote for Names {
         file: &'a Handle,
         within: Duration,
     ) -> Future<'a, ()> {
-        Box::pin(async move {
-            match self.shared.target(file)? {
-                Target::Server(server) => self.remote().leave_memory(cred, &server, within).await,
-                // The server has no byte of it.
-                Target::Waiting(_) => Ok(()),
-            }
-        })
+        Box::pin(self.shared.leave_memory(cred, file, within))
     }
 
     fn archive_within<'a>(

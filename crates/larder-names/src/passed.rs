@@ -4,6 +4,7 @@
 use std::cell::Cell;
 use std::ffi::OsStr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use larder_vfs::{
     Attr, Change, Cred, Error, Found, Handle, Kind, Made, New, Removal, Result, SetAttr,
@@ -12,7 +13,7 @@ use larder_vfs::{
 use crate::crossing::Part;
 use crate::object::{Dir, ObjectNo, is_unanswered};
 use crate::server_dir::ServerDir;
-use crate::shared::Shared;
+use crate::shared::{Shared, Target};
 use crate::under_way::UnderWay;
 
 impl Shared {
@@ -57,6 +58,24 @@ impl Shared {
         });
         Ok(Made { found: self.show_found(made.found), dir: change, ..made })
     }
+
+    /// The bytes of a file leave the memory of machines. The server has none yet of one that waits:
+    /// it is made there as one that is not to be lost.
+    pub(crate) async fn leave_memory(
+        &self,
+        cred: &Cred,
+        file: &Handle,
+        within: Duration,
+    ) -> Result<()> {
+        match self.target(file)? {
+            Target::Server(server) => self.remote.leave_memory(cred, &server, within).await,
+            Target::Waiting(no) => {
+                self.state().set_volatile(no, None);
+                Ok(())
+            }
+        }
+    }
+
     /// Removes an entry at the server.
     pub(crate) async fn remove_there(
         self: &Arc<Self>,

@@ -13,7 +13,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use larder_cache::{ConflictKind, conflict_name};
 use larder_vfs::{
     Attr, Change, Cred, Deadline, Error, Found, Handle, Kind, Made, New, Result, SetAttr, SetTime,
-    Time,
+    Time, Volatile,
 };
 
 use crate::met::Met;
@@ -81,7 +81,7 @@ impl Shared {
         own: Option<OsString>,
         deadline: Option<Deadline>,
     ) -> Result<()> {
-        let (dir, parent, place_name, waiting) = {
+        let (dir, parent, place_name, waiting, in_memory) = {
             let state = self.state();
             let Some((dentry, waiting)) = state.journal().waiting(no) else { return Ok(()) };
             let parent = match &dentry.dir {
@@ -90,13 +90,13 @@ impl Shared {
                     state.journal().named(*above).ok_or(Error::Stale)?.handle.clone()
                 }
             };
-            (dentry.dir.clone(), parent, dentry.name.clone(), waiting.clone())
+            (dentry.dir.clone(), parent, dentry.name.clone(), waiting.clone(), state.volatile(no))
         };
         let name = own.clone().unwrap_or_else(|| place_name.clone());
         let cred = waiting.maker.cred().until(deadline);
         let (mut given, mut conflicts) = (name.clone(), 0);
         let (found, change, is_new) = loop {
-            let refused = match self.ask(&cred, &parent, &given, &waiting).await {
+            let refused = match self.ask(&cred, (&parent, &given), &waiting, in_memory).await {
                 Ok(made) => break (made.found, made.dir, true),
                 Err(error) if is_unanswered(error) => return Err(error),
                 Err(error) => error,
@@ -145,15 +145,16 @@ impl Shared {
     async fn ask(
         &self,
         cred: &Cred,
-        parent: &Handle,
-        name: &OsStr,
+        (parent, name): (&Handle, &OsStr),
         waiting: &Waiting,
+        in_memory: Option<Volatile>,
     ) -> Result<Made> {
         let (atime, mtime) = (SetTime::To(waiting.atime), SetTime::To(waiting.mtime));
         let set = SetAttr {
             mode: Some(waiting.mode),
             atime: Some(atime),
             mtime: Some(mtime),
+            in_memory,
             ..SetAttr::default()
         };
         let new = match &waiting.body {

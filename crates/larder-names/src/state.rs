@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use larder_cache::NamesMark;
 use larder_io::Clock;
-use larder_vfs::{Attr, Cred, Error, Found, Handle, Time};
+use larder_vfs::{Attr, Cred, Error, Found, Handle, Time, Volatile};
 
 use crate::crossing::Changes;
 use crate::dir_lease::DirLeases;
@@ -42,6 +42,9 @@ pub(crate) struct State {
     due: DueTimes,
     /// The server's errors for objects that it did not make.
     failures: HashMap<ObjectNo, Error>,
+    /// Files made by this process whose bytes may be in the memory of machines alone: so may the
+    /// server's record of them.
+    volatile: HashMap<ObjectNo, Volatile>,
     /// How much of the journal the cache has.
     recorded: NamesMark,
     /// Objects that the server has, where that may not be recorded on the disk yet, and since
@@ -83,6 +86,7 @@ impl State {
             due,
             failures: HashMap::new(),
             recorded,
+            volatile: HashMap::new(),
             unkept: HashMap::new(),
             left: HashMap::new(),
             left_max: LEFT_MIN,
@@ -420,6 +424,18 @@ impl State {
     pub(crate) fn waits_no_more(&mut self, no: ObjectNo) {
         self.due.remove(no);
         self.failures.remove(&no);
+        self.volatile.remove(&no);
+    }
+
+    /// How the bytes of a file that waits may be in the memory of machines; `None`: the server is
+    /// not to lose it.
+    pub(crate) fn volatile(&self, no: ObjectNo) -> Option<Volatile> {
+        self.volatile.get(&no).copied()
+    }
+
+    pub(crate) fn set_volatile(&mut self, no: ObjectNo, volatile: Option<Volatile>) {
+        self.volatile.remove(&no);
+        self.volatile.extend(volatile.map(|volatile| (no, volatile)));
     }
 
     /// The dentry of a name in a directory of the client.

@@ -34,11 +34,12 @@ impl Watcher for Shared {
 
     fn write_back<'a>(&'a self, file: &'a Handle) -> LeaseHandled<'a> {
         Box::pin(async move {
-            if let Some(shared) = self.this.get().and_then(Weak::upgrade) {
-                shared.replay_returning(&self.dir_of(file)).await;
-            }
+            // Of a directory the client writes what a crash must not take from the names in it.
             if let Some((client, file)) = self.client_of(file) {
                 client.write_back(&file).await;
+            }
+            if let Some(shared) = self.this.get().and_then(Weak::upgrade) {
+                shared.replay_returning(&self.dir_of(file)).await;
             }
         })
     }

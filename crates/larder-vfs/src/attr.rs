@@ -171,6 +171,14 @@ pub struct Volatile {
     pub due: Option<Duration>,
 }
 
+impl Volatile {
+    /// What keeps both promises.
+    pub fn and(self, other: Volatile) -> Volatile {
+        let due = self.due.into_iter().chain(other.due).min();
+        Volatile { copies: self.copies.max(other.copies), due }
+    }
+}
+
 /// A set of rights on an object, as the server judges them (RFC 1813, 3.3.4).
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Access(pub u8);

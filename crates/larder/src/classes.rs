@@ -123,16 +123,17 @@ fn offer(mount: Mount) -> Offer {
         Protocol::Smb if mount.on_disk => ("a share", Here::DISK),
         Protocol::Smb => ("a share without a cache on disk", Here::default()),
         Protocol::Native if mount.is_exclusive => {
-            let here = Here { names: true, ..Here::DISK };
-            return shared_offer("an exclusive mount of a volume", here);
+            ("an exclusive mount of a volume", Here { names: true, ..Here::DISK })
         }
-        Protocol::Native if mount.on_disk => return shared_offer("a volume", here),
-        Protocol::Native => {
-            return shared_offer("a volume without a cache on disk", Here::default());
-        }
+        Protocol::Native if mount.on_disk => ("a volume", here),
+        Protocol::Native => ("a volume without a cache on disk", Here::default()),
     };
     let usual = larder_client::Options::default().unsent_age_max;
-    larder_client::offer(whose, here, mount.unsent_age_max.unwrap_or(usual))
+    let unsent_age_max = mount.unsent_age_max.unwrap_or(usual);
+    match mount.protocol {
+        Protocol::Native => shared_offer(whose, here, unsent_age_max),
+        Protocol::Nfs | Protocol::Smb => larder_client::offer(whose, here, unsent_age_max),
+    }
 }
 
 /// Files of the machine and of the user, which may be missing.

@@ -36,6 +36,10 @@ pub struct Here {
     pub names: bool,
 }
 
+/// How long after its close a file may take to be on this machine's disk where no class says so:
+/// as long as a local file system loses in a crash, and as class `generated` says.
+const LOCAL_WITHIN: Duration = Duration::from_secs(1);
+
 impl Here {
     /// A disk alone.
     pub const DISK: Here = Here { disk: true, memory: false, names: false };
@@ -55,13 +59,14 @@ pub fn offer(whose: &str, here: Here, unsent_age_max: Duration) -> Offer {
     };
     let copies = levels.map(|level| (level, 1)).collect();
     let may_stay = here.memory && here.names;
-    let durable_within = (!may_stay).then_some(unsent_age_max);
+    let sent_within = (!may_stay).then_some((Level::Durable, unsent_age_max));
     Offer {
         whose: whose.to_owned(),
         copies,
         waits_for,
         local_if_asked: false,
-        durable_within,
+        local_within: None,
+        sent_within,
         is_retaining: false,
     }
 }
@@ -76,14 +81,58 @@ pub(crate) fn volatile(class: &Class) -> Option<Volatile> {
 /// or on its disk if no machine has memory for them: close and fsync wait for one of them, or for
 /// this machine's disk if `here` has one and the class asks for it. What needs no more than memory
 /// stays in this machine's, if `here` has such, until another one asks for it.
-pub fn shared_offer(whose: &str, here: Here) -> Offer {
+///
+/// Where names are made here, no other client sees a name before it is given up, so close and fsync
+/// wait for nothing that the class does not ask for. All bytes are on this machine's disk within
+/// [`LOCAL_WITHIN`], together with their names, and in the memory of machines within
+/// `unsent_age_max`.
+pub fn shared_offer(whose: &str, here: Here, unsent_age_max: Duration) -> Offer {
     // Where fewer memory disks than copies were enrolled beside each other, bytes are on a disk.
     // That there is an archive is known when the server is reached.
     let levels = [Level::Memory, Level::Durable, Level::Archive].map(|level| (level, 1));
     let levels = levels.into_iter().chain([(Level::Shared, u8::MAX)]);
     let copies = levels.chain(here.disk.then_some((Level::Local, 1))).collect();
-    let whose = whose.to_owned();
-    let (waits_for, local_if_asked) = (Some(Level::Shared), here.disk);
-    let is_retaining = here.memory;
-    Offer { whose, copies, waits_for, local_if_asked, durable_within: None, is_retaining }
+    let is_hidden = here.names && here.disk;
+    Offer {
+        whose: whose.to_owned(),
+        copies,
+        waits_for: (!is_hidden).then_some(Level::Shared),
+        local_if_asked: here.disk && !is_hidden,
+        local_within: is_hidden.then_some(LOCAL_WITHIN),
+        sent_within: is_hidden.then_some((Level::Shared, unsent_age_max)),
+        is_retaining: here.memory,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_class::{Classes, Deadline};
+
+    use super::*;
+
+    /// Where names are made here, no close waits for more than its class asks for; and all bytes
+    /// are on this machine's disk soon, and where their class wants them within its time.
+    #[test]
+    fn on_exclusive_mounts_of_volumes_no_close_waits_for_what_its_class_does_not_ask_for() {
+        let sent = Duration::from_secs(30);
+        let here = Here { names: true, ..Here::DISK };
+        let offer = shared_offer("an exclusive mount of a volume", here, sent);
+        let classes = Classes::shipped(&offer).unwrap();
+        for (name, level, within) in [
+            ("scratch", Level::Shared, sent),
+            ("volatile", Level::Shared, Duration::from_secs(30)),
+            ("generated", Level::Durable, Duration::from_secs(600)),
+        ] {
+            let class = classes.get(name).unwrap();
+            assert_eq!(class.promised.close, None, "{name}");
+            assert_eq!(class.local_within(), Some(LOCAL_WITHIN), "{name}");
+            assert_eq!(class.promised.due(level), Deadline::Within(within), "{name}");
+            assert!(!class.is_in_memory(), "{name}");
+            assert_eq!(class.is_volatile(), level == Level::Shared, "{name}");
+        }
+        for name in ["edited", "critical"] {
+            let class = classes.get(name).unwrap();
+            assert_eq!((class.promised.close, class.local_within()), (Some(Level::Durable), None));
+        }
+    }
 }

@@ -157,7 +157,11 @@ mod tests {
                     [class.twice]\nlike = 'volatile'\nshared = { copies = 2 }\n";
         std::fs::write(&file, text).unwrap();
         let sources = Sources { files: vec![file], ..Sources::default() };
-        let classes = load(&sources, &crate::shared_offer("a volume", crate::Here::DISK)).unwrap();
+        let classes = load(
+            &sources,
+            &crate::shared_offer("a volume", crate::Here::DISK, Duration::from_secs(30)),
+        )
+        .unwrap();
         let (now, minute) = (Some(Duration::ZERO), Duration::from_secs(60));
         for (before, after, within) in [
             ("volatile", "volatile", None),

@@ -63,6 +63,9 @@ impl Watcher for Core {
     fn write_back<'a>(&'a self, file: &'a Handle) -> LeaseHandled<'a> {
         Box::pin(async move {
             let Some(node) = self.leased_node(file) else { return };
+            if node.state().is_directory() {
+                return self.keep_before_names().await;
+            }
             if !self.has_unsent(&node) {
                 return self.release_sent(&node).await;
             }

@@ -282,7 +282,7 @@ impl Core {
         let (node, mut refused) = (&open.node, None);
         let is_sent_later = open.class().promised.close <= Some(Level::Local);
         if open.flags.write && is_sent_later && self.has_unsent(node) {
-            self.leave_kept(node);
+            self.leave_kept(node, &open.class());
         } else if open.flags.write {
             match self.upload(node, self.deadline()).await {
                 Err(Error::TimedOut | Error::Locked) => self.leave_unsent(node, RETRY_AFTER),

@@ -86,16 +86,14 @@ impl OpenFiles {
         writers.map(|open| open.class().promised.fsync).max()
     }
 
-    /// How a file's bytes are to be kept in the memory of other machines, if it is open for writing
-    /// and the classes of all these open files allow that: in as many copies, and for as short a
-    /// time, as one of them says.
-    pub(crate) fn volatile(&self, ino: Ino) -> Option<Volatile> {
+    /// How those want a file's bytes kept in the memory of other machines who have it open for
+    /// writing: in as many copies, and for as short a time, as one of them says; `None` in it if
+    /// not all of them allow that, `None` if nobody has it open so.
+    pub(crate) fn volatile(&self, ino: Ino) -> Option<Option<Volatile>> {
         let inner = self.lock();
         let writers = inner.of(ino).map(|(_, open)| open).filter(|open| open.flags.write);
-        let all: Option<Vec<Volatile>> = writers.map(|open| volatile(&open.class())).collect();
-        let all = all?;
-        let copies = all.iter().map(|one| one.copies).max()?;
-        Some(Volatile { copies, due: all.iter().filter_map(|one| one.due).min() })
+        let all = writers.map(|open| volatile(&open.class()));
+        all.reduce(|one, other| one.zip(other).map(|(one, other)| one.and(other)))
     }
 
     /// Within which time what was written to a file is to be in the archive, if one of the classes

@@ -17,7 +17,7 @@
 use std::sync::Arc;
 
 use larder_cache::{BegunKeeping, CachedFile, Keeping};
-use larder_class::Level;
+use larder_class::{Class, Level};
 use larder_vfs::{
     Cred, Deadline, Deferring, Error, Remote, Result, SetAttr, SetTime, Time, Validator,
 };
@@ -25,6 +25,7 @@ use larder_vfs::{
 use super::compared::is_late;
 use super::schedule::{RETRY_AFTER, UNLIMITED};
 use super::unsent::Event;
+use crate::class::volatile;
 use crate::core::{Core, blocking};
 use crate::journal::Version;
 use crate::names::on_handle;
@@ -46,7 +47,7 @@ impl Core {
     ) -> Result<()> {
         if level <= Some(Level::Memory) && !self.options.sync {
             // The local file and the journal of names, where it is now, outlive the daemon.
-            if !self.shows_names() || self.retain(node, deadline).await? {
+            if !self.has_others_wait() || self.leave_alone(node, deadline).await? {
                 return Ok(());
             }
             return self.upload(node, deadline).await;
@@ -348,10 +349,11 @@ impl Core {
 
     /// No caller is told any more of data that was written since the file was last kept: it is sent
     /// with that.
-    pub(crate) fn leave_kept(&self, node: &Node) {
+    pub(crate) fn leave_kept(&self, node: &Node, class: &Class) {
+        node.state().unsent_mut().leave_for(volatile(class));
         let age = node.state().unsent().age(self.options.unsent_age_max);
         // Nobody asks for what the server was not told of.
-        let is_unknown = age == UNLIMITED && self.shows_names() && !self.is_retained(node);
+        let is_unknown = age == UNLIMITED && self.has_others_wait() && !self.is_retained(node);
         let wait = if is_unknown { RETRY_AFTER } else { age };
         self.unsent_event(node.ino, &mut node.state(), Event::Left { wait });
     }

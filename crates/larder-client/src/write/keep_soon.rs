@@ -78,6 +78,21 @@ impl Core {
         }
     }
 
+    /// Before names that were made here are made at the server since another client looks for them:
+    /// this disk has what is entered. So no crash of this machine leaves the server with the name
+    /// of a closed file whose bytes are lost. Waits for the disk.
+    pub(crate) async fn keep_before_names(&self) {
+        let entered = self.keep_soon.all();
+        for node in entered.iter().filter_map(|ino| self.table.get(*ino)) {
+            self.keep_before_name(&node).await;
+        }
+        if let Some(here) = self.remote.deferring().filter(|_| !entered.is_empty())
+            && let Err(error) = Deferring::keep(here).await
+        {
+            tracing::warn!(%error, "names go to the server before this machine's disk has their files");
+        }
+    }
+
     /// Keeps everything that is entered, at the end of a mount that leaves something unsent.
     pub(crate) async fn keep_entered(self: &Arc<Self>) {
         self.keep_all(self.keep_soon.all()).await;

@@ -16,11 +16,27 @@ use crate::node::Node;
 use crate::options::Keeps;
 
 impl Core {
-    /// Whether other clients see the names of files whose data is in this machine's memory alone,
-    /// and the server has such clients wait. (Where names are made here no class lets a close wait
-    /// for less than this machine's disk.)
-    pub(super) fn shows_names(&self) -> bool {
+    /// Whether the server has other clients wait for a file whose data is on this machine alone.
+    pub(super) fn has_others_wait(&self) -> bool {
         self.options.keeps == Keeps::Alone
+    }
+
+    /// Has other clients wait for what is unsent of a file, which stays on this machine. Returns
+    /// `false` if that cannot be had: then it must be sent.
+    ///
+    /// # Errors
+    /// As [`Core::retain`].
+    pub(super) async fn leave_alone(
+        &self,
+        node: &Arc<Node>,
+        deadline: Option<Deadline>,
+    ) -> Result<bool> {
+        if self.remote.deferring().is_none() {
+            return self.retain(node, deadline).await;
+        }
+        // The server knows nothing of a file whose name waits. If another client looks for it, its
+        // bytes are put on this machine's disk before it gets there ([`Core::keep_before_names`]).
+        Ok(!self.has_unsent(node) || self.may_keep_alone(node, &self.file(node), deadline).await)
     }
 
     /// Has the server take note that what is unsent of a file is here. Returns `false` if that
@@ -67,7 +83,7 @@ impl Core {
     /// gives it no time.
     pub(crate) fn send_again(&self, node: &Node) {
         let age = node.state().unsent().age(self.options.unsent_age_max);
-        if age == UNLIMITED && self.shows_names() {
+        if age == UNLIMITED && self.has_others_wait() {
             self.leave_unsent(node, RETRY_AFTER);
         }
     }
@@ -78,7 +94,7 @@ impl Core {
     /// # Errors
     /// The server's: it lets nobody see the file, and is to be told again.
     pub(super) async fn release_retained(&self, node: &Node, by_others: bool) -> Result<()> {
-        if !self.shows_names() {
+        if !self.has_others_wait() {
             return Ok(());
         }
         let mut classes = self.options.classes.all();

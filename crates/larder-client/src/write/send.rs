@@ -175,15 +175,18 @@ impl Core {
     }
 
     /// How unsent bytes are kept if they need not be on the server's disk: by the classes of all
-    /// open files that may have written them, provided that no caller was told that some are late.
+    /// open and closed files that may have written them, provided that no caller was told that some
+    /// are late.
     fn in_memory(&self, node: &Node) -> Option<Volatile> {
-        let (is_late, since) = {
+        let open = self.open_files.volatile(node.ino);
+        let (is_late, since, wanted) = {
             let state = node.state();
             let unsent = state.unsent();
-            (unsent.is_late() || unsent.failure().is_some(), unsent.since())
+            let is_late = unsent.is_late() || unsent.failure().is_some();
+            (is_late, unsent.since(), unsent.volatile(open))
         };
-        let content = (!self.options.sync && !is_late).then(|| self.open_files.volatile(node.ino));
-        let mut volatile = content.flatten().or_else(|| self.volatile_if_retained(node))?;
+        let wanted = wanted.filter(|_| !self.options.sync && !is_late);
+        let mut volatile = wanted.or_else(|| self.volatile_if_retained(node))?;
         // The time of the oldest bytes counts, and has begun when they were written.
         let age = since
             .map_or(Duration::ZERO, |since| self.clock.instant().saturating_duration_since(since));

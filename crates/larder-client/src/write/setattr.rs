@@ -229,7 +229,7 @@ impl Core {
         }
         drop(state);
         if !will_close {
-            self.leave_kept(node);
+            self.leave_kept(node, &self.class_for(node, cred));
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use larder_client::{Here, Options, Start};
 use larder_io::{Fault, Image};
-use larder_vfs::{FileSystem, Ino};
+use larder_vfs::{FileSystem, Ino, Remote};
 
 use crate::kept::{at_server, beside, generated_on, level};
 use crate::rig::{Rig, WRITE, pass, pattern, root};
@@ -94,6 +94,26 @@ async fn files_share_syncs() {
     rig.remove("gone").await.unwrap();
     pass(&rig.clock, SOON * 2).await;
     assert_eq!(rig.disk.syncs(), syncs);
+}
+
+/// Another client looks into a directory before the time is over: this disk has the files in it
+/// before their names are at the server.
+#[tokio::test(start_paused = true)]
+async fn who_looks_into_a_directory_waits_until_this_disk_has_its_files() {
+    let rig = Rig::exclusive(generated()).await;
+    let top = rig.server.root().await.unwrap().handle;
+    rig.server.set_excludes(true);
+    rig.server.exclude(&root(), &top).await.unwrap();
+    let long = pattern(4, 3 << 20);
+    rig.put("short", b"bytes").await;
+    rig.put("long", &long).await;
+    rig.server.recall(&top).await;
+    let levels = (level(&rig, "short").await, level(&rig, "long").await);
+    assert_eq!(levels, (Level::Local, Level::Local));
+    let rig = rig.crash().await;
+    rig.client.sync(&|_| true).await.unwrap();
+    assert_eq!(at_server(&rig, "short").await, b"bytes");
+    assert!(at_server(&rig, "long").await == long);
 }
 
 /// An fsync, and whoever sends a file, find it as one that close has kept.

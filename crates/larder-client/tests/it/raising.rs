@@ -1,6 +1,7 @@
 //! Files that get a stronger class, or a name of one, on a server that keeps bytes in memory.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use larder_class::{Sources, load};
 use larder_client::{Here, Options, shared_offer};
@@ -14,7 +15,9 @@ fn options() -> Options {
     let path = folder.path().join("larder.toml");
     std::fs::write(&path, "[[rule]]\nglob = '*.o'\nclass = 'volatile'\n").unwrap();
     let sources = Sources { files: vec![path], ..Sources::default() };
-    let classes = load(&sources, &shared_offer("a volume", Here::default())).unwrap();
+    let classes =
+        load(&sources, &shared_offer("a volume", Here::default(), Duration::from_secs(30)))
+            .unwrap();
     Options { classes: Arc::new(classes), ..Options::default() }
 }
 
@@ -163,7 +166,9 @@ async fn a_name_of_a_class_with_an_archive_has_the_file_put_there() {
                 [[rule]]\nglob = '*.o'\nclass = 'volatile'\n";
     std::fs::write(&path, text).unwrap();
     let sources = Sources { files: vec![path], ..Sources::default() };
-    let classes = load(&sources, &shared_offer("a volume", Here::default())).unwrap();
+    let classes =
+        load(&sources, &shared_offer("a volume", Here::default(), Duration::from_secs(30)))
+            .unwrap();
     let rig = Rig::new(Options { classes: Arc::new(classes), ..Options::default() }).await;
     let archived = || {
         let calls = rig.server.calls("in_archive");

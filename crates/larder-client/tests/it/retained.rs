@@ -15,7 +15,8 @@ const LONG: Duration = Duration::from_secs(86_400);
 
 fn options(class: &str) -> Options {
     let sources = Sources { class: Some(class.into()), ..Sources::default() };
-    let offer = shared_offer("a volume", Here { memory: true, ..Here::DISK });
+    let offer =
+        shared_offer("a volume", Here { memory: true, ..Here::DISK }, Duration::from_secs(30));
     let classes = Arc::new(load(&sources, &offer).unwrap());
     Options { classes, keeps: Keeps::Alone, ..Options::default() }
 }

@@ -10,6 +10,7 @@
 //! are judged: others may have looked then, too. A client that is left with a name that no server
 //! takes fails the game.
 //!
+//! In every other game the class is one that needs no disk before a file is at the server.
 //! Of clients only processes are killed, since a crash of their machine may undo what was not
 //! synced. In every other history processes call as clients of an export do, without the locks of a
 //! kernel.
@@ -94,7 +95,8 @@ struct Played {
 /// Plays this many histories at once.
 fn game(seed: u64, count: u64, counts: &mut Counts) -> Played {
     let mut random = Random(seed);
-    let mut world = World::exclusive(CLIENTS);
+    let class = ["volatile", "generated"][usize::from(seed % 2 == 1)];
+    let mut world = World::exclusive(CLIENTS, class);
     let ticks = world.ticks.clone();
     let maker = world.add();
     let maker = world.lives(maker).borrow().clone().unwrap();

@@ -36,6 +36,9 @@ const SPEED: u32 = 20;
 /// case, and a busy machine needs that time.
 const SPEED_OF_NAMES: u32 = 4;
 
+/// What no caller waits for is sent within this time where its class names none.
+const UNSENT_AGE_MAX: Duration = Duration::from_secs(30);
+
 /// The longest to wait, in real time, for a session to end and for a disk to be trusted.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -196,7 +199,8 @@ impl World {
         );
         std::fs::write(&file, rules).unwrap();
         let sources = Sources { rules: Some(RuleFile::File(file)), ..Sources::default() };
-        let classes = larder_class::load(&sources, &shared_offer("a volume", Here::DISK));
+        let classes =
+            larder_class::load(&sources, &shared_offer("a volume", Here::DISK, UNSENT_AGE_MAX));
         world.classes = Arc::new(classes.unwrap());
         for _ in 0..clients {
             world.add();
@@ -206,14 +210,7 @@ impl World {
 
     /// All files are of class `generated`.
     pub(crate) fn generated(clients: usize) -> World {
-        World::generated_at(clients, SPEED)
-    }
-
-    fn generated_at(clients: usize, speed: u32) -> World {
-        let mut world = World::empty(1, speed);
-        let sources = Sources { class: Some("generated".into()), ..Sources::default() };
-        let classes = larder_class::load(&sources, &shared_offer("a volume", Here::DISK));
-        world.classes = Arc::new(classes.unwrap());
+        let mut world = World::of_class("generated", Here::DISK, SPEED);
         assert_eq!(world.classes.mount().raised, "close waits for local");
         for _ in 0..clients {
             world.add();
@@ -221,15 +218,21 @@ impl World {
         world
     }
 
+    /// All files are of this class; no client yet.
+    fn of_class(class: &str, here: Here, speed: u32) -> World {
+        let mut world = World::empty(1, speed);
+        let sources = Sources { class: Some(class.into()), ..Sources::default() };
+        let offer = shared_offer("a volume", here, UNSENT_AGE_MAX);
+        world.classes = Arc::new(larder_class::load(&sources, &offer).unwrap());
+        world
+    }
+
     /// All files are of class `scratch`, on a volume with a memory disk; clients have a place in
     /// their machines' memory.
     pub(crate) fn scratch(clients: usize) -> World {
-        let mut world = World::empty(1, SPEED_OF_NAMES);
-        world.volume.add_memory(1);
-        let sources = Sources { class: Some("scratch".into()), ..Sources::default() };
         let here = Here { memory: true, ..Here::DISK };
-        let classes = larder_class::load(&sources, &shared_offer("a volume", here));
-        world.classes = Arc::new(classes.unwrap());
+        let mut world = World::of_class("scratch", here, SPEED_OF_NAMES);
+        world.volume.add_memory(1);
         assert!(world.classes.mount().is_retained);
         for _ in 0..clients {
             world.add();
@@ -237,9 +240,10 @@ impl World {
         world
     }
 
-    /// The same, of clients that make names on their machines first.
-    pub(crate) fn exclusive(clients: usize) -> World {
-        let mut world = World::generated_at(0, SPEED_OF_NAMES);
+    /// All files are of this class, and clients make names on their machines first.
+    pub(crate) fn exclusive(clients: usize, class: &str) -> World {
+        let here = Here { names: true, ..Here::DISK };
+        let mut world = World::of_class(class, here, SPEED_OF_NAMES);
         for _ in 0..clients {
             world.sit(true);
         }

@@ -56,10 +56,12 @@ const CLASSES: [(&str, &[&str], &[Chosen]); 10] = [
     ("larder critical", &["class=critical"], SHORT_AT_MOST),
 ];
 
-/// Mounts of a volume with a memory disk.
-const VOLUME: [(&str, &[&str], &[Chosen]); 5] = [
+/// Mounts of a volume with a memory disk. Where one is exclusive, names are made on its machine
+/// under leases of their directories.
+const VOLUME: [(&str, &[&str], &[Chosen]); 6] = [
     ("larder volume scratch", &["class=scratch"], AT_ENDS),
     ("larder volume volatile", &["class=volatile"], ALL),
+    ("larder volume volatile exclusive", &["class=volatile", "exclusive"], AT_ENDS),
     ("larder volume generated", &["class=generated"], SHORT_AT_MOST),
     ("larder volume edited", &["class=edited"], SHORT_AT_MOST),
     ("larder volume critical", &["class=critical"], SHORT_AT_MOST),

@@ -218,6 +218,44 @@ fn unsent_data_has_one_owner_that_forgets_nothing() {
 
 /// What the next process must know changes with the writer, with a failure, and when all is
 /// sent.
+/// All sequences of closes of three classes, and of write-backs: where bytes go suits everybody who
+/// has closed the file, or has it open, since all was sent.
+#[test]
+fn bytes_go_where_all_want_them_who_have_closed_the_file() {
+    const LENGTH: u32 = 5;
+    let memory = |copies, due| Some(Volatile { copies, due: Some(Duration::from_secs(due)) });
+    let wants = [memory(1, 5), memory(2, 9), None];
+    let (ann, now) = (Cred::new(1, 1, &[]), SimClock::new().instant());
+    let context = Context { kernel_writes: false, now, age: AGE, is_away: false };
+    for sequence in 0..(wants.len() + 1).pow(LENGTH) {
+        let (mut unsent, mut left) = (Unsent::default(), Vec::new());
+        let mut rest = sequence;
+        for _ in 0..LENGTH {
+            let step = rest % (wants.len() + 1);
+            rest /= wants.len() + 1;
+            let written = Event::Written { end: END, writer: &ann, is_over_another: false };
+            let event = if step == wants.len() { Event::Sent } else { written };
+            let _ = unsent.apply(event, context);
+            match wants.get(step) {
+                Some(want) => {
+                    unsent.leave_for(*want);
+                    left.push(*want);
+                }
+                None => left.clear(),
+            }
+            for open in [None, Some(wants[0]), Some(wants[1]), Some(wants[2])] {
+                let all = left.iter().copied().chain(open);
+                let all: Option<Vec<Volatile>> = all.collect();
+                let copies = |all: &Vec<Volatile>| all.iter().map(|one| one.copies).max();
+                let due = |all: &Vec<Volatile>| all.iter().filter_map(|one| one.due).min();
+                let expected = all
+                    .and_then(|all| copies(&all).map(|copies| Volatile { copies, due: due(&all) }));
+                assert_eq!(unsent.volatile(open), expected, "{sequence}: {left:?} {open:?}");
+            }
+        }
+    }
+}
+
 #[test]
 fn what_outlives_the_process_is_recorded_when_it_changes() {
     let mut unsent = Unsent::default();

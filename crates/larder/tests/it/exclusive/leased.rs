@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::{OPTIONS, calls, described, sync};
 use crate::harness::{Kind, Mount, Server, eventually, kill, said};
+use crate::several_disks::status;
 
 /// Longest wait for a lease whose holder lives: for what waits on its machine, and the kernel.
 const RETURNED_WITHIN: Duration = Duration::from_secs(13);
@@ -91,6 +92,39 @@ fn what_is_made_here_is_there_at_once() {
         assert!(!here.join("dir").exists());
         assert_eq!(described(&here), described(&there), "{options:?}");
         assert_eq!(said(&two.here, &["status", "--unsaved"]).0, Some(0));
+    }
+}
+
+/// Classes that need no more than memory: what is made, written and removed costs no call, and
+/// nobody waits for a disk. Another mount sees each name with its bytes at once; what stays goes to
+/// the memory disk.
+#[test]
+fn what_needs_only_memory_costs_no_call_and_is_there_at_once() {
+    for class in ["class=volatile", "class=scratch"] {
+        let server = Server::volume(&["--size", "64M", "--memory", "64M"]);
+        let here = Mount::new(&server, &["exclusive", class, "actimeo=86400"]);
+        let there = Mount::plain(&server, &["noac"]);
+        fs::create_dir(here.path("dir")).unwrap();
+        let kept = vec![7; 1 << 20];
+        fs::write(here.path("dir/kept"), &kept).unwrap();
+        let before = calls(&here);
+        for count in 0..20 {
+            let path = here.path(&format!("dir/{count}"));
+            fs::write(&path, "bytes").unwrap();
+            assert_eq!(fs::read(&path).unwrap(), b"bytes");
+            fs::remove_file(&path).unwrap();
+        }
+        assert_eq!(calls(&here), before, "{class}");
+        assert_eq!(names(&there.path("dir")), set(["kept"]));
+        assert!(fs::read(there.path("dir/kept")).unwrap() == kept, "{class}");
+        fs::write(here.path("dir/kept"), "over it").unwrap();
+        assert_eq!(fs::read(there.path("dir/kept")).unwrap(), b"over it", "{class}");
+        fs::write(here.path("dir/more"), &kept).unwrap();
+        sync(&here);
+        let told = status(&server);
+        let [all, free] =
+            ["memory_bytes", "memory_free_bytes"].map(|it| told[it].as_u64().unwrap());
+        assert!(all - free >= 1 << 20, "{class}: {told}");
     }
 }
 
