@@ -7,6 +7,7 @@ mod disk_state;
 mod extents;
 mod minted;
 mod orders;
+mod outcome;
 mod pending;
 mod questions;
 mod reach;
@@ -16,6 +17,7 @@ mod trust;
 
 pub use controlled::ControlledDisks;
 pub use minted::{CapabilityName, Minted};
+pub use outcome::Outcome;
 pub(crate) use store_check::continues;
 pub use trust::{TrustInterval, Trusting};
 
@@ -37,17 +39,6 @@ pub type Acknowledged = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// An end of a copy.
 pub type Copied = Pin<Box<dyn Future<Output = Outcome> + Send>>;
-
-/// What became of a copy from one disk to another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// It was made.
-    Done,
-    /// The first disk did not give some of the bytes.
-    NotRead,
-    /// The other disk did not take some of them.
-    NotWritten,
-}
 
 /// An end of a write: whether it was done.
 pub type Stored = Pin<Box<dyn Future<Output = bool> + Send>>;

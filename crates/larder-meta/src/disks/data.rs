@@ -18,8 +18,8 @@ use larder_wire::disk::session::Granted;
 use tokio::sync::OnceCell;
 use tokio::task::JoinSet;
 
-use super::Outcome;
 use super::extents::extents;
+use super::outcome::Outcome;
 use super::questions::{self, Questions, TOGETHER_WAIT, Waiting};
 
 /// How long a disk may take for a request.

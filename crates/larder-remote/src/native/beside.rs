@@ -9,6 +9,8 @@
 //! a disk refuses a capability, the same bytes are written again to the same blocks, while the
 //! server waits for them.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use larder_vfs::{Change, Cred, Error, Result};
 use larder_wire::meta::Status;
@@ -18,7 +20,7 @@ use larder_wire::xdr::Array;
 
 use super::Native;
 use super::anew::own;
-use super::disks::NotDone;
+use super::disks::{Grants, NotDone};
 use super::opens::Open;
 use super::plan::{Location, Piece};
 use super::session::Failed;
@@ -79,14 +81,7 @@ impl Native {
             due_ms: how.due.due_ms(now),
             archive_ms: how.due.archive_ms(now),
         });
-        let writing = async {
-            match self.write_pieces(pieces.clone(), grants, 0, data, false).await {
-                Err(NotDone::Refused) => {
-                    Box::pin(self.write_there_again(cred, file, pieces, data)).await
-                }
-                done => done,
-            }
-        };
+        let writing = self.write_there(cred, file, (pieces, grants), data);
         let (written, committed) = tokio::join!(writing, committing);
         let committed = self.note_changes(committed, |done| vec![done.file]);
         self.session.opens().forget_ahead(file);
@@ -113,6 +108,25 @@ impl Native {
             (Err(_), Err(NotDone::Refused)) => Ok(Beside::NotWritten),
             (Err(_), Err(_)) if self.is_out_of_memory(how) => Ok(Beside::NotWritten),
             (Err(_), Err(NotDone::Failed(error))) => Err(error),
+        }
+    }
+
+    /// Writes to these blocks; once more if a disk refuses a capability.
+    ///
+    /// # Errors
+    /// [`NotDone`]
+    async fn write_there(
+        &self,
+        cred: &Cred,
+        file: FileId,
+        (pieces, grants): (Vec<Piece>, Arc<Grants>),
+        data: &Bytes,
+    ) -> Result<(Vec<Written>, Noted), NotDone> {
+        match self.write_pieces(pieces.clone(), grants, 0, data, false).await {
+            Err(NotDone::Refused) => {
+                Box::pin(self.write_there_again(cred, file, pieces, data)).await
+            }
+            done => done,
         }
     }
 
