@@ -76,7 +76,11 @@ fn write_in_time(mount: &Mount, number: u64, length: u64) {
 fn told_by(server: &Server, at: usize, what: &str) -> u64 {
     let mut told = None;
     eventually("the disk tells", || {
-        told = status(server)["disks"][at]["status"][what].as_u64();
+        let all = status(server);
+        told = all["disks"][at]["status"][what].as_u64();
+        if told.is_none() {
+            eprintln!("disk {at} does not tell {what}: {}", all["disks"][at]);
+        }
         told.is_some()
     });
     told.unwrap()
