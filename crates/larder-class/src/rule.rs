@@ -102,6 +102,12 @@ impl Rule {
         self.written.program.is_some()
     }
 
+    /// Whether it depends on the directory that a file is in.
+    pub fn asks_for_directory(&self) -> bool {
+        self.written.regex.is_some()
+            || self.written.glob.as_ref().is_some_and(|glob| glob.contains('/'))
+    }
+
     /// Whether it applies to a file.
     pub fn applies(&self, subject: &Subject<'_>) -> bool {
         let written = &self.written;

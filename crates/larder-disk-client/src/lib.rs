@@ -176,8 +176,7 @@ impl DiskClient {
         options: CallOptions,
     ) -> Result<(Done, Bytes, BootEpoch), DiskError> {
         let hail = |nonce, before: Option<&_>| Hailing::client(granted, nonce, before);
-        let secret = granted.secret.clone();
-        self.link.call(&hail, Some(&secret), &head, data, options).await
+        self.link.call(&hail, Some(granted), &head, data, options).await
     }
 }
 

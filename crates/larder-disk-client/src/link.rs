@@ -1,16 +1,23 @@
 //! One session with one disk, made and remade.
+//!
+//! An abandoned request never takes effect after a later one: the session is made anew first, and
+//! the disk ends the previous one for that. One refusal is an exception, since it costs a writer a
+//! round trip less: somebody says, without a seal, that the disk no longer has the key of a write's
+//! capability. The metadata server makes capabilities with a key when the disk has it, and no
+//! request is under way any more that the disk does not accept since. So a capability with a key by
+//! which the disk does not accept the refused one proves that the write has ended.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use larder_rpc::{CallOptions, RpcClient};
-use larder_wire::capability::BootEpoch;
+use larder_wire::capability::{BootEpoch, KeyEpoch};
 use larder_wire::disk::sealed::ReplyError;
-use larder_wire::disk::session::{AskError, Hailing, Session};
-use larder_wire::disk::words::{FlushHead, HandshakeCall, Head, ReadHead, Remedy};
+use larder_wire::disk::session::{AskError, Granted, Hailing, Session};
+use larder_wire::disk::words::{FlushHead, HandshakeCall, Head, ReadHead, Refusal, Remedy};
 use larder_wire::rpc::Credential;
-use larder_wire::seal::{KEY_BYTES, Secret};
+use larder_wire::seal::KEY_BYTES;
 
 use crate::DiskError;
 
@@ -39,21 +46,51 @@ pub(crate) struct Link {
 #[derive(Debug, Default)]
 struct Slot {
     current: Option<Arc<Session>>,
+    /// The last key of requests of it that may come later, unless the disk does not accept that key
+    /// any more.
+    doubted: Option<KeyEpoch>,
     over: Option<Arc<Session>>,
 }
 
-/// A session in use by one request. If the request may still take effect later, unobserved, the
-/// session must not be used again.
+impl Slot {
+    /// The session in use, if a request that shows a capability with this key cannot be overtaken
+    /// by an earlier one.
+    fn usable(&mut self, shown: Option<KeyEpoch>) -> Option<Arc<Session>> {
+        let is_over = |doubted: KeyEpoch| {
+            shown.is_some_and(|shown| shown > doubted && !shown.accepts(doubted))
+        };
+        self.doubted.take_if(|doubted| is_over(*doubted));
+        self.current.clone().filter(|_| self.doubted.is_none())
+    }
+
+    fn is_current(&self, session: &Arc<Session>) -> bool {
+        self.current.as_ref().is_some_and(|current| Arc::ptr_eq(current, session))
+    }
+}
+
+/// Whether a request may still take effect, unobserved.
+#[derive(Clone, Copy)]
+enum Later {
+    Never,
+    /// Then its session must not be used again.
+    Perhaps,
+    /// The same, unless the disk does not accept its key any more.
+    PerhapsUnder(KeyEpoch),
+}
+
+/// A session in use by one request.
 struct InUse<'a> {
     link: &'a Link,
     session: Arc<Session>,
-    may_come_later: bool,
+    later: Later,
 }
 
 impl Drop for InUse<'_> {
     fn drop(&mut self) {
-        if self.may_come_later {
-            self.link.retire(&self.session);
+        match self.later {
+            Later::Never => {}
+            Later::Perhaps => self.link.retire(&self.session),
+            Later::PerhapsUnder(key) => self.link.doubt(&self.session, key),
         }
     }
 }
@@ -71,7 +108,7 @@ impl Link {
 
     /// For tests ([`Session::skip_to`]).
     pub(crate) fn skip_to(&self, sequence: u64) {
-        if let Some(session) = self.current() {
+        if let Some(session) = &self.slot().current {
             session.skip_to(sequence);
         }
     }
@@ -82,39 +119,45 @@ impl Link {
         DiskError::NotGenuine(why)
     }
 
-    /// Calls the disk, with the secret of the capability in `head`, or `None` if it has none.
+    /// Calls the disk. `shows` is the capability in `head`, if there is one.
     /// Returns the results, the data, and the boot of the disk that answered.
     pub(crate) async fn call<H: Head>(
         &self,
         hail: &impl Hail,
-        secret: Option<&Secret>,
+        shows: Option<&Granted>,
         head: &H,
         data: Bytes,
         options: CallOptions,
     ) -> Result<(H::Done, Bytes, BootEpoch), DiskError> {
         let mut tries = 1;
         loop {
-            let session = self.session(hail, options).await?;
+            let key = shows.map(|granted| granted.capability.key);
+            let session = self.session(hail, key, options).await?;
             let boot = session.boot();
-            let asked = match secret {
-                Some(secret) => session.ask(secret, head, data.clone()),
+            let asked = match shows {
+                Some(granted) => session.ask(&granted.secret, head, data.clone()),
                 None => session.order(head),
             };
-            let mut in_use = InUse { link: self, session, may_come_later: true };
+            let mut in_use = InUse { link: self, session, later: Later::Perhaps };
             let Ok((request, asked)) = asked else { continue };
             // These do no harm whenever they are executed.
             let does_harm = ![ReadHead::NUMBER, FlushHead::NUMBER].contains(&H::NUMBER);
-            in_use.may_come_later = does_harm;
+            in_use.later = if does_harm { Later::Perhaps } else { Later::Never };
             let reply = self.rpc.call(&Credential::None, &request, options).await;
             let reply = reply.map_err(DiskError::Rpc)?.results;
             let answered = asked.answered::<H>(reply);
-            in_use.may_come_later = match &answered {
-                Err(AskError::Reply(_)) => true,
+            in_use.later = match (&answered, key) {
+                (Err(AskError::Reply(_)), _) => Later::Perhaps,
                 // Anybody can say so, and let the request come later.
-                Err(AskError::Hearsay(refusal)) => {
-                    does_harm || refusal.remedy() == Remedy::Handshake
+                (Err(AskError::Hearsay(Refusal::OldKey)), Some(key)) if does_harm => {
+                    Later::PerhapsUnder(key)
                 }
-                Ok(_) | Err(AskError::Refused(_)) => false,
+                (Err(AskError::Hearsay(refusal)), _)
+                    if does_harm || refusal.remedy() == Remedy::Handshake =>
+                {
+                    Later::Perhaps
+                }
+                (Ok(_) | Err(AskError::Refused(_) | AskError::Hearsay(_)), _) => Later::Never,
             };
             match answered {
                 Ok((done, data)) => return Ok((done, data, boot)),
@@ -128,48 +171,61 @@ impl Link {
         }
     }
 
-    /// The session; makes one if there is none.
+    /// The session for a request that shows a capability with this key; makes one if there is none.
     async fn session(
         &self,
         hail: &impl Hail,
+        shown: Option<KeyEpoch>,
         options: CallOptions,
     ) -> Result<Arc<Session>, DiskError> {
-        match self.current() {
+        let usable = self.slot().usable(shown);
+        match usable {
             Some(session) => Ok(session),
             // Boxed: each call has room for it, and hardly any makes it.
-            None => Box::pin(self.begin_session(hail, options)).await,
+            None => Box::pin(self.begin_session(hail, shown, options)).await,
         }
     }
 
     async fn begin_session(
         &self,
         hail: &impl Hail,
+        shown: Option<KeyEpoch>,
         options: CallOptions,
     ) -> Result<Arc<Session>, DiskError> {
         let _hailing = self.hailing.lock().await;
-        if let Some(session) = self.current() {
-            return Ok(session);
-        }
-        let over = self.slot().over.clone();
-        let (call, hailing) = hail(larder_io::secret::random(), over.as_deref());
+        let ends = {
+            let mut slot = self.slot();
+            if let Some(session) = slot.usable(shown) {
+                return Ok(session);
+            }
+            // It stays in use if the disk does not know this key any more: the next one may show
+            // that all is well.
+            slot.current.clone().or_else(|| slot.over.clone())
+        };
+        let (call, hailing) = hail(larder_io::secret::random(), ends.as_deref());
         let reply = self.rpc.call(&Credential::None, &call, options).await;
         let done = reply.map_err(DiskError::Rpc)?.results.map_err(DiskError::Hearsay)?;
         let session = hailing.welcomed(&done);
         let session = session.map_err(|forged| self.not_genuine(forged.into()))?;
         let session = Arc::new(session);
-        *self.slot() = Slot { current: Some(Arc::clone(&session)), over: None };
+        *self.slot() = Slot { current: Some(Arc::clone(&session)), ..Slot::default() };
         Ok(session)
-    }
-
-    fn current(&self) -> Option<Arc<Session>> {
-        self.slot().current.clone()
     }
 
     /// A session is used no longer.
     fn retire(&self, session: &Arc<Session>) {
         let mut slot = self.slot();
-        if slot.current.as_ref().is_some_and(|current| Arc::ptr_eq(current, session)) {
+        if slot.is_current(session) {
             slot.over = slot.current.take();
+            slot.doubted = None;
+        }
+    }
+
+    /// A session is used no longer unless the disk does not accept this key any more.
+    fn doubt(&self, session: &Arc<Session>, key: KeyEpoch) {
+        let mut slot = self.slot();
+        if slot.is_current(session) {
+            slot.doubted = slot.doubted.max(Some(key));
         }
     }
 

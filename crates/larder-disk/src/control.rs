@@ -11,7 +11,6 @@ use larder_wire::disk::words::{
 };
 
 use crate::device::{Device, TRUST_MAX};
-use crate::standing::is_taken;
 use crate::store::Store;
 
 /// A request of the metadata server.
@@ -67,7 +66,7 @@ impl ControlHead for GroupReplaceHead {
 impl ControlHead for EpochHead {
     async fn carry_out(self, device: &Device) -> Res<Done> {
         device.standing_mut().rotate(self.key)?;
-        device.client_sessions().forget_unless(|made_with| is_taken(self.key, made_with));
+        device.client_sessions().forget_unless(|made_with| self.key.accepts(made_with));
         device.underway().settled().await;
         Ok(Done {})
     }

@@ -73,7 +73,7 @@ impl Standing {
             return Err(Refusal::OldBoot);
         }
         let key = self.key.ok_or(Refusal::NotRefreshed)?;
-        if is_taken(key, capability.key) { Ok(()) } else { Err(Refusal::OldKey) }
+        if key.accepts(capability.key) { Ok(()) } else { Err(Refusal::OldKey) }
     }
 
     /// Fails unless a capability whose seal is right allows the request now.
@@ -160,11 +160,6 @@ impl Standing {
     pub fn groups_mut(&mut self) -> &mut Groups {
         &mut self.groups
     }
-}
-
-/// Whether a disk whose key epoch is `now` accepts capabilities that were made with another one.
-pub fn is_taken(now: KeyEpoch, made_with: KeyEpoch) -> bool {
-    made_with == now || made_with.0.checked_add(1) == Some(now.0)
 }
 
 #[cfg(test)]

@@ -59,7 +59,7 @@ use crate::change::{Bearer, Change, Reply};
 use crate::channels::Recaller;
 use crate::data::copies::Sets;
 use crate::destage::Destage;
-use crate::disks::{Acknowledged, Disks, Limits, Moved, Stores, Witnessed};
+use crate::disks::{Acknowledged, Disks, Failed, Limits, Moved, Stores, Witnessed};
 use crate::engine::{Engine, EngineError, View, Writes};
 use crate::held::{Held, Revoking, Ticket};
 use crate::in_place::{InPlace, Mark};
@@ -109,7 +109,7 @@ pub(crate) enum Event {
     /// A client asks for what a file has on memory disks to be on others.
     Destage(Destaged),
     /// A file's bytes were copied to other disks, except to these.
-    Moved(FileId, BTreeSet<DiskId>),
+    Moved(FileId, Failed),
     /// The volume is to have other disks.
     Disks(DisksChange, DisksWaiter),
     /// The disks' keys are to have another epoch.

@@ -7,6 +7,7 @@ mod disk_state;
 mod extents;
 mod minted;
 mod orders;
+mod outcome;
 mod pending;
 mod questions;
 mod reach;
@@ -16,6 +17,7 @@ mod trust;
 
 pub use controlled::ControlledDisks;
 pub use minted::{CapabilityName, Minted};
+pub use outcome::Outcome;
 pub(crate) use store_check::continues;
 pub use trust::{TrustInterval, Trusting};
 
@@ -35,14 +37,26 @@ use tokio::sync::watch;
 /// An end of something at the disks.
 pub type Acknowledged = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// An end of a copy: whether it was made.
-pub type Copied = Pin<Box<dyn Future<Output = bool> + Send>>;
+/// An end of a copy.
+pub type Copied = Pin<Box<dyn Future<Output = Outcome> + Send>>;
+
+/// An end of a write: whether it was done.
+pub type Stored = Pin<Box<dyn Future<Output = bool> + Send>>;
 
 /// An end of a reading: the bytes; `None` if the disk does not give them.
 pub type BytesRead = Pin<Box<dyn Future<Output = Option<Bytes>> + Send>>;
 
-/// Resolves when the copies of a move have ended: the disks on which one failed.
-pub(crate) type Moved = Pin<Box<dyn Future<Output = BTreeSet<DiskId>> + Send>>;
+/// Resolves when the copies of a move have ended.
+pub(crate) type Moved = Pin<Box<dyn Future<Output = Failed> + Send>>;
+
+/// The disks to which a move did not bring everything.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Failed {
+    /// All of them.
+    pub(crate) disks: BTreeSet<DiskId>,
+    /// Those of them that did not take it. To the others there was nothing to bring.
+    pub(crate) refused: BTreeSet<DiskId>,
+}
 
 /// Resolves when the wait for bytes in flight to disks has ended: whether they arrived.
 pub type Witnessed = Pin<Box<dyn Future<Output = bool> + Send>>;
@@ -82,7 +96,7 @@ pub trait Disks: Send + Sync + 'static {
     fn flush(&self, disks: Vec<DiskId>) -> Acknowledged;
 
     /// Copies bytes from one disk to another, where they begin at `target`, durably. Resolves to
-    /// whether that was done; if it was not, nothing is written any more after the capability to
+    /// what became of that; if it was not done, nothing is written any more after the capability to
     /// write is revoked.
     fn copy(
         &self,
@@ -99,7 +113,7 @@ pub trait Disks: Send + Sync + 'static {
 
     /// Writes bytes to a disk, from `at` on, durably. Resolves to whether that was done; if it was
     /// not, nothing is written any more after the capability is revoked.
-    fn write(&self, _to: (DiskId, Minted), _at: u64, _bytes: Bytes) -> Copied {
+    fn write(&self, _to: (DiskId, Minted), _at: u64, _bytes: Bytes) -> Stored {
         Box::pin(std::future::ready(false))
     }
 

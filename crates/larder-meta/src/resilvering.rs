@@ -7,7 +7,7 @@ use larder_io::Clock;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::committer::{Event, NextStale};
-use crate::disks::Disks;
+use crate::disks::{Disks, Outcome};
 use crate::live::Doing;
 
 /// Pauses while there is nothing to do, or nothing can be done: the first, and the longest.
@@ -52,7 +52,8 @@ pub(crate) async fn drive(
                     let length = bytes.end - bytes.start;
                     let due =
                         clock.instant() + Duration::from_secs_f64(length as f64 / rate as f64);
-                    let is_done = disks.copy(from, to, bytes.clone(), bytes.start).await;
+                    let copied = disks.copy(from, to, bytes.clone(), bytes.start).await;
+                    let is_done = copied == Outcome::Done;
                     if !tell(&queue, Event::TaskEnded(disk, is_done)).await {
                         return;
                     }

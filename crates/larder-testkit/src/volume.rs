@@ -13,7 +13,7 @@ use larder_meta::disks::{ControlledDisks, DiskAddress, Disks};
 use larder_meta::engine::embedded::{Embedded, Sizes};
 use larder_meta::engine::{Engine, EngineError};
 use larder_meta::volume::{self, Joining, NewDisk};
-use larder_meta::{Metadata, Options};
+use larder_meta::{Activity, Metadata, Options};
 use larder_rpc::server::{Config, Server, Service, SourcePorts};
 use larder_wire::capability::{DiskId, VolumeId};
 use larder_wire::disk::words::Refusal;
@@ -62,6 +62,15 @@ struct Running {
     listens: Receiver<()>,
 }
 
+/// What the metadata server is asked, not by a client, and who waits for the answer.
+#[derive(Debug)]
+enum Asked {
+    /// To rotate the disks' keys: whether all disks were told.
+    Rotate(mpsc::Sender<bool>),
+    /// What it is doing.
+    Activity(mpsc::Sender<Activity>),
+}
+
 /// A volume with its servers, which this process runs and can kill.
 #[derive(Debug)]
 pub struct Volume {
@@ -76,8 +85,8 @@ pub struct Volume {
     boot: u128,
     /// The store of the metadata, while that is served.
     engine: Arc<Mutex<Weak<dyn Engine>>>,
-    /// Asks the metadata server to rotate the disks' keys.
-    rotating: UnboundedSender<mpsc::Sender<bool>>,
+    /// Asks the metadata server.
+    asking: UnboundedSender<Asked>,
     /// The address of the first disk that clients are given, if it is not the real one (a relay).
     disk_shown: Option<SocketAddr>,
     /// The metadata server has the procedures with lower numbers.
@@ -228,7 +237,7 @@ impl Volume {
             disks,
             boot: 0,
             engine,
-            rotating: unbounded_channel().0,
+            asking: unbounded_channel().0,
             disk_shown: None,
             procedures: u32::MAX,
         };
@@ -288,7 +297,17 @@ impl Volume {
     /// If the metadata server does not run.
     pub fn rotate_keys(&self) -> bool {
         let (tell, told) = mpsc::channel();
-        self.rotating.send(tell).expect("it runs");
+        self.asking.send(Asked::Rotate(tell)).expect("it runs");
+        told.recv().expect("it answers")
+    }
+
+    /// What the metadata server is doing. Blocks until it answers.
+    ///
+    /// # Panics
+    /// If the metadata server does not run.
+    pub fn activity(&self) -> Activity {
+        let (tell, told) = mpsc::channel();
+        self.asking.send(Asked::Activity(tell)).expect("it runs");
         told.recv().expect("it answers")
     }
 
@@ -370,8 +389,8 @@ impl Volume {
         shown[0] = self.disk_shown.unwrap_or(shown[0]);
         let clock = Arc::clone(&self.clock);
         let served = Arc::clone(&self.engine);
-        let (rotating, mut asked) = unbounded_channel::<mpsc::Sender<bool>>();
-        self.rotating = rotating;
+        let (asking, mut asked) = unbounded_channel();
+        self.asking = asking;
         let procedures = self.procedures;
         self.meta.run(async move {
             let engine = engine(&medium, boot);
@@ -390,12 +409,20 @@ impl Volume {
             let metadata = Metadata::start(engine, owned, own, clock, options);
             disks.ready().await;
             let metadata = metadata.expect("a volume that nobody else has");
-            let rotated = metadata.clone();
+            let served = metadata.clone();
             tokio::spawn(async move {
-                while let Some(tell) = asked.recv().await {
-                    let done = larder_meta::rotate(&rotated, &disks).await.expect("it is served");
-                    // A caller that is gone does not wait.
-                    let _ = tell.send(done.disks.iter().all(|(_, is_told)| *is_told));
+                // A caller that is gone does not wait.
+                while let Some(asked) = asked.recv().await {
+                    match asked {
+                        Asked::Rotate(tell) => {
+                            let done = larder_meta::rotate(&served, &disks).await;
+                            let told = done.expect("it is served").disks;
+                            let _ = tell.send(told.iter().all(|(_, is_told)| *is_told));
+                        }
+                        Asked::Activity(tell) => {
+                            let _ = tell.send(served.activity().await);
+                        }
+                    }
                 }
             });
             Versioned::new(metadata, procedures)

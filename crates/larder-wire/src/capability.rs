@@ -41,6 +41,14 @@ xdr_enum! {
     Mode { Read = 1, Write = 2, ReadWrite = 3 }
 }
 
+impl KeyEpoch {
+    /// Whether a disk that was told this key epoch last accepts capabilities that were made with
+    /// another one: it does if that is the one before.
+    pub fn accepts(self, made_with: KeyEpoch) -> bool {
+        made_with == self || made_with.0.checked_add(1) == Some(self.0)
+    }
+}
+
 impl Mode {
     /// Whether it includes reading.
     pub fn reads(self) -> bool {

@@ -99,7 +99,7 @@ impl Core {
     }
 
     /// The class that was set for the files in a directory, and where.
-    fn class_in(&self, dir: &Node) -> Option<(PathBuf, String)> {
+    pub(super) fn class_in(&self, dir: &Node) -> Option<(PathBuf, String)> {
         let nearest = match self.set_classes.of(dir.ino) {
             Some(own) => Some((dir.ino, own)),
             None => self.set_classes.above(&self.cache, dir.ino),

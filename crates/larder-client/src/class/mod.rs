@@ -6,10 +6,12 @@
 //!
 //! - [`table`]: the classes that were set, in memory and as records of the cache.
 //! - [`choose`]: chooses the class of a file when it is opened.
-//! - [`raise`]: bytes in the memory of other machines that are to be on the server's disk.
+//! - [`raise`]: bytes in the memory of other machines that are to be on the server's disk;
+//!   [`below`]: those of the files below a directory.
 //! - [`set`]: sets a class; the extended attributes that report classes.
 
 mod asked;
+mod below;
 mod choose;
 mod raise;
 mod retained;

@@ -74,14 +74,15 @@ impl Core {
     /// Before an object gets a name, and perhaps a class of its own with it: if that makes its
     /// class stronger, open files of a weaker one get that class, what was written through them
     /// is sent, and all of the file's bytes leave the memory of other machines. If the new class
-    /// has an archive, the file is due there. Of a directory, what is in it stays as it is.
+    /// has an archive, the file is due there. Of what is in a directory, bytes that are to leave
+    /// memory are due elsewhere at once.
     ///
     /// # Errors
     /// The server's; [`larder_vfs::Error::NotSupported`] if it has no archive, and the class does;
     /// [`larder_vfs::Error::Busy`] if every write is to be at the server, and the
     /// kernel itself writes the file.
     pub(crate) async fn raise_for_name(
-        &self,
+        self: &Arc<Self>,
         cred: &Cred,
         node: &Arc<Node>,
         name: (&Node, &OsStr),
@@ -94,11 +95,17 @@ impl Core {
         let after = self.class_with_name(node, name, own.as_deref().or(inherited));
         let before = self.class_for_owner(node).class;
         let within = leaves_within(&before, &after);
-        if node.state().known().attr.kind != Kind::File {
-            return match within {
-                Some(within) => self.leave_memory(cred, node, within).await,
-                None => Ok(()),
-            };
+        let kind = node.state().known().attr.kind;
+        if kind != Kind::File {
+            if let Some(within) = within {
+                self.leave_memory(cred, node, within).await?;
+            }
+            if kind == Kind::Directory {
+                let own = own.or(inherited.map(str::to_owned));
+                let places = (self.place(node), self.place_after(name, own));
+                Box::pin(self.raise_below(cred, node, places)).await?;
+            }
+            return Ok(());
         }
         let is_raised = |before: &Class| {
             leaves_within(before, &after).is_some() || is_archived_earlier(before, &after)

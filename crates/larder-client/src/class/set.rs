@@ -53,6 +53,7 @@ impl Core {
         self.demand_path(&node, cred).await?;
         self.refuse_classless(&node)?;
         let before = self.class_for_owner(&node).class;
+        let place = self.place(&node);
         let after = match name {
             Some(name) => self.options.classes.get(name).map_err(|_| Error::InvalidArgument)?,
             None => self.class_without_own(&node).class,
@@ -71,10 +72,15 @@ impl Core {
             true => leaves_within(&before, &after),
             false => Some(Duration::ZERO),
         };
-        let done = match self.change_open_files(cred, (&node, &opens), &after, within).await {
-            Ok(()) => self.keep_class(ino).await,
-            refused => refused,
+        let done = async {
+            self.change_open_files(cred, (&node, &opens), &after, within).await?;
+            if node.state().is_directory() {
+                let places = (place, self.place(&node));
+                Box::pin(self.raise_below(cred, &node, places)).await?;
+            }
+            self.keep_class(ino).await
         };
+        let done = done.await;
         if done.is_err() {
             // Never fails: the old class had a place in the table, or removing the class needs
             // none.

@@ -5,15 +5,19 @@ use std::time::Duration;
 
 use larder_class::{Sources, load};
 use larder_client::{Here, Options, shared_offer};
-use larder_vfs::{Device, Error, FileSystem, Ino, Kind, New, SetAttr};
+use larder_vfs::{Device, Error, FileSystem, Ino, Kind, Lookup, New, SetAttr};
 
 use crate::rig::{Rig, root};
 
 /// `*.o` is volatile, what else there is is not.
 fn options() -> Options {
+    with_rules("[[rule]]\nglob = '*.o'\nclass = 'volatile'\n")
+}
+
+fn with_rules(rules: &str) -> Options {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("larder.toml");
-    std::fs::write(&path, "[[rule]]\nglob = '*.o'\nclass = 'volatile'\n").unwrap();
+    std::fs::write(&path, rules).unwrap();
     let sources = Sources { files: vec![path], ..Sources::default() };
     let classes =
         load(&sources, &shared_offer("a volume", Here::default(), Duration::from_secs(30)))
@@ -101,8 +105,7 @@ async fn the_server_is_told_which_objects_it_may_lose() {
     assert_eq!(rig.server.made_volatile(), 0, "names may wait in them");
 }
 
-/// Directories, links and special files get a stronger class as files do, at the server; what is in
-/// a directory does not.
+/// Directories, links and special files get a stronger class as files do, at the server.
 #[tokio::test]
 async fn what_has_no_bytes_is_raised_too() {
     let rig = Rig::new(options()).await;
@@ -128,6 +131,105 @@ async fn what_has_no_bytes_is_raised_too() {
         rig.client.set_class(&root(), ino, Some(class)).await.unwrap();
         assert_eq!(moved(&rig), count, "{class}");
     }
+}
+
+/// What is in `out` is volatile, except `keep`, and so is `*.o` everywhere else.
+const OUT: &str = "[[rule]]\nglob = 'keep'\nclass = 'edited'\n\
+                   [[rule]]\nglob = 'out/'\nclass = 'volatile'\n\
+                   [[rule]]\nglob = '*.o'\nclass = 'volatile'\n";
+
+/// Makes `out` with four files that a rule makes volatile by this directory, two of them below
+/// another one, with `*.o`, which is volatile anywhere, and one that is not volatile.
+async fn tree(rig: &Rig) {
+    let dir = async |parent: Ino, name: &str| {
+        let made =
+            rig.client.make(&root(), parent, name.as_ref(), New::Directory, SetAttr::default());
+        made.wait().await.unwrap().ino
+    };
+    let out = dir(Ino::ROOT, "out").await;
+    let below = dir(out, "below").await;
+    for (parent, name) in [
+        (out, "a"),
+        (out, "b"),
+        (out, "x.o"),
+        (out, "keep"),
+        (below, "c"),
+        (below, "d"),
+        (below, "y.o"),
+    ] {
+        let file = rig.create_in(parent, name).await;
+        file.write(0, b"bytes").await.unwrap();
+        file.close().await.unwrap();
+    }
+}
+
+/// A directory gets a name or a class by which files below it are more durable: the server is told
+/// of each of these, and of no others.
+#[tokio::test]
+async fn a_directory_has_what_is_below_it_moved_where_that_is_to_be_more_durable() {
+    let rig = Rig::new(with_rules(OUT)).await;
+    tree(&rig).await;
+    moved(&rig);
+    for (from, to, count) in
+        [("out", "out2", 4), ("out2", "other", 0), ("other", "out", 0), ("out", "release", 4)]
+    {
+        rig.rename(from, to).await.unwrap();
+        assert_eq!(moved(&rig), count, "{from} {to}");
+    }
+    let ino = rig.find("release").await.unwrap();
+    // `x.o` and `y.o` and the directory itself; then all but these two; then all.
+    for (class, count) in [
+        (Some("edited"), 3),
+        (Some("volatile"), 0),
+        (None, 6),
+        (Some("scratch"), 0),
+        (Some("critical"), 8),
+    ] {
+        rig.client.set_class(&root(), ino, class).await.unwrap();
+        assert_eq!(moved(&rig), count, "{class:?}");
+    }
+    // What is set for the directory goes with it.
+    rig.rename("release", "out").await.unwrap();
+    assert_eq!(moved(&rig), 0);
+}
+
+/// What has a class of its own keeps it, a process that writes through an open file goes on in the
+/// stronger class, and where the server refuses, the directory keeps its name and class.
+#[tokio::test]
+async fn below_a_directory_what_is_open_goes_on_in_the_stronger_class() {
+    let rig = Rig::new(with_rules(OUT)).await;
+    tree(&rig).await;
+    let out = rig.find("out").await.unwrap();
+    let own = rig.client.lookup(&root(), out, "a".as_ref()).wait().await.unwrap();
+    let Lookup::Found(own) = own else { panic!("it is there") };
+    rig.client.set_class(&root(), own.ino, Some("volatile")).await.unwrap();
+    let file = rig.create_in(out, "open").await;
+    file.write(0, b"bytes").await.unwrap();
+    rig.server.fail_next(1, Error::NoSpace);
+    assert_eq!(rig.rename("out", "out2").await, Err(Error::NoSpace));
+    assert!(rig.find("out").await.is_some());
+    rig.server.fail_next(1, Error::NoSpace);
+    assert_eq!(rig.client.set_class(&root(), out, Some("edited")).await, Err(Error::NoSpace));
+    let class = || rig.client.class(file.ino).unwrap().class.name.clone();
+    assert_eq!(class(), "volatile");
+    moved(&rig);
+    rig.rename("out", "out2").await.unwrap();
+    // `b`, `c`, `d` and the open one.
+    assert_eq!((moved(&rig), class()), (4, "edited".to_owned()));
+    let hint = rig.client.hint_class(&root(), file.ino, file.id, "edited".to_owned());
+    hint.wait().await.unwrap();
+    assert_eq!(moved(&rig), 0, "it is in that class");
+    file.close().await.unwrap();
+}
+
+/// No rule is about directories: nothing is listed.
+#[tokio::test]
+async fn a_directory_is_not_read_if_its_name_decides_nothing() {
+    let rig = Rig::new(options()).await;
+    tree(&rig).await;
+    rig.server.reset_calls();
+    rig.rename("out", "release").await.unwrap();
+    assert_eq!((rig.server.calls("readdir"), moved(&rig)), (0, 0));
 }
 
 /// Where the server cannot move the bytes, the file keeps its name and class, and who has it open

@@ -3,15 +3,21 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
+use larder_wire::disk::words::Refusal;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
+
+/// Position in an answer of the first word that is the disk's own: 0, or a refusal.
+pub(crate) const STATUS: usize = 24;
 
 /// What becomes of the next answer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Change {
     /// It is passed on as it is.
     None,
+    /// It says without a seal that the disk has refused the request.
+    Refusal(Refusal),
     /// A bit of the byte at this position of its message is flipped.
     Flip(usize),
     /// It goes to the call whose answer is the next but one, and that answer to its call.
@@ -56,6 +62,10 @@ async fn pass(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, change: Arc<Mutex
             Change::Swap => {
                 kept = Some(answer);
                 continue;
+            }
+            Change::Refusal(refusal) => {
+                answer.truncate(STATUS);
+                answer.extend_from_slice(&(refusal as u32).to_be_bytes());
             }
             Change::Flip(at) => answer[at] ^= 1,
             Change::None => {}

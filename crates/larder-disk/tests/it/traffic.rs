@@ -9,14 +9,16 @@ use larder_disk_client::{Control, DISK_PROGRAM, DiskClient, DiskControl, DiskErr
 use larder_io::{Disk, MemDisk, RealClock};
 use larder_rpc::server::{Config as ServerConfig, Server, Shutdown, SourcePorts};
 use larder_rpc::{CallOptions, Config as ClientConfig, RpcClient, SourcePort, Transport};
-use larder_wire::capability::{BootEpoch, Capability, CapabilityId, Extents, GroupId, Mode};
+use larder_wire::capability::{
+    BootEpoch, Capability, CapabilityId, Extents, GroupId, KeyEpoch, Mode,
+};
 use larder_wire::disk::SEQUENCE_END;
 use larder_wire::disk::session::Granted;
 use larder_wire::disk::words::{Refusal, Remedy, Trust};
 use larder_wire::seal::Setup;
 
 use crate::stand::{DISK, GROUP, KEY, SIZE, VOLUME, extent, master};
-use crate::tampering::{Change, Tampering};
+use crate::tampering::{Change, STATUS, Tampering};
 
 /// A disk that listens.
 struct Listening {
@@ -188,10 +190,10 @@ async fn a_client_goes_on_after_a_restart_of_the_disk() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn answers_that_are_not_the_disks_are_refused_and_counted() {
     // Positions in an answer, behind the header and the status.
-    const RESULTS: usize = 28 + 4 + 3;
-    const SEAL: usize = 28 + 8;
-    const DATA: usize = 28 + 8 + 16 + 4;
-    const WELCOME_NONCE: usize = 28 + 8 + 8 + 4;
+    const RESULTS: usize = STATUS + 4 + 4 + 3;
+    const SEAL: usize = STATUS + 4 + 8;
+    const DATA: usize = STATUS + 4 + 8 + 16 + 4;
+    const WELCOME_NONCE: usize = STATUS + 4 + 8 + 8 + 4;
     for setup in [Setup::Secure, Setup::Private] {
         let disk = MemDisk::new();
         let listening = Listening::start(&disk, setup, anywhere()).await;
@@ -222,6 +224,53 @@ async fn answers_that_are_not_the_disks_are_refused_and_counted() {
         assert_eq!(client.forged(), 6);
         assert_eq!(read(0).await.unwrap(), &b"one"[..]);
         assert_eq!(client.forged(), 6);
+        listening.stop().await;
+    }
+}
+
+/// Somebody says, without a seal, that the disk has no key of a write's capability any more: it may
+/// be so, or the write may still come. The client writes again in the same session if its next
+/// capability has a key by which the disk does not accept the first one, and makes another session
+/// otherwise.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_write_whose_key_is_said_to_be_too_old_comes_no_later_than_the_next_one() {
+    // How often the keys are rotated, by how much the next key is higher, and how many handshakes
+    // the client makes in all. It cannot have what the disk does not accept.
+    for (rotations, higher, expected) in [(0, 0, 2), (1, 0, 2), (1, 1, 2), (2, 1, 2), (2, 2, 1)] {
+        let disk = MemDisk::new();
+        let listening = Listening::start(&disk, Setup::Secure, anywhere()).await;
+        let (control, boot) = listening.control().await;
+        let between = Tampering::before(listening.address).await;
+        let rpc = rpc_to(between.address).await;
+        let client = DiskClient::new(rpc.clone());
+        let options = CallOptions::default();
+        let with_key = |higher| {
+            let capability =
+                Capability { key: KeyEpoch(KEY.0 + higher), ..grant(boot, 1).capability };
+            Granted::mint(&master(), capability)
+        };
+        let write = |higher, data: &'static [u8]| {
+            let (client, granted) = (&client, with_key(higher));
+            async move { client.write(&granted, 0, Bytes::from_static(data), true, options).await }
+        };
+        write(0, b"zero").await.unwrap();
+        for more in 1..=rotations {
+            control.rotate(KeyEpoch(KEY.0 + more)).await.unwrap();
+        }
+        between.next(Change::Refusal(Refusal::OldKey));
+        let refused = write(0, b"one!").await.unwrap_err();
+        assert_eq!(refused, DiskError::Hearsay(Refusal::OldKey));
+        if rotations == 2 {
+            // Another holder of an old capability, whose handshake is refused.
+            let other = client.read(&with_key(0), 0, 4, options).await.unwrap_err();
+            assert_eq!(other, DiskError::Hearsay(Refusal::OldKey));
+        }
+        write(higher, b"two!").await.unwrap();
+        assert_eq!(client.read(&with_key(higher), 0, 4, options).await.unwrap(), &b"two!"[..]);
+        let all = rpc.stats().procedures;
+        let handshakes = all.iter().find(|one| one.name == "HANDSHAKE").unwrap().calls;
+        let more = u64::from(rotations == 2);
+        assert_eq!(handshakes, expected + more, "{rotations} rotations, {higher} higher");
         listening.stop().await;
     }
 }

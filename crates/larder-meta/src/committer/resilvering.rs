@@ -16,7 +16,7 @@ use super::{
     wall,
 };
 use crate::change::{Change, Reply};
-use crate::disks::{Limits, Stores};
+use crate::disks::{Failed, Limits, Stores};
 use crate::engine::{EngineError, View};
 use crate::leases::CallNumber;
 use crate::live::archiving::Unread;
@@ -387,7 +387,7 @@ impl Committer {
         view: &dyn View,
         group: &mut Group,
         file: FileId,
-        failed: &BTreeSet<DiskId>,
+        failed: &Failed,
     ) {
         let (now, mut must_wait) = (self.clock.instant(), true);
         let is_done = self.internal(view, group, |live, txn| {

@@ -168,18 +168,27 @@ pub(crate) fn take(
 ) -> Result<Taken, Status> {
     match room.medium {
         Medium::Disk => take_on(txn, wanted, cursors.of(false), room),
+        Medium::INSTEAD => take_instead(txn, wanted, cursors, room),
         Medium::Memory(_) => match take_on(txn, wanted, cursors.of(true), room) {
-            Err(Status::NoSpace) => {
-                let on_disk = Room { medium: Medium::Disk, ..room };
-                let taken = take_on(txn, wanted, cursors.of(false), on_disk)?;
-                if room.sets.memory().next().is_some() {
-                    cursors.instead += taken.bytes.end - taken.bytes.start;
-                }
-                Ok(taken)
-            }
+            Err(Status::NoSpace) => take_instead(txn, wanted, cursors, room),
             taken => taken,
         },
     }
+}
+
+/// Takes free blocks of disks in place of memory disks.
+fn take_instead(
+    txn: &mut Txn<'_>,
+    wanted: &Wanted,
+    cursors: &mut Cursors,
+    room: Room<'_>,
+) -> Result<Taken, Status> {
+    let on_disk = Room { medium: Medium::Disk, ..room };
+    let taken = take_on(txn, wanted, cursors.of(false), on_disk)?;
+    if room.sets.memory().next().is_some() {
+        cursors.instead += taken.bytes.end - taken.bytes.start;
+    }
+    Ok(taken)
 }
 
 /// Takes free blocks for bytes that are moved to other disks of a medium, and returns them with the

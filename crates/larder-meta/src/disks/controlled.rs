@@ -34,7 +34,7 @@ use super::reach::{Reach, Unreached};
 use super::store_check::StoreCheck;
 use super::{
     Acknowledged, BytesRead, CapabilityName, Copied, DiskAddress, Disks, Keys, Limits, Minted,
-    Stores, TrustInterval, Trusting, VolumeOwner, Witnessed,
+    Stored, Stores, TrustInterval, Trusting, VolumeOwner, Witnessed,
 };
 use crate::store::records::key_epoch;
 
@@ -290,7 +290,7 @@ impl Disks for ControlledDisks {
         data::read(self.data(disk).zip(granted(&minted)), bytes)
     }
 
-    fn write(&self, (disk, minted): (DiskId, Minted), at: u64, bytes: Bytes) -> Copied {
+    fn write(&self, (disk, minted): (DiskId, Minted), at: u64, bytes: Bytes) -> Stored {
         data::write(self.data(disk).zip(granted(&minted)), at, bytes)
     }
 

@@ -19,6 +19,7 @@ use tokio::sync::OnceCell;
 use tokio::task::JoinSet;
 
 use super::extents::extents;
+use super::outcome::Outcome;
 use super::questions::{self, Questions, TOGETHER_WAIT, Waiting};
 
 /// How long a disk may take for a request.
@@ -157,31 +158,29 @@ type Doing<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 /// A disk, and what the metadata server may do there.
 type Granting = Option<(Arc<Data>, Granted)>;
 
-/// Copies bytes to `target` of another disk, durably, if there are both. Resolves to whether that
-/// was done; otherwise any part of them may have been written.
-pub(super) fn copy(from: Granting, to: Granting, bytes: Range<u64>, target: u64) -> Doing<bool> {
+/// Copies bytes to `target` of another disk, durably, if there are both. If that is not done, any
+/// part of them may have been written.
+pub(super) fn copy(from: Granting, to: Granting, bytes: Range<u64>, target: u64) -> Doing<Outcome> {
     Box::pin(async move {
-        let (Some((from, read)), Some((to, write))) = (from, to) else { return false };
-        let copied = copy_all((&from, &read), (&to, &write), bytes, target).await;
-        let (from, to) = (from.whose.disk.0, to.whose.disk.0);
-        copied.inspect_err(|error| tracing::debug!(from, to, "not copied: {error}")).is_ok()
+        let Some((from, read)) = from else { return Outcome::NotRead };
+        let Some((to, write)) = to else { return Outcome::NotWritten };
+        for at in bytes.clone().step_by(DATA_BYTES_MAX) {
+            let end = bytes.end.min(at + DATA_BYTES_MAX as u64);
+            let (from_disk, to_disk) = (from.whose.disk.0, to.whose.disk.0);
+            let data = match read_all(&from, &read, at..end).await {
+                Ok(data) => data,
+                Err(error) => {
+                    tracing::debug!(from_disk, to_disk, "not read, to be copied: {error}");
+                    return Outcome::NotRead;
+                }
+            };
+            if let Err(error) = write_all(&to, &write, target + (at - bytes.start), data).await {
+                tracing::debug!(from_disk, to_disk, "not written, to be copied: {error}");
+                return Outcome::NotWritten;
+            }
+        }
+        Outcome::Done
     })
-}
-
-async fn copy_all(
-    (from, read): (&Data, &Granted),
-    (to, write): (&Data, &Granted),
-    bytes: Range<u64>,
-    target: u64,
-) -> Result<(), NotDone> {
-    for at in bytes.clone().step_by(DATA_BYTES_MAX) {
-        // It fits: the largest request does.
-        let length = (bytes.end - at).min(DATA_BYTES_MAX as u64) as u32;
-        let options = CallOptions::default();
-        let data = from.client().await?.read(read, at, length, options).await?;
-        to.client().await?.write(write, target + (at - bytes.start), data, true, options).await?;
-    }
-    Ok(())
 }
 
 /// Reads bytes of a disk, if there is one.

@@ -3,7 +3,6 @@
 //! when their machines lack memory ([`super::yielding`]: then to other
 //! memory disks, if these have room), and from disks that leave ([`crate::leaving`]).
 
-use std::collections::BTreeSet;
 use std::time::Instant;
 
 use larder_wire::meta::Status;
@@ -16,7 +15,7 @@ use crate::data::blocks::{self, Cursors, Room};
 use crate::data::copies::Sets;
 use crate::data::memory::{self, Standing};
 use crate::data::moving::{self, Found, Leg, Move};
-use crate::disks::{Minted, Moved};
+use crate::disks::{Failed, Minted, Moved, Outcome};
 use crate::inode;
 use crate::issued::{Purpose, Taken};
 use crate::late;
@@ -340,39 +339,46 @@ impl Live {
         found.copies().map(copy).collect()
     }
 
-    /// Has the disks copy the bytes of a move. Resolves to the disks that failed.
+    /// Has the disks copy the bytes of a move.
     pub(crate) fn copy(&self, Copying { copies, .. }: Copying) -> Moved {
         let disks = std::sync::Arc::clone(&self.disks);
         Box::pin(async move {
-            let mut failed = BTreeSet::new();
+            let mut failed = Failed::default();
             for Copy { leg, from, to } in copies {
                 let disk = to.0;
-                if failed.contains(&disk) {
+                if failed.disks.contains(&disk) {
                     continue;
                 }
-                let is_copied = match from {
+                let copied = match from {
                     Origin::Disk(of, minted) => {
                         disks.copy((of, minted), to, leg.source(), leg.target).await
                     }
                     Origin::Archive(kept) => {
-                        kept.write(&*disks, to, leg.in_file(), leg.target).await
+                        match kept.write(&*disks, to, leg.in_file(), leg.target).await {
+                            true => Outcome::Done,
+                            // Whoever it was.
+                            false => Outcome::NotRead,
+                        }
                     }
                 };
-                if !is_copied {
-                    failed.insert(disk);
+                if copied != Outcome::Done {
+                    failed.disks.insert(disk);
+                }
+                if copied == Outcome::NotWritten {
+                    failed.refused.insert(disk);
                 }
             }
             failed
         })
     }
 
-    /// The copies of a move were made, except on the disks in `failed`. Its capabilities end.
+    /// The copies of a move were made, except on the disks that failed. Its capabilities end.
     /// Returns whether the file's bytes must wait for the next try.
     pub(crate) fn end_move(
         &mut self,
         txn: &mut Txn<'_>,
         file: FileId,
-        failed: &BTreeSet<DiskId>,
+        Failed { disks: failed, refused }: &Failed,
         now: Instant,
     ) -> Result<bool, Status> {
         let Some(found) = self.destage.moving(file) else { return Ok(false) };
@@ -409,9 +415,9 @@ impl Live {
         }
         // Memory disks that did not take it are not asked again soon: it goes to a disk at once.
         // Without the capabilities it could not be copied anyway.
-        let may_refuse = has_lasted && !is_restored;
-        let is_refused =
-            |to: &DiskId| may_refuse && self.sets.disks(*to).iter().any(|one| failed.contains(one));
+        let is_refused = |to: &DiskId| {
+            has_lasted && self.sets.disks(*to).iter().any(|one| refused.contains(one))
+        };
         let refused: Vec<DiskId> = to_memory.into_iter().filter(is_refused).collect();
         refused.iter().for_each(|set| self.yielding.avoid(*set, now));
         // If the file was changed meanwhile, the rest of it is moved at once.

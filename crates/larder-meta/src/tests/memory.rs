@@ -388,6 +388,23 @@ fn without_room_in_memory_bytes_go_to_disks() {
     assert_eq!(instead(&mut rig), Instead::default());
 }
 
+/// What a client keeps from memory disks, since they do not take it, is on disks, and counted once.
+#[test]
+fn what_a_client_keeps_from_memory_disks_counts_as_what_has_no_room_there() {
+    let (mut rig, file) = with_memory(4);
+    let mut on = |medium, bytes| -> (Vec<u32>, u64) {
+        let layout = rig.alloc_on(medium, file, bytes).unwrap().layout;
+        (layout.extents.0.iter().map(|extent| extent.disk.0).collect(), instead(&mut rig).bytes)
+    };
+    assert_eq!(on(Medium::Memory(1), 0..2 * B), (vec![2], 0));
+    assert_eq!(on(Medium::INSTEAD, 0..B), (vec![1], B), "what it had in memory is given up");
+    assert_eq!(on(Medium::INSTEAD, 0..B), (vec![1], B), "it has them");
+    assert_eq!(on(Medium::Disk, 8 * B..9 * B), (vec![1], B));
+    assert_eq!(on(Medium::Memory(1), 4 * B..5 * B), (vec![2], B));
+    assert!(instead(&mut rig).is_short);
+    rig.check();
+}
+
 /// A lost file can be written again as a whole, truncated and removed; then nothing of it is lost.
 #[test]
 fn a_lost_file_can_be_written_again_cut_and_removed() {

@@ -419,3 +419,23 @@ fn a_memory_disk_that_refuses_is_not_asked_again_soon() {
     assert_eq!(disks[&OTHER].bytes_free, (BLOCKS - 2) * B);
     rig.check();
 }
+
+/// A memory disk that cannot be read while it is to give its bytes away: the one to which they go
+/// is not to blame, and gets them when they can be read.
+#[test]
+fn a_memory_disk_that_is_not_read_is_no_fault_of_the_one_that_gets_its_bytes() {
+    let (mut rig, file) = with_two();
+    limits(&mut rig, &[(OTHER, 0)]);
+    write(&mut rig, file, 2, 7, None);
+    assert_eq!(disks_of(&mut rig, file), [MEMORY].into());
+    limits(&mut rig, &[(MEMORY, 0)]);
+    rig.begin_moves();
+    rig.disks.go_away(MEMORY);
+    assert_eq!(rig.copy_moves(), 1);
+    rig.end_moves();
+    rig.disks.come_back(MEMORY);
+    wait(&mut rig, Duration::from_secs(2));
+    move_all(&mut rig);
+    assert_eq!(disks_of(&mut rig, file), [OTHER].into());
+    rig.check();
+}

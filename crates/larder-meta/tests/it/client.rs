@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use larder_io::{Disk, RealClock};
-use larder_meta::disks::{Acknowledged, CapabilityName, Copied, Disks, Minted, Witnessed};
+use larder_meta::disks::{Acknowledged, CapabilityName, Copied, Disks, Minted, Outcome, Witnessed};
 use larder_meta::engine::embedded::{Embedded, Sizes};
 use larder_meta::volume::{self, NewDisk};
 use larder_meta::{Metadata, Options, PROGRAM};
@@ -68,7 +68,7 @@ impl Disks for GoodDisks {
     }
 
     fn copy(&self, _: (DiskId, Minted), _: (DiskId, Minted), _: Range<u64>, _: u64) -> Copied {
-        Box::pin(std::future::ready(true))
+        Box::pin(std::future::ready(Outcome::Done))
     }
 
     fn void_all(&self) -> Acknowledged {

@@ -1,265 +1,27 @@
 //! The metadata server with a real disk: what it grants works there, and what it revokes does not.
 
 use std::future::poll_fn;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-use larder_disk::{Config as DeviceConfig, Device, DiskService, Identity, Store};
-use larder_disk_client::{DISK_PROGRAM, DiskClient, DiskError};
-use larder_io::{Clock, MemDisk, RealClock, SimClock};
-use larder_meta::disks::{
-    Acknowledged, CapabilityName, ControlledDisks, DiskAddress, Disks, TrustInterval, Witnessed,
-};
+use larder_disk_client::DiskError;
+use larder_io::{Clock, RealClock, SimClock};
+use larder_meta::disks::{Acknowledged, CapabilityName, Disks, TrustInterval, Witnessed};
 use larder_meta::engine::memory::MemoryEngine;
-use larder_meta::volume::{self, NewDisk};
-use larder_meta::{Metadata, Options};
-use larder_rpc::server::{Config as ServerConfig, Server, Shutdown, SourcePorts};
-use larder_rpc::{CallOptions, Config, RpcClient, SourcePort, Transport};
+use larder_meta::volume;
+use larder_rpc::CallOptions;
 use larder_testkit::Relay;
-use larder_wire::capability::{Capability, DiskId, VolumeId};
-use larder_wire::disk::session::Granted;
 use larder_wire::disk::words::{AwaitWrittenHead, ClearHead, Refusal, RevokeHead};
 use larder_wire::meta::calls;
-use larder_wire::meta::words::{FileId, Grant, Layout, Mode, OpenId, SetAttributes, Time, Written};
-use larder_wire::seal::{MasterKey, Secret, Setup};
-use larder_wire::xdr::{Array, Decode};
-use tokio::task::JoinHandle;
+use larder_wire::meta::words::{Mode, OpenId, SetAttributes};
+use larder_wire::xdr::Array;
 
-use crate::client::{Client, create, dentry, serve_metadata};
+use crate::client::dentry;
+use crate::served::{Both, DISK, ROOT, SIZE, Served, begin, begin_by, granted};
 
-const ROOT: FileId = FileId::ROOT;
-pub(crate) const VOLUME: VolumeId = VolumeId([1; 16]);
-pub(crate) const DISK: DiskId = DiskId(1);
-const SIZE: u64 = 8 * 4096;
-
-pub(crate) fn master() -> MasterKey {
-    MasterKey::new([5; 32])
-}
-
-/// A disk that serves.
-pub(crate) struct Served {
-    medium: MemDisk,
-    clock: Arc<dyn Clock>,
-    pub(crate) address: SocketAddr,
-    device: Option<Arc<Device>>,
-    running: Option<(Shutdown, JoinHandle<()>)>,
-    /// For how long servers let it trust.
-    trusts: TrustInterval,
-    setup: Setup,
-}
-
-impl Served {
-    pub(crate) async fn new(clock: &Arc<dyn Clock>) -> Served {
-        let address = "127.0.0.1:0".parse().unwrap();
-        let clock = Arc::clone(clock);
-        let (medium, device, running) = (MemDisk::new(), None, None);
-        let (trusts, setup) = (TrustInterval::default(), Setup::Secure);
-        let mut served = Served { medium, clock, address, device, running, trusts, setup };
-        served.start().await;
-        served
-    }
-
-    /// A new boot of the disk from an empty store, with this setup.
-    pub(crate) async fn restart_empty(&mut self, setup: Setup) {
-        self.stop().await;
-        (self.medium, self.setup) = (MemDisk::new(), setup);
-        self.start().await;
-    }
-
-    /// A new boot of the disk, on the port of the one before.
-    pub(crate) async fn start(&mut self) {
-        let identity = Identity { volume: VOLUME, disk: DISK, setup: self.setup };
-        let store = Store::open(&self.medium, "disk", &identity, SIZE).unwrap();
-        let config = DeviceConfig::new(identity, master(), Arc::clone(&self.clock));
-        let device = Arc::new(Device::start(config, store));
-        let service = DiskService::new(Arc::clone(&device));
-        self.device = Some(device);
-        let mut config = ServerConfig::new(self.address);
-        (config.udp, config.source_ports) = (false, SourcePorts::Any);
-        let server = Server::bind(config, service).await.unwrap();
-        self.address = server.addr();
-        self.running = Some((server.shutdown(), tokio::spawn(server.run())));
-    }
-
-    pub(crate) fn device(&self) -> &Device {
-        self.device.as_ref().unwrap()
-    }
-
-    pub(crate) async fn stop(&mut self) {
-        self.device = None;
-        let (shutdown, task) = self.running.take().unwrap();
-        shutdown.begin();
-        task.await.unwrap();
-    }
-}
-
-/// A volume on that disk, and a server of it.
-async fn begin(
-    engine: &MemoryEngine,
-    served: &Served,
-    clock: &Arc<dyn Clock>,
-) -> (SocketAddr, Arc<ControlledDisks>) {
-    begin_by(engine, served, served.address, clock).await
-}
-
-/// The same, with a server that reaches the disk at `address`.
-pub(crate) async fn begin_by(
-    engine: &MemoryEngine,
-    served: &Served,
-    address: SocketAddr,
-    clock: &Arc<dyn Clock>,
-) -> (SocketAddr, Arc<ControlledDisks>) {
-    let (metadata, disks) = serve_by(engine, served, address, clock).await;
-    (serve_metadata(metadata).await, disks)
-}
-
-/// The same, without a socket.
-pub(crate) async fn serve_by(
-    engine: &MemoryEngine,
-    served: &Served,
-    address: SocketAddr,
-    clock: &Arc<dyn Clock>,
-) -> (Metadata, Arc<ControlledDisks>) {
-    // There may be one with another setup already.
-    let _ = volume::create(engine, VOLUME, 1, Time::default());
-    let (metadata, disks) = start_by(engine, served, address, clock);
-    disks.ready().await;
-    (metadata, disks)
-}
-
-/// The same of a volume that is there, and does not wait until the disk can be used.
-pub(crate) fn start_by(
-    engine: &MemoryEngine,
-    served: &Served,
-    address: SocketAddr,
-    clock: &Arc<dyn Clock>,
-) -> (Metadata, Arc<ControlledDisks>) {
-    if volume::disks(engine).unwrap().is_empty() {
-        let new = NewDisk {
-            id: [3; 16],
-            address: served.address.to_string(),
-            bytes: SIZE,
-            is_memory: false,
-        };
-        assert_eq!(volume::add_disk(engine, &new).unwrap(), DISK);
-    }
-    let owned = volume::take_trusting(engine, served.trusts).unwrap();
-    let public = served.address.to_string();
-    let disks = vec![DiskAddress {
-        disk: DISK,
-        bytes: 0,
-        address,
-        public,
-        is_memory: false,
-        master: master(),
-    }];
-    let disks = ControlledDisks::start_trusting(disks, owned.to_disks(), owned.trust(), clock);
-    let disks = Arc::new(disks);
-    let (own, engine) = (Arc::clone(&disks) as Arc<dyn Disks>, Arc::new(engine.clone()));
-    let metadata =
-        Metadata::start(engine, owned, own, Arc::clone(clock), Options::default()).unwrap();
-    (metadata, disks)
-}
-
-async fn disk_client(address: SocketAddr) -> DiskClient {
-    let mut config = Config::new(address, Transport::Tcp, DISK_PROGRAM);
-    config.source_port = SourcePort::Any;
-    DiskClient::new(RpcClient::connect(config).await.unwrap())
-}
-
-pub(crate) fn granted(grant: &Grant) -> Granted {
-    let capability = Capability::decode(&mut grant.capability.0.clone()).unwrap();
-    Granted { capability, secret: Secret::new(grant.secret) }
-}
-
-/// A client of both servers.
-pub(crate) struct Both {
-    pub(crate) meta: Client,
-    disk: DiskClient,
-    sequence: u32,
-}
-
-impl Both {
-    pub(crate) async fn connect(meta: SocketAddr, disk: SocketAddr, client: u8) -> Both {
-        let meta = Client::connect(meta, client, 1).await;
-        Both { meta, disk: disk_client(disk).await, sequence: 0 }
-    }
-
-    fn next(&mut self) -> larder_wire::meta::words::Sequence {
-        self.sequence += 1;
-        self.meta.sequence(0, self.sequence)
-    }
-
-    /// Makes a file of as many blocks as this text takes, with the text in it. Returns the file and
-    /// its layout.
-    pub(crate) async fn write(&mut self, name: &str, text: &'static [u8]) -> (FileId, Layout) {
-        let range = (0..(text.len() as u64).next_multiple_of(4096)).into();
-        let call = calls::Open { range, ..create(self.next(), ROOT, name) };
-        let opened = self.meta.call(call).await.unwrap();
-        let (file, layout) = (opened.file.after.file, opened.layout);
-        let (extent, grant) = (layout.extents.0[0], granted(&layout.grants.0[0]));
-        let (data, options) = (Bytes::from_static(text), CallOptions::default());
-        self.disk.write(&grant, extent.position, data, true, options).await.unwrap();
-        let written = Written {
-            offset: 0,
-            length: text.len() as u64,
-            disk: extent.disk,
-            position: extent.position,
-        };
-        let (sequence, open) = (self.next(), opened.open);
-        let written = Array(vec![written]);
-        let (copies, merged) = (Array(vec![extent.disk]), Array::default());
-        let commit = calls::CommitExtents {
-            sequence,
-            file,
-            open,
-            written,
-            copies,
-            merged,
-            mtime: None,
-            all: true,
-            on_way: false,
-            due_ms: None,
-            archive_ms: None,
-        };
-        self.meta.call(commit).await.unwrap();
-        let close = calls::Close { sequence: self.next(), opens: Array(vec![open]) };
-        self.meta.call(close).await.unwrap();
-        (file, layout)
-    }
-
-    pub(crate) async fn layout(&self, file: FileId) -> Layout {
-        let (session, open, mode) = (self.meta.session, OpenId::NONE, Mode::Read);
-        let range = (0..SIZE).into();
-        let call = calls::GetCaps { session, file, open, mode, range };
-        self.meta.call(call).await.unwrap().layout
-    }
-
-    /// Has a file's mode changed, which revokes capabilities. On return that is carried out, and
-    /// maybe not answered.
-    pub(crate) async fn begin_to_close_to_others(&mut self, file: FileId) -> JoinHandle<()> {
-        let set = SetAttributes { mode: Some(0o600), ..SetAttributes::default() };
-        let (sequence, open) = (self.next(), OpenId::NONE);
-        let call = calls::SetAttr { sequence, file, open, set, guard: None };
-        let meta = self.meta.clone();
-        let asked = tokio::spawn(async move {
-            meta.call(call).await.unwrap();
-        });
-        let session = self.meta.session;
-        while self.meta.call(calls::GetAttr { session, file }).await.unwrap().mode != 0o600 {
-            tokio::task::yield_now().await;
-        }
-        asked
-    }
-
-    pub(crate) async fn read(&self, layout: &Layout, length: u32) -> Result<Bytes, DiskError> {
-        let (position, grant) = (layout.extents.0[0].position, granted(&layout.grants.0[0]));
-        self.disk.read(&grant, position, length, CallOptions::default()).await
-    }
-}
+/// A server that has not reached a disk tries again after so much time.
+const PAUSE: Duration = Duration::from_millis(500);
 
 fn real() -> Arc<dyn Clock> {
     Arc::new(RealClock)
@@ -577,24 +339,31 @@ async fn a_change_waits_for_a_disk_that_is_away_as_long_as_it_may_be_trusted() {
         let (engine, clock) = (MemoryEngine::new(), Arc::clone(&sim) as Arc<dyn Clock>);
         let mut served = Served::new(&clock).await;
         served.trusts = TrustInterval::new(trusts).unwrap();
-        let (address, _disks) = begin(&engine, &served, &clock).await;
+        let mut relay = Relay::to(served.address).await;
+        let (address, _disks) = begin_by(&engine, &served, relay.address, &clock).await;
         let mut one = Both::connect(address, served.address, 1).await;
         let (file, _) = one.write("a", b"hello").await;
         one.layout(file).await;
-        served.stop().await;
         // The disk was refreshed now: until here time stood still.
+        relay.hold();
         let asked = one.begin_to_close_to_others(file).await;
-        let (begun, session) = (sim.instant(), one.meta.session);
-        let passing = async {
-            while !asked.is_finished() {
-                sim.advance(Duration::from_millis(100));
-                // The call lets the servers keep pace with the clock.
-                one.meta.call(calls::GetAttr { session, file }).await.unwrap();
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(60), passing).await.expect("it is answered");
-        asked.await.unwrap();
-        let late = (sim.instant() - begun).checked_sub(trusts).expect("not too soon");
-        assert!(late <= Duration::from_secs(2), "{late:?} too late, for {trusts:?}");
+        // From here on the server tries to tell the disk, and does not refresh it.
+        relay.catch().await;
+        let (step, session) = (Duration::from_millis(100), one.meta.session);
+        for _ in 1..trusts.as_millis() / step.as_millis() {
+            sim.advance(step);
+            // The call lets the server keep pace with the clock.
+            one.meta.call(calls::GetAttr { session, file }).await.unwrap();
+            assert!(!asked.is_finished(), "too soon, for {trusts:?}");
+        }
+        // It is answered now; or the server has begun a pause, at whatever time it was then: time
+        // passes only while nothing else does.
+        let (mut asked, mut late) = (asked, Duration::from_secs(1));
+        sim.advance(step + late);
+        while let Err(_nothing) = tokio::time::timeout(Duration::from_secs(2), &mut asked).await {
+            late += PAUSE;
+            assert!(late <= Duration::from_secs(3), "{late:?} too late, for {trusts:?}");
+            sim.advance(PAUSE);
+        }
     }
 }

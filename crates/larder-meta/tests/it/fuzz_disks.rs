@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use larder_meta::disks::{Acknowledged, CapabilityName, Copied, Disks, Minted, Witnessed};
+use larder_meta::disks::{Acknowledged, CapabilityName, Copied, Disks, Minted, Outcome, Witnessed};
 use larder_wire::capability::{CapabilityId, GroupId};
 use larder_wire::meta::words::{DiskId, DiskInfo, Mode};
 
@@ -52,7 +52,7 @@ impl Disks for GoodDisks {
     }
 
     fn copy(&self, _: (DiskId, Minted), _: (DiskId, Minted), _: Range<u64>, _: u64) -> Copied {
-        Box::pin(std::future::ready(true))
+        Box::pin(std::future::ready(Outcome::Done))
     }
 
     fn void_all(&self) -> Acknowledged {

@@ -14,7 +14,7 @@ use larder_wire::disk::words::Refusal;
 use larder_wire::meta::words::Layout;
 
 use crate::client::serve_metadata;
-use crate::disks::{Both, DISK, Served, granted, serve_by};
+use crate::served::{Both, DISK, Served, granted, serve_by};
 
 /// A volume with one file, a client of it, and what serves them.
 struct Rig {

@@ -13,6 +13,7 @@ mod late;
 mod postgres;
 mod postgres_late;
 mod postgres_tls;
+mod served;
 mod serving;
 mod setups;
 mod store;

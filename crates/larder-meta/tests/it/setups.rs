@@ -4,24 +4,20 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use larder_disk_client::{DISK_PROGRAM, observe};
+use larder_disk_client::observe;
 use larder_io::{Clock, SimClock};
 use larder_meta::disks::{ControlledDisks, Disks};
 use larder_meta::engine::memory::MemoryEngine;
 use larder_meta::engine::{Engine, Owner, Writes};
 use larder_meta::{Metadata, volume};
-use larder_rpc::{Config, RpcClient, SourcePort, Transport};
 use larder_wire::meta::words::{Mode, Time};
 use larder_wire::seal::Setup;
 
-use crate::disks::{DISK, Served, VOLUME, master, start_by};
+use crate::served::{DISK, Served, VOLUME, connect, master, start_by};
 
 /// Waits until a disk has answered a request that is made now.
 async fn disk_answers(address: SocketAddr) {
-    let mut config = Config::new(address, Transport::Tcp, DISK_PROGRAM);
-    config.source_port = SourcePort::Any;
-    let rpc = RpcClient::connect(config).await.unwrap();
-    observe(rpc, &master(), VOLUME, DISK).await.expect("it runs");
+    observe(connect(address).await, &master(), VOLUME, DISK).await.expect("it runs");
 }
 
 /// Lets time pass until the disk accepts what is made for it, or what is said of it is `problem`,

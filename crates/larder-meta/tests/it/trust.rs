@@ -16,7 +16,7 @@ use larder_wire::meta::calls;
 use larder_wire::meta::words::Time;
 use larder_wire::seal::MasterKey;
 
-use crate::disks::{Both, Served, begin_by};
+use crate::served::{Both, Served, begin_by};
 
 /// A server that lets disks trust for 5 s, after one that has let them trust for a minute: a disk
 /// that it does not reach may do so for that long.

@@ -18,7 +18,7 @@ use larder_vfs::{Cred, Error, Result};
 use larder_wire::meta::BLOCK_BYTES;
 use larder_wire::meta::calls::GetCaps;
 use larder_wire::meta::words::{
-    ByteRange, Extent, ExtentState, FileId, Layout, Medium, MergedFrom, Mode, OpenId,
+    ByteRange, Extent, ExtentState, FileId, Layout, MergedFrom, Mode, OpenId,
 };
 
 use super::Native;
@@ -101,7 +101,7 @@ impl Native {
                     None => continue,
                 },
             };
-            if how.medium != Medium::Disk && !self.suits(&layout, how.medium) {
+            if how.medium.is_memory() && !self.suits(&layout, how.medium) {
                 // A memory disk was started again, or is away. What is to be in several memories
                 // goes to another disk rather than to fewer.
                 self.disks.avoid_memory();

@@ -5,20 +5,26 @@
 //! file, and the writer waits for one round trip instead of two. If the server does not learn it in
 //! time, it refuses the commit, which is made again when the disks have answered.
 //!
-//! Each block is written by one request; otherwise the first of two would stand for the second.
+//! Each block is written by one request; otherwise the first of two would stand for the second. If
+//! a disk refuses a capability, the same bytes are written again to the same blocks, while the
+//! server waits for them.
+
+use std::sync::Arc;
 
 use bytes::Bytes;
 use larder_vfs::{Change, Cred, Error, Result};
 use larder_wire::meta::Status;
-use larder_wire::meta::calls::CommitExtents;
-use larder_wire::meta::words::{FileId, OpenId, Written};
+use larder_wire::meta::calls::{CommitExtents, GetCaps};
+use larder_wire::meta::words::{FileId, Mode, OpenId, Written};
 use larder_wire::xdr::Array;
 
 use super::Native;
-use super::disks::NotDone;
+use super::anew::own;
+use super::disks::{Grants, NotDone};
 use super::opens::Open;
 use super::plan::{Location, Piece};
 use super::session::Failed;
+use super::uncommitted::Noted;
 use super::write::How;
 
 /// The result of committing bytes that are in flight.
@@ -75,7 +81,7 @@ impl Native {
             due_ms: how.due.due_ms(now),
             archive_ms: how.due.archive_ms(now),
         });
-        let writing = self.write_pieces(pieces, grants, 0, data, false);
+        let writing = self.write_there(cred, file, (pieces, grants), data);
         let (written, committed) = tokio::join!(writing, committing);
         let committed = self.note_changes(committed, |done| vec![done.file]);
         self.session.opens().forget_ahead(file);
@@ -102,6 +108,46 @@ impl Native {
             (Err(_), Err(NotDone::Refused)) => Ok(Beside::NotWritten),
             (Err(_), Err(_)) if self.is_out_of_memory(how) => Ok(Beside::NotWritten),
             (Err(_), Err(NotDone::Failed(error))) => Err(error),
+        }
+    }
+
+    /// Writes to these blocks; once more if a disk refuses a capability.
+    ///
+    /// # Errors
+    /// [`NotDone`]
+    async fn write_there(
+        &self,
+        cred: &Cred,
+        file: FileId,
+        (pieces, grants): (Vec<Piece>, Arc<Grants>),
+        data: &Bytes,
+    ) -> Result<(Vec<Written>, Noted), NotDone> {
+        match self.write_pieces(pieces.clone(), grants, 0, data, false).await {
+            Err(NotDone::Refused) => {
+                Box::pin(self.write_there_again(cred, file, pieces, data)).await
+            }
+            done => done,
+        }
+    }
+
+    /// Writes the same bytes again to the same blocks, under other capabilities.
+    ///
+    /// # Errors
+    /// [`NotDone`]; [`NotDone::Refused`] also if they are to be written elsewhere.
+    async fn write_there_again(
+        &self,
+        cred: &Cred,
+        file: FileId,
+        pieces: Vec<Piece>,
+        data: &Bytes,
+    ) -> Result<(Vec<Written>, Noted), NotDone> {
+        let (open, mode, range) = (OpenId::NONE, Mode::Write, 0..data.len() as u64);
+        let asked = |session| GetCaps { session, file, open, mode, range: range.clone().into() };
+        // Whoever asks for other blocks after this learns what is wrong.
+        let given = self.session.ask(cred, asked).await.map_err(|_| NotDone::Refused)?;
+        match self.planned(&own(given.layout), range.clone())? {
+            (now, grants) if now == pieces => self.write_pieces(now, grants, 0, data, false).await,
+            _ => Err(NotDone::Refused),
         }
     }
 }

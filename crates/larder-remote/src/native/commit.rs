@@ -80,11 +80,12 @@ impl Native {
     async fn commit(&self, file: FileId, written: &Uncommitted) -> Result<Option<Change>> {
         let mut copies = written.copies.clone();
         let wanted = copies.all();
+        let mut granted = None;
         for (disk, unflushed) in &written.unflushed {
             if !wanted.contains(disk) {
                 continue;
             }
-            let flushed = self.is_lost(file, written, *disk, unflushed);
+            let flushed = self.is_lost(file, written, (*disk, unflushed), &mut granted);
             let has_others = copies.has_others(*disk);
             let is_lost = if has_others {
                 // Another disk has it: this one has missed it.
@@ -152,10 +153,11 @@ impl Native {
         &self,
         file: FileId,
         written: &Uncommitted,
-        disk: DiskId,
-        unflushed: &disks::Unflushed,
+        (disk, unflushed): (DiskId, &disks::Unflushed),
+        newer: &mut Option<Grants>,
     ) -> Result<bool> {
-        let mut granted = Arc::clone(&unflushed.granted);
+        let on_disk = newer.as_ref().and_then(|grants| grants.on(disk).next());
+        let mut granted = Arc::clone(on_disk.unwrap_or(&unflushed.granted));
         for tried in 0..GRANTS_MAX {
             self.before_try(tried).await;
             match self.disks.flush(&granted).await {
@@ -172,7 +174,7 @@ impl Native {
                 mode: Mode::Write,
                 range: ByteRange { offset: block_of(first), length: BLOCK_BYTES },
             });
-            let grants = Grants::new(&given.await?.layout.grants.0)?;
+            let grants = newer.insert(Grants::new(&given.await?.layout.grants.0)?);
             // The blocks went with the session that had them.
             let Some(other) = grants.on(disk).next() else { return Ok(true) };
             granted = Arc::clone(other);

@@ -259,9 +259,9 @@ impl Disks {
             let (disks, data, position) = (Arc::clone(self), data.clone(), location.position);
             writing.spawn(async move { disks.write_to(&granted, position, data, is_stable).await });
         }
-        let (mut written, mut outcome) = (Vec::new(), None);
+        let (mut written, mut outcome, mut is_refused) = (Vec::new(), None, false);
         loop {
-            let done = match written.is_empty() {
+            let done = match written.is_empty() && !is_refused {
                 true => writing.join_next().await,
                 false => self.patiently(writing.join_next()).await.unwrap_or_default(),
             };
@@ -271,10 +271,12 @@ impl Disks {
                         missing.remove(&one.granted.capability.disk);
                         written.push(one);
                     }
-                    Err(NotDone::Refused) => return Err(NotDone::Refused),
+                    // The others are waited for: a request that is given up ends its session.
+                    Err(NotDone::Refused) => is_refused = true,
                     Err(failed) if self.avoids_memory() => return Err(failed),
                     Err(failed) => outcome = Some(failed),
                 },
+                None if is_refused => return Err(NotDone::Refused),
                 None if written.is_empty() => return Err(outcome.unwrap_or(NotDone::Refused)),
                 // A request to the others may still arrive: they count as having missed it all the
                 // same.

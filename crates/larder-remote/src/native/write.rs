@@ -110,7 +110,7 @@ impl Native {
 
     /// Whether what is to be on memory disks must go to others now.
     pub(super) fn is_out_of_memory(&self, how: How) -> bool {
-        how.medium != Medium::Disk && self.disks.avoids_memory()
+        how.medium.is_memory() && self.disks.avoids_memory()
     }
 
     /// How bytes are written now: to other disks while memory disks do not take them.
@@ -122,7 +122,7 @@ impl Native {
             // Those blocks are given up with the others that are asked for.
             self.commit_pending(file).await?;
         }
-        Ok(How { medium: Medium::Disk, ..how })
+        Ok(How { medium: Medium::INSTEAD, ..how })
     }
 
     /// Writes as much from the start of `data` as one layout covers; returns where that ends.

@@ -15,6 +15,7 @@ use larder_wire::seal::Setup;
 mod bare;
 mod closing;
 mod copying;
+mod instead;
 mod locks;
 mod recalls;
 mod retaining;

@@ -321,6 +321,12 @@ fn allocating_is_what_the_document_says() {
          00000000 00001122 00000000 00000004
          00000000 00000000 00000000 00001000 00000002 00000002",
     );
+    golden(
+        &alloc(4096, Medium::INSTEAD),
+        "a5a5a5a5 a5a5a5a5 a5a5a5a5 a5a5a5a5 00000003 00000007
+         00000000 00001122 00000000 00000004
+         00000000 00000000 00000000 00001000 00000002 ffffffff",
+    );
     let near = |offset, disk| Near { range: ByteRange { offset, length: 4096 }, disk };
     let near = Array(vec![near(0, DiskId(3)), near(4096, DiskId(1))]);
     golden(

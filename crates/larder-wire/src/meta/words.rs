@@ -203,6 +203,17 @@ xdr_union! {
 /// The disks of a volume.
 pub type Disks = Array<DiskInfo, DISKS_MAX>;
 
+impl Medium {
+    /// Disks in place of memory disks, which do not take the bytes now, as the client has found.
+    /// To a server: more copies than any memory disks have beside each other.
+    pub const INSTEAD: Medium = Medium::Memory(u32::MAX);
+
+    /// Whether bytes may be in memory alone.
+    pub fn is_memory(self) -> bool {
+        !matches!(self, Medium::Disk | Medium::INSTEAD)
+    }
+}
+
 impl Written {
     /// The bytes of the file, if they are some that a file can have.
     pub fn range(self) -> Option<Range<u64>> {

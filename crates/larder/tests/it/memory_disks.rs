@@ -221,6 +221,7 @@ fn with_volatile_names() -> (Volume, Server, Mount) {
     let rules = volume.dir.path().join("rules.toml");
     let classes = "[class.later]\nlike = 'volatile'\ndurable = '20d'\n\
                    [[rule]]\nglob = '*.o'\nclass = 'volatile'\n\
+                   [[rule]]\nglob = 'out/'\nclass = 'volatile'\n\
                    [[rule]]\nglob = '*.later'\nclass = 'later'\n";
     fs::write(&rules, classes).unwrap();
     let mount = Mount::new(&server, &[&format!("rules={}", rules.display()), "user_xattr"]);
@@ -230,6 +231,40 @@ fn with_volatile_names() -> (Volume, Server, Mount) {
 /// The exit code of `larder class set`.
 fn set_class(mount: &Mount, class: &str, name: &str) -> Option<i32> {
     said(mount, &["class", "set", class, mount.path(name).to_str().unwrap()]).0
+}
+
+/// A directory gets a name or a class by which files below it are to be more durable: these leave
+/// memory at once, without a further call, and outlive the memory disk. Others stay there.
+#[test]
+fn files_below_a_directory_leave_memory_when_they_are_to_be_more_durable() {
+    let (mut volume, server, mount) = with_volatile_names();
+    fs::create_dir_all(mount.path("out/below")).unwrap();
+    fs::create_dir(mount.path("set")).unwrap();
+    let content = |name: &str| pattern(name.len() as u64, 5000 + name.len() * 30_000);
+    for name in ["out/a", "out/below/other", "out/stays.o", "set/raised.o"] {
+        fs::write(mount.path(name), content(name)).unwrap();
+    }
+    let blocks = |name: &str| content(name).len().next_multiple_of(4096) as u64;
+    assert_eq!(written(&status(&server), 0), 0);
+    fs::rename(mount.path("out"), mount.path("release")).unwrap();
+    let mut expected = blocks("out/a") + blocks("out/below/other");
+    let is_there = |expected: u64| {
+        let told = status(&server);
+        written(&told, 0) == expected && told["due_files"] == 0
+    };
+    eventually("they are on the disk", || is_there(expected));
+    assert_eq!(set_class(&mount, "edited", "set"), Some(0));
+    expected += blocks("set/raised.o");
+    eventually("it is on the disk", || is_there(expected));
+    volume.disks[1].kill();
+    let third = Mount::plain(&server, &["hard"]);
+    for (name, made_as) in [
+        ("release/a", "out/a"),
+        ("release/below/other", "out/below/other"),
+        ("set/raised.o", "set/raised.o"),
+    ] {
+        assert!(fs::read(third.path(name)).unwrap() == content(made_as), "{name}");
+    }
 }
 
 /// However a file gets a stronger class or a name of one: its bytes are on the disk when the call

@@ -76,22 +76,19 @@ fn write_in_time(mount: &Mount, number: u64, length: u64) {
 fn told_by(server: &Server, at: usize, what: &str) -> u64 {
     let mut told = None;
     eventually("the disk tells", || {
-        told = status(server)["disks"][at]["status"][what].as_u64();
+        let all = status(server);
+        told = all["disks"][at]["status"][what].as_u64();
+        if told.is_none() {
+            eprintln!("disk {at} does not tell {what}: {}", all["disks"][at]);
+        }
         told.is_some()
     });
     told.unwrap()
 }
 
-/// How often a disk has refused a write because it had no room, as it tells.
-fn refused_for_room(disk: &Value) -> u64 {
-    let all = disk["status"]["refused"].as_array().into_iter().flatten();
-    all.filter(|one| one["reason"] == "NoSpace").map(|one| one["count"].as_u64().unwrap()).sum()
-}
-
 /// Waits until so many bytes are in memory or on the disk, and the status accounts for those on the
 /// disk: they had to leave memory, or found no room there. `late` were written while memory was
-/// lacking. The status does not count those that a mount writes to the disk by itself, for a time,
-/// because the memory disk has refused something.
+/// lacking.
 fn are_accounted_for(server: &Server, bytes: u64, late: u64) {
     eventually("the status accounts for all bytes", || {
         let told = status(server);
@@ -99,8 +96,7 @@ fn are_accounted_for(server: &Server, bytes: u64, late: u64) {
         let (Some(on_disk), Some(in_memory)) = (has(0), has(1)) else { return false };
         let yielded = told["yielded_bytes"].as_u64().unwrap();
         let instead = told["instead_bytes"].as_u64().unwrap();
-        let may_be_uncounted = refused_for_room(&told["disks"][1]) > 0;
-        let most = yielded + if may_be_uncounted { late } else { instead.min(late) };
+        let most = yielded + instead.min(late);
         on_disk + in_memory == bytes && (yielded..=most).contains(&on_disk)
     });
 }

@@ -12,7 +12,9 @@ use larder_wire::meta::words::{DiskId, DiskInfo, Mode};
 
 use larder_wire::xdr::Opaque;
 
-use crate::disks::{Acknowledged, CapabilityName, Copied, Disks, Minted, Witnessed};
+use crate::disks::{
+    Acknowledged, CapabilityName, Copied, Disks, Minted, Outcome, Stored, Witnessed,
+};
 
 const CAPABILITY_LASTS: Duration = Duration::from_secs(3600);
 
@@ -186,14 +188,30 @@ impl FakeDisks {
         &self,
         (from, read): (DiskId, CapabilityName),
         (to, write): (DiskId, CapabilityName),
-        (at, target): (u64, u64),
+        positions: (u64, u64),
     ) -> bool {
+        self.copied((from, read), (to, write), positions) == Outcome::Done
+    }
+
+    /// The same: what became of it.
+    fn copied(
+        &self,
+        (from, read): (DiskId, CapabilityName),
+        (to, write): (DiskId, CapabilityName),
+        (at, target): (u64, u64),
+    ) -> Outcome {
         let what = self.block(from, at);
         let is_readable = {
             let out = self.0.lock().unwrap();
             out.good.contains_key(&read) && !out.away.contains(&from)
         };
-        is_readable && self.is_there(to) && self.write(write, &(target..target + BLOCK_BYTES), what)
+        if !is_readable {
+            return Outcome::NotRead;
+        }
+        match self.is_there(to) && self.write(write, &(target..target + BLOCK_BYTES), what) {
+            true => Outcome::Done,
+            false => Outcome::NotWritten,
+        }
     }
 
     /// The bytes that some capability covers.
@@ -261,13 +279,14 @@ impl Disks for FakeDisks {
         let disks = FakeDisks(Arc::clone(&self.0));
         Box::pin(async move {
             let (from, to) = ((from.0, from.1.name), (to.0, to.1.name));
-            let mut each = (bytes.start..bytes.end).step_by(BLOCK_BYTES as usize);
-            each.all(|at| disks.copy_block(from, to, (at, target + (at - bytes.start))))
+            let each = (bytes.start..bytes.end).step_by(BLOCK_BYTES as usize);
+            let copy = |at| disks.copied(from, to, (at, target + (at - bytes.start)));
+            each.map(copy).find(|copied| *copied != Outcome::Done).unwrap_or(Outcome::Done)
         })
     }
 
     /// Each block is what its first eight bytes say.
-    fn write(&self, to: (DiskId, Minted), at: u64, bytes: Bytes) -> Copied {
+    fn write(&self, to: (DiskId, Minted), at: u64, bytes: Bytes) -> Stored {
         let disks = FakeDisks(Arc::clone(&self.0));
         Box::pin(async move {
             let blocks =

@@ -1,0 +1,12 @@
+//! How a copy ends, and by whose fault.
+
+/// What became of a copy from one disk to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It was made.
+    Done,
+    /// The first disk did not give some of the bytes.
+    NotRead,
+    /// The other disk did not take some of them.
+    NotWritten,
+}
