@@ -189,7 +189,10 @@ impl Deferring for Names {
     fn is_removed(&self, file: &Handle) -> bool {
         let state = self.shared.state();
         match state.journal().number_in(file) {
-            Some(no) => state.is_gone(no),
+            Some(no) => {
+                let named = state.journal().named(no);
+                state.is_gone(no) || named.is_some_and(|it| state.journal().is_gone(&it.handle))
+            }
             None => state.journal().is_gone(file),
         }
     }
