@@ -64,15 +64,39 @@ impl Shared {
         sizes: Sizes,
         asking: impl Future<Output = Result<T>>,
     ) -> Result<T> {
-        let asked = self.ask_to_change(cred, handle, sizes);
+        let asked = self.ask_to_change(cred, handle, sizes, false);
         let answer = asking.await;
         asked.into_iter().for_each(|asked| asked.end(&answer));
         answer
     }
 
+    /// The same of a request that takes a name from a file with bytes that the server lacks. The
+    /// record goes when the server was asked again for the file: if that is gone, it was to be, and
+    /// its bytes are dropped, in whichever process.
+    ///
+    /// # Errors
+    /// Those of `asking`.
+    pub(crate) async fn on_record_of_loss<T>(
+        &self,
+        cred: &Cred,
+        file: Option<&Handle>,
+        asking: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        // Not answered until then: the process may die before the client knows what is gone, and a
+        // server that was restarted may say of what it has done that there is nothing to do.
+        let _asked = file.and_then(|it| self.ask_to_change(cred, it, Sizes::KEPT, true));
+        asking.await
+    }
+
     /// Before the server is asked to change an object. `None` where nothing is ever answered here
     /// in the server's place.
-    fn ask_to_change(&self, cred: &Cred, handle: &Handle, sizes: Sizes) -> Option<Asked<'_>> {
+    fn ask_to_change(
+        &self,
+        cred: &Cred,
+        handle: &Handle,
+        sizes: Sizes,
+        loses_name: bool,
+    ) -> Option<Asked<'_>> {
         if !self.licence.answers() {
             return None;
         }
@@ -84,9 +108,14 @@ impl Shared {
             .entry(handle.clone())
             .or_insert_with(|| Asking { in_flight: 0, is_unanswered: known.is_some() });
         asking.in_flight += 1;
-        let sizes = known.as_ref().map_or(sizes, |(_, doubt)| doubt.sizes.with(sizes));
-        if known.as_ref().is_none_or(|(_, doubt)| doubt.sizes != sizes) {
-            let doubt = Doubt { handle: handle.clone(), sizes, asker: Maker::of(cred) };
+        let before = known.as_ref().map(|(_, doubt)| (doubt.sizes, doubt.loses_name));
+        let after = before.map_or((sizes, loses_name), |(earlier, lost)| {
+            (earlier.with(sizes), lost || loses_name)
+        });
+        if before != Some(after) {
+            let (sizes, loses_name) = after;
+            let (handle, asker) = (handle.clone(), Maker::of(cred));
+            let doubt = Doubt { handle, sizes, asker, loses_name };
             state.journal_mut().doubt(known.map(|(no, _)| no), doubt);
             self.record(state);
         }
@@ -113,10 +142,12 @@ impl Shared {
         deadline: Option<Deadline>,
     ) -> Result<()> {
         let cred = doubt.asker.cred().until(deadline);
-        let found = match self.remote.getattr(&cred, &doubt.handle).await {
+        let (found, is_gone) = match self.remote.getattr(&cred, &doubt.handle).await {
             Err(error) if is_unanswered(error) => return Err(Error::TimedOut),
-            answer => answer.ok(),
+            Err(error) => (None, matches!(error, Error::Stale | Error::NotFound)),
+            Ok(attr) => (Some(attr), attr.nlink == 0),
         };
+        let handle = self.known_as(&doubt.handle);
         let version = found.map(|attr| self.show_unaltered(&doubt.handle, attr).validator());
         {
             let mut state = self.state();
@@ -124,9 +155,15 @@ impl Shared {
                 state.follow_doubt(doubt, version);
             }
             state.doubt_no_more(no, &doubt.handle);
+            if doubt.loses_name && is_gone {
+                let made = state.journal().of_server(&doubt.handle);
+                made.into_iter().for_each(|made| state.journal_mut().gone(made));
+            }
             self.record(&mut state);
         }
-        let handle = self.known_as(&doubt.handle);
+        if let (true, true, Some(held)) = (doubt.loses_name, is_gone, self.holder()) {
+            held.removed_here(&handle);
+        }
         if let (Some(attr), Some(held)) = (found, self.holder()) {
             let attr = self.show(&doubt.handle, attr);
             let before = held.held(&handle);
@@ -246,7 +283,7 @@ impl State {
     pub(crate) fn doubt_version(&mut self, cred: &Cred, handle: &Handle) {
         if self.journal().doubts().of(handle).is_none() {
             let (sizes, asker) = (Sizes::KEPT, Maker::of(cred));
-            let doubt = Doubt { handle: handle.clone(), sizes, asker };
+            let doubt = Doubt { handle: handle.clone(), sizes, asker, loses_name: false };
             self.journal_mut().doubt(None, doubt);
         }
     }

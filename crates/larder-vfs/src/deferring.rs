@@ -213,6 +213,15 @@ pub trait Held: Send + Sync + 'static {
     /// answered.
     fn changed_here(&self, _file: &Handle, _attr: Attr) {}
 
+    /// Whether a file has bytes that the server lacks.
+    fn has_unsent(&self, _file: &Handle) -> bool {
+        false
+    }
+
+    /// A file is gone at the server, which was asked for a program on this machine to take a name
+    /// from it: nothing of it is to be sent any more.
+    fn removed_here(&self, _file: &Handle) {}
+
     /// What a name stands for; `Some(None)`: it is known that there is no such name.
     fn held_name(&self, dir: &Handle, name: &OsStr) -> Option<Option<Found>>;
 
