@@ -2,7 +2,7 @@
 //! not taken for another client's change.
 
 use larder_client::Start;
-use larder_vfs::{Error, SetAttr, SetTime, Time, Trouble};
+use larder_vfs::{Error, FileSystem, Ino, Removal, SetAttr, SetTime, Time, Trouble};
 
 use crate::kept::{at_server, generated};
 use crate::rig::{Rig, WRITE, pattern, root};
@@ -191,4 +191,32 @@ async fn a_sync_keeps_the_bytes_of_a_file_that_another_client_has_removed() {
         assert!(matches!(&*there, [one] if one.starts_with("file.conflict-here-")), "{there:?}");
         assert!(at_server(&rig, &there[0]).await == bytes);
     }
+}
+
+/// The server describes a file after it has taken one of two names from it, and before it answers
+/// that: the bytes that it lacks get to the other name.
+#[tokio::test]
+async fn unsent_bytes_of_a_file_that_keeps_a_name_are_sent_whatever_is_told_first() {
+    let (first, second) = (pattern(1, 979), pattern(2, 1955));
+    let rig = Rig::offline(generated()).await;
+    rig.server.tell_times();
+    rig.put("file", &first).await;
+    let ino = rig.find("file").await.unwrap();
+    rig.client.link(&root(), ino, Ino::ROOT, "link".as_ref()).wait().await.unwrap();
+    rig.client.sync(&|_| true).await.unwrap();
+    append(&rig, "file", 979, &second).await;
+    rig.server.hold_answers(Some("remove"));
+    let client = rig.client.clone();
+    let removing = tokio::spawn(async move {
+        client.remove(&root(), Ino::ROOT, "link".as_ref(), Removal::File).wait().await
+    });
+    while rig.server.calls("remove") == 0 {
+        tokio::task::yield_now().await;
+    }
+    rig.advance(60);
+    assert_eq!(rig.stat("file").await.attr.nlink, 1);
+    rig.server.hold_answers(None);
+    removing.await.unwrap().unwrap();
+    rig.client.sync(&|_| true).await.unwrap();
+    assert!(at_server(&rig, "file").await == [first, second].concat());
 }
