@@ -197,6 +197,13 @@ impl Deferring for Names {
         }
     }
 
+    fn loses_name(&self, file: &Handle) -> bool {
+        let state = self.shared.state();
+        let server = state.journal().server_handle(file);
+        let doubt = server.and_then(|server| state.journal().doubts().of(server));
+        doubt.is_some_and(|(_, doubt)| doubt.loses_name)
+    }
+
     fn has_name(&self, file: &Handle) -> bool {
         let state = self.shared.state();
         let file = state.journal().identity(file);

@@ -125,6 +125,15 @@ pub(crate) struct Asking {
     pub(crate) in_flight: u32,
     /// One ended without an answer, in this process or an earlier one.
     pub(crate) is_unanswered: bool,
+    /// One took a name from it, as the client is just told.
+    pub(crate) is_told: bool,
+}
+
+impl Asking {
+    /// Whether the version is not to be asked for: a request is out, or all is known.
+    pub(crate) fn is_settling(&self) -> bool {
+        self.in_flight > 0 || self.is_told
+    }
 }
 
 #[cfg(test)]

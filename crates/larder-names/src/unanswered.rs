@@ -20,6 +20,7 @@ struct Asked<'a> {
     shared: &'a Shared,
     handle: Handle,
     is_answered: bool,
+    loses_name: bool,
 }
 
 impl Asked<'_> {
@@ -37,9 +38,13 @@ impl Drop for Asked<'_> {
         let Some(asking) = state.asking_mut().get_mut(&self.handle) else { return };
         asking.in_flight -= 1;
         asking.is_unanswered |= !self.is_answered;
-        let Asking { in_flight, is_unanswered } = *asking;
+        asking.is_told |= self.is_answered && self.loses_name;
+        let Asking { in_flight, is_unanswered, is_told } = *asking;
         if in_flight > 0 {
             return;
+        }
+        if is_told && !is_unanswered {
+            return self.shared.answered.notify_waiters();
         }
         state.asking_mut().remove(&self.handle);
         let known = state.journal().doubts().of(&self.handle).map(|(no, _)| no);
@@ -70,9 +75,10 @@ impl Shared {
         answer
     }
 
-    /// The same of a request that takes a name from a file with bytes that the server lacks. The
-    /// record goes when the server was asked again for the file: if that is gone, it was to be, and
-    /// its bytes are dropped, in whichever process.
+    /// The same of a request that takes a name from a file with bytes that the server lacks: if the
+    /// file is gone afterwards, it was to be, and its bytes are dropped, in whichever process. After
+    /// an answer, the record stays until the next replay: the process may die before the client
+    /// knows what is gone.
     ///
     /// # Errors
     /// Those of `asking`.
@@ -82,10 +88,12 @@ impl Shared {
         file: Option<&Handle>,
         asking: impl Future<Output = Result<T>>,
     ) -> Result<T> {
-        // Not answered until then: the process may die before the client knows what is gone, and a
-        // server that was restarted may say of what it has done that there is nothing to do.
-        let _asked = file.and_then(|it| self.ask_to_change(cred, it, Sizes::KEPT, true));
-        asking.await
+        let asked = file.and_then(|it| self.ask_to_change(cred, it, Sizes::KEPT, true));
+        let answer = asking.await;
+        // A server that was restarted says so, too, of what it has done before that.
+        let is_unclear = matches!(answer, Err(Error::NotFound));
+        asked.into_iter().filter(|_| !is_unclear).for_each(|asked| asked.end(&answer));
+        answer
     }
 
     /// Before the server is asked to change an object. `None` where nothing is ever answered here
@@ -106,7 +114,7 @@ impl Shared {
         let asking = state
             .asking_mut()
             .entry(handle.clone())
-            .or_insert_with(|| Asking { in_flight: 0, is_unanswered: known.is_some() });
+            .or_insert_with(|| Asking { is_unanswered: known.is_some(), ..Asking::default() });
         asking.in_flight += 1;
         let before = known.as_ref().map(|(_, doubt)| (doubt.sizes, doubt.loses_name));
         let after = before.map_or((sizes, loses_name), |(earlier, lost)| {
@@ -119,7 +127,7 @@ impl Shared {
             state.journal_mut().doubt(known.map(|(no, _)| no), doubt);
             self.record(state);
         }
-        Some(Asked { shared: self, handle: handle.clone(), is_answered: false })
+        Some(Asked { shared: self, handle: handle.clone(), is_answered: false, loses_name })
     }
 
     /// Asks the server which version it has of the objects that it may have changed for us. To be
@@ -128,7 +136,12 @@ impl Shared {
     /// # Errors
     /// [`Error::TimedOut`] if it does not answer.
     pub(crate) async fn resolve_doubts(&self, deadline: Option<Deadline>) -> Result<()> {
-        let unanswered = self.state().unanswered();
+        let unanswered = {
+            let mut state = self.state();
+            state.forget_told();
+            self.record(&mut state);
+            state.unanswered()
+        };
         for (no, doubt) in unanswered {
             self.resolve_doubt(no, &doubt, deadline).await?;
         }
@@ -198,8 +211,8 @@ impl Shared {
     /// the server says of it may be our own doing.
     pub(crate) fn version_in_doubt(&self, server: &Handle) -> Option<(ObjectNo, Doubt)> {
         let state = self.state();
-        let in_flight = state.asking().get(server).is_some_and(|asking| asking.in_flight > 0);
-        let (no, doubt) = state.journal().doubts().of(server).filter(|_| !in_flight)?;
+        let is_settling = state.asking().get(server).is_some_and(Asking::is_settling);
+        let (no, doubt) = state.journal().doubts().of(server).filter(|_| !is_settling)?;
         Some((no, doubt.clone()))
     }
 
@@ -220,8 +233,9 @@ impl Shared {
             answered.as_mut().enable();
             let (known, in_flight) = {
                 let state = self.state();
-                let known = state.journal().doubts().of(handle);
                 let asking = state.asking().get(handle);
+                let is_told = asking.is_some_and(|it| it.is_told && it.in_flight == 0);
+                let known = state.journal().doubts().of(handle).filter(|_| !is_told);
                 (
                     known.map(|(no, doubt)| (no, doubt.clone())),
                     asking.is_some_and(|asking| asking.in_flight > 0),
@@ -260,6 +274,17 @@ impl State {
         };
         let all = self.journal().doubts().all().filter(|(_, doubt)| is_one(doubt));
         all.map(|(no, doubt)| (no, doubt.clone())).collect()
+    }
+
+    /// What the client was told some time ago, it knows by now.
+    fn forget_told(&mut self) {
+        let is_over = |one: &Asking| one.is_told && one.in_flight == 0;
+        let told = self.asking().iter().filter(|(_, one)| is_over(one));
+        for handle in told.map(|(handle, _)| handle.clone()).collect::<Vec<_>>() {
+            self.asking_mut().remove(&handle);
+            let no = self.journal().doubts().of(&handle).map(|(no, _)| no);
+            no.into_iter().for_each(|no| self.journal_mut().put_doubt(no, None));
+        }
     }
 
     /// Whether something that waits depends on the version of an object.

@@ -180,6 +180,12 @@ pub trait Deferring: Send + Sync {
     /// the server.
     fn is_removed(&self, file: &Handle) -> bool;
 
+    /// Whether the server was asked for a program on this machine to take a name from a file with
+    /// bytes that it lacks, so that the file is to be gone if it is.
+    fn loses_name(&self, _file: &Handle) -> bool {
+        false
+    }
+
     /// Whether `file` is known to have a name here that the server lacks.
     fn has_name(&self, _file: &Handle) -> bool {
         false

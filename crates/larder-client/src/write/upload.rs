@@ -103,7 +103,7 @@ impl Core {
         match self.upload_if_there(node, transfer, deadline).await {
             // What was asked of the server before it went away, or by an earlier process, is known
             // only now.
-            Err(Error::Stale) if self.is_lost(node) => {
+            Err(Error::Stale) if self.is_lost(node) || self.was_to_go(node) => {
                 self.end_removed(node);
                 Ok(())
             }
@@ -114,6 +114,12 @@ impl Core {
     /// Whether the file was removed by a program on this machine.
     fn is_lost(&self, node: &Node) -> bool {
         node.state().is_gone() || self.is_removed_here(node)
+    }
+
+    /// Whether such a program has asked the server for that.
+    fn was_to_go(&self, node: &Node) -> bool {
+        let asked = || Some(self.remote.deferring()?.loses_name(&node.handle().ok()?));
+        asked().unwrap_or(false)
     }
 
     async fn upload_if_there(

@@ -220,7 +220,7 @@ impl Run {
         match self.rig.in_vain(self.rig.client.sync(&|_| true)).await {
             Ok(()) => true,
             // What became of a request is not known yet.
-            Err(Error::TimedOut | Error::TryAgain | Error::Io) => false,
+            Err(Error::TimedOut | Error::TryAgain) => false,
             Err(error) => panic!("{}: {error}: {:?}", self.seed, self.done),
         }
     }
