@@ -100,9 +100,9 @@ impl Shared {
             Some((other, false)) => self.replay_change(other, deadline, under_way).await?,
             None => {}
         }
-        self.mark_attempted(&[no]).await?;
+        let is_again = self.mark_attempted(&[no]).await?.is_empty();
         let is_replacing = own.is_some();
-        let made = self.make_as(no, own, deadline).await;
+        let made = self.make_as(no, own, is_again, deadline).await;
         made.map_err(|error| self.late_error(no, error))?;
         Ok(is_replacing)
     }
