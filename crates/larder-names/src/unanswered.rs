@@ -75,10 +75,10 @@ impl Shared {
         answer
     }
 
-    /// The same of a request that takes a name from a file with bytes that the server lacks: if the
-    /// file is gone afterwards, it was to be, and its bytes are dropped, in whichever process. After
-    /// an answer, the record stays until the next replay: the process may die before the client
-    /// knows what is gone.
+    /// The same of a request that takes a name from a file with bytes that the server lacks: if
+    /// the file is gone afterwards, it was to be, and its bytes are dropped, in whichever process.
+    /// After an answer, the record stays until the next replay: the process may die before the
+    /// client knows what is gone.
     ///
     /// # Errors
     /// Those of `asking`.
