@@ -165,7 +165,7 @@ impl Shared {
                 return Box::pin(self.alter_at_server(no, &again, deadline)).await;
             }
             // That this is refused tells nothing of an earlier attempt.
-            Err(_) if altered.is_attempted => return Err(Error::Io),
+            Err(error) if altered.is_attempted => return Err(as_unanswered(error)),
             Err(error) => return Err(error),
         };
         match altered.setting().next(self.there(altered, attr)) {
@@ -216,7 +216,7 @@ impl Shared {
         if let Some(after) = change.after {
             return Ok(after);
         }
-        let attr = self.remote.getattr(cred, &altered.handle).await.map_err(|_| Error::Io)?;
+        let attr = self.remote.getattr(cred, &altered.handle).await.map_err(as_unanswered)?;
         // Another client may have changed it since: the next attempt finds that out.
         if self.there(altered, attr).is_made { Ok(attr) } else { Err(Error::Io) }
     }
@@ -297,6 +297,12 @@ impl Shared {
         self.record(&mut state);
         Error::TimedOut
     }
+}
+
+/// The error of a call after which it is not known what was set: the server did not answer, or
+/// says nothing of that.
+fn as_unanswered(error: Error) -> Error {
+    if is_unanswered(error) { error } else { Error::Io }
 }
 
 /// What is to be set at the server once more was `set` here.

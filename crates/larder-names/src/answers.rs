@@ -189,9 +189,19 @@ impl Deferring for Names {
     fn is_removed(&self, file: &Handle) -> bool {
         let state = self.shared.state();
         match state.journal().number_in(file) {
-            Some(no) => state.is_gone(no),
+            Some(no) => {
+                let named = state.journal().named(no);
+                state.is_gone(no) || named.is_some_and(|it| state.journal().is_gone(&it.handle))
+            }
             None => state.journal().is_gone(file),
         }
+    }
+
+    fn loses_name(&self, file: &Handle) -> bool {
+        let state = self.shared.state();
+        let server = state.journal().server_handle(file);
+        let doubt = server.and_then(|server| state.journal().doubts().of(server));
+        doubt.is_some_and(|(_, doubt)| doubt.loses_name)
     }
 
     fn has_name(&self, file: &Handle) -> bool {

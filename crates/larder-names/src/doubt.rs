@@ -10,8 +10,9 @@ use larder_vfs::Handle;
 use crate::object::{Maker, ObjectNo};
 use crate::record::{handle, maker, put_maker};
 
-/// The format of the record.
+/// The format of the record, and that of one whose requests may have taken the object's name.
 const FORMAT: u8 = 19;
+const FORMAT_OF_LOSS: u8 = 22;
 /// Ends of requests are recorded as multiples of this, so that few requests need another record.
 const END_GRANULE: u64 = 1 << 20;
 
@@ -24,6 +25,8 @@ pub(crate) struct Doubt {
     pub(crate) sizes: Sizes,
     /// Who asks the server what it has done.
     pub(crate) asker: Maker,
+    /// The server was asked to take a name from it, and that may have been its last one.
+    pub(crate) loses_name: bool,
 }
 
 /// A smallest and a largest size.
@@ -60,7 +63,7 @@ impl Sizes {
 impl Doubt {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Writer::with_capacity(64);
-        out.u8(FORMAT);
+        out.u8(if self.loses_name { FORMAT_OF_LOSS } else { FORMAT });
         out.bytes(self.handle.as_bytes());
         out.u64(self.sizes.least);
         out.u64(self.sizes.most);
@@ -70,18 +73,20 @@ impl Doubt {
 
     /// Whether a record is one of these.
     pub(crate) fn is_one(bytes: &[u8]) -> bool {
-        bytes.first() == Some(&FORMAT)
+        matches!(bytes.first(), Some(&(FORMAT | FORMAT_OF_LOSS)))
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Option<Doubt> {
         let mut input = Reader::new(bytes);
-        if input.u8()? != FORMAT {
-            return None;
-        }
+        let loses_name = match input.u8()? {
+            FORMAT => false,
+            FORMAT_OF_LOSS => true,
+            _ => return None,
+        };
         let handle = handle(&mut input)?;
         let sizes = Sizes { least: input.u64()?, most: input.u64()? };
         let asker = maker(&mut input)?;
-        input.end(Doubt { handle, sizes, asker })
+        input.end(Doubt { handle, sizes, asker, loses_name })
     }
 }
 
@@ -120,6 +125,15 @@ pub(crate) struct Asking {
     pub(crate) in_flight: u32,
     /// One ended without an answer, in this process or an earlier one.
     pub(crate) is_unanswered: bool,
+    /// One took a name from it, as the client is just told.
+    pub(crate) is_told: bool,
+}
+
+impl Asking {
+    /// Whether the version is not to be asked for: a request is out, or all is known.
+    pub(crate) fn is_settling(&self) -> bool {
+        self.in_flight > 0 || self.is_told
+    }
 }
 
 #[cfg(test)]
@@ -128,17 +142,22 @@ mod tests {
 
     fn doubt() -> Doubt {
         let asker = Maker { uid: 1000, gid: 100, groups: [4].into() };
-        Doubt { handle: Handle::new(b"file"), sizes: Sizes::written(7), asker }
+        Doubt { handle: Handle::new(b"file"), sizes: Sizes::written(7), asker, loses_name: false }
     }
 
     /// The bytes of `docs/formats/names.md`, and every prefix of them.
     #[test]
     fn a_doubt_is_the_documented_bytes() {
-        let bytes = doubt().encode();
+        is_documented(doubt());
+        is_documented(Doubt { loses_name: true, ..doubt() });
+    }
+
+    fn is_documented(doubt: Doubt) {
+        let bytes = doubt.encode();
         let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         let text = include_str!("../../../docs/formats/names.md");
         assert!(text.contains(&hex), "not in the document: {hex}");
-        assert!(Doubt::is_one(&bytes) && Doubt::decode(&bytes) == Some(doubt()));
+        assert!(Doubt::is_one(&bytes) && Doubt::decode(&bytes) == Some(doubt));
         for len in 0..bytes.len() {
             assert_eq!(Doubt::decode(&bytes[..len]), None);
         }

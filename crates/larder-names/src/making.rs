@@ -134,8 +134,10 @@ impl Shared {
                 && let Some((dir, group)) = ready.pop_front()
             {
                 busy.insert(dir.clone());
+                let again: BTreeSet<_> =
+                    group.iter().copied().filter(|no| !marked.contains(no)).collect();
                 let shared = self.clone();
-                making.spawn(async move { shared.make_group(dir, group, deadline).await });
+                making.spawn(async move { shared.make_group(dir, group, again, deadline).await });
             }
             let Some(made) = making.join_next().await else { break };
             // A task that panicked leaves its directory to the next attempt.
@@ -160,10 +162,17 @@ impl Shared {
         Err(error)
     }
 
-    async fn make_group(&self, dir: Dir, group: Vec<ObjectNo>, deadline: Option<Deadline>) -> Made {
+    /// An earlier attempt for those that are made `again` was not answered.
+    async fn make_group(
+        &self,
+        dir: Dir,
+        group: Vec<ObjectNo>,
+        again: BTreeSet<ObjectNo>,
+        deadline: Option<Deadline>,
+    ) -> Made {
         let (mut failed, mut group) = (Vec::new(), group.into_iter());
         for no in &mut group {
-            if let Err(error) = self.make_as(no, None, deadline).await {
+            if let Err(error) = self.make_as(no, None, again.contains(&no), deadline).await {
                 failed.push((no, error));
                 // Nobody is there: the others would wait as long.
                 if is_silence(error) {

@@ -90,7 +90,9 @@ impl Shared {
             Removal::Directory => self.refuse_full(cred, dir, name, under_way).await?,
             Removal::File => self.link_file_of(cred, dir, name, under_way).await?,
         }
-        let change = self.remote.remove(cred, &server, name, what).await?;
+        let asking = self.remote.remove(cred, &server, name, what);
+        let file = self.unsent_at(dir, name);
+        let change = self.on_record_of_loss(cred, file.as_ref(), asking).await?;
         let lost = {
             let mut state = self.state();
             let dentry = state.dentry(dir, name);
@@ -116,7 +118,11 @@ impl Shared {
         self.clear(cred, to.0, to.1).await?;
         self.refuse_full(cred, to.0, to.1, under_way).await?;
         self.link_file_of(cred, to.0, to.1, under_way).await?;
-        let renamed = self.remote.rename(cred, (&from_dir, from.1), (&to_dir, to.1)).await?;
+        let asking = self.remote.rename(cred, (&from_dir, from.1), (&to_dir, to.1));
+        // Both may be names of one file.
+        let source = self.held_at(from.0, from.1);
+        let replaced = self.unsent_at(to.0, to.1).filter(|it| Some(it) != source.as_ref());
+        let renamed = self.on_record_of_loss(cred, replaced.as_ref(), asking).await?;
         let (is_same_dir, replaced) = {
             let mut state = self.state();
             let (from, to) = (state.dentry(from.0, from.1), state.dentry(to.0, to.1));
@@ -203,13 +209,23 @@ impl Shared {
         self.keep_left(dir, name).await
     }
 
+    /// The server's handle of what has this name, as far as the client knows.
+    fn held_at(&self, dir: &Handle, name: &OsStr) -> Option<Handle> {
+        let found = self.holder()?.held_name(dir, name)??;
+        self.state().journal().server_handle(&found.handle).cloned()
+    }
+
+    /// The same of a file with bytes that the server lacks.
+    fn unsent_at(&self, dir: &Handle, name: &OsStr) -> Option<Handle> {
+        let file = self.held_at(dir, name)?;
+        self.holder()?.has_unsent(&self.known_as(&file)).then_some(file)
+    }
+
     /// Sets what was set here of the object that the client knows by this name, before that is
     /// another's. What the server refuses waits on.
     async fn set_of(&self, cred: &Cred, dir: &Handle, name: &OsStr) {
-        let Some(held) = self.holder() else { return };
-        let Some(Some(found)) = held.held_name(dir, name) else { return };
-        let server = self.state().journal().server_handle(&found.handle).cloned();
-        if let Some(no) = server.and_then(|server| self.altered_of(&server)) {
+        let held = self.held_at(dir, name);
+        if let Some(no) = held.and_then(|server| self.altered_of(&server)) {
             let _ = self.replay_one(no, cred.deadline).await;
         }
     }

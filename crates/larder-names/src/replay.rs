@@ -74,11 +74,13 @@ impl Shared {
     }
 
     /// Makes one object whose directory the server has, and which is marked as attempted; under a
-    /// temporary name if one is given: applications still see it at its place.
+    /// temporary name if one is given: applications still see it at its place. `is_again`: an
+    /// earlier attempt was not answered.
     pub(crate) async fn make_as(
         &self,
         no: ObjectNo,
         own: Option<OsString>,
+        is_again: bool,
         deadline: Option<Deadline>,
     ) -> Result<()> {
         let (dir, parent, place_name, waiting, in_memory) = {
@@ -102,7 +104,7 @@ impl Shared {
                 Err(error) => error,
             };
             // An earlier try may have made it, whatever is said of this one.
-            match self.look_for_ours(&cred, &parent, &given, &waiting).await {
+            match self.look_for_ours(&cred, (&parent, &given), &waiting, is_again).await {
                 Ok(There::Ours(found)) => break (found, Change::default(), false),
                 Ok(There::Another) if refused == Error::Exists && conflicts < CONFLICTS_MAX => {
                     conflicts += 1;
@@ -174,9 +176,9 @@ impl Shared {
     async fn look_for_ours(
         &self,
         cred: &Cred,
-        parent: &Handle,
-        name: &OsStr,
+        (parent, name): (&Handle, &OsStr),
         waiting: &Waiting,
+        is_again: bool,
     ) -> Result<There> {
         let Some(found) = self.remote.lookup(cred, parent, name).await?.found else {
             return Ok(There::Nothing);
@@ -185,7 +187,11 @@ impl Shared {
         let is_ours = !self.is_known(&found.handle)
             && attr.kind == waiting.body.kind()
             && match &waiting.body {
-                Body::File => attr.size == 0 && self.is_time(attr.mtime, waiting.mtime),
+                Body::File => {
+                    let is_made = || self.is_time(attr.mtime, waiting.mtime);
+                    let is_half_made = || is_again && self.is_half_made(attr, waiting);
+                    attr.size == 0 && (is_made() || is_half_made())
+                }
                 Body::Directory => true,
                 Body::Symlink(target) => {
                     self.remote.readlink(cred, &found.handle).await?.0 == *target
@@ -193,6 +199,18 @@ impl Shared {
                 Body::Node(_, device) => attr.device == *device,
             };
         Ok(if is_ours { There::Ours(found) } else { There::Another })
+    }
+
+    /// Whether a file may be what a server has made for us that died before it gave the file its
+    /// times: made for the same user, after ours was made here, and untouched. That is enough where
+    /// the user says that no other client makes names, after an attempt without an answer (ADR
+    /// 119).
+    fn is_half_made(&self, attr: &Attr, waiting: &Waiting) -> bool {
+        let is_untouched = attr.atime == attr.mtime && attr.nlink == 1;
+        self.licence.sole
+            && is_untouched
+            && attr.uid == waiting.maker.uid
+            && attr.mtime >= waiting.ctime
     }
 
     /// Whether the journal knows what the server has under this handle.
@@ -214,9 +232,10 @@ impl Shared {
     async fn complete(&self, cred: &Cred, found: &Found, waiting: &Waiting) -> Attr {
         let attr = self.give_owner(cred, found, waiting).await;
         let mode = (attr.mode != waiting.mode).then_some(waiting.mode);
-        let mtime =
-            (!self.is_time(attr.mtime, waiting.mtime)).then_some(SetTime::To(waiting.mtime));
-        let set = SetAttr { mode, mtime, ..SetAttr::default() };
+        let has_times = self.is_time(attr.mtime, waiting.mtime);
+        let [atime, mtime] =
+            [waiting.atime, waiting.mtime].map(|time| (!has_times).then_some(SetTime::To(time)));
+        let set = SetAttr { mode, atime, mtime, ..SetAttr::default() };
         if attr.kind == Kind::Symlink || set == SetAttr::default() {
             return attr;
         }

@@ -100,9 +100,9 @@ impl Shared {
             Some((other, false)) => self.replay_change(other, deadline, under_way).await?,
             None => {}
         }
-        self.mark_attempted(&[no]).await?;
+        let is_again = self.mark_attempted(&[no]).await?.is_empty();
         let is_replacing = own.is_some();
-        let made = self.make_as(no, own, deadline).await;
+        let made = self.make_as(no, own, is_again, deadline).await;
         made.map_err(|error| self.late_error(no, error))?;
         Ok(is_replacing)
     }
@@ -424,6 +424,10 @@ impl Shared {
         state.dir_leases_mut().forget(&dir);
         let lost = state.journal_mut().removed(&taken.origin);
         state.journal_mut().put_taken(no, None);
+        // It may have had several names.
+        let is_last = taken.is_last && self.licence.sole && !state.journal().is_gone(&taken.handle);
+        let made = || state.journal().of_server(&taken.handle).filter(|_| is_last);
+        let lost = lost.or_else(made);
         state.forget_if_it_was(lost, is_removed.then_some(&taken.handle));
         state.waits_no_more(no);
         self.record(&mut state);

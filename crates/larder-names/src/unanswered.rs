@@ -20,6 +20,7 @@ struct Asked<'a> {
     shared: &'a Shared,
     handle: Handle,
     is_answered: bool,
+    loses_name: bool,
 }
 
 impl Asked<'_> {
@@ -37,9 +38,13 @@ impl Drop for Asked<'_> {
         let Some(asking) = state.asking_mut().get_mut(&self.handle) else { return };
         asking.in_flight -= 1;
         asking.is_unanswered |= !self.is_answered;
-        let Asking { in_flight, is_unanswered } = *asking;
+        asking.is_told |= self.is_answered && self.loses_name;
+        let Asking { in_flight, is_unanswered, is_told } = *asking;
         if in_flight > 0 {
             return;
+        }
+        if is_told && !is_unanswered {
+            return self.shared.answered.notify_waiters();
         }
         state.asking_mut().remove(&self.handle);
         let known = state.journal().doubts().of(&self.handle).map(|(no, _)| no);
@@ -64,15 +69,42 @@ impl Shared {
         sizes: Sizes,
         asking: impl Future<Output = Result<T>>,
     ) -> Result<T> {
-        let asked = self.ask_to_change(cred, handle, sizes);
+        let asked = self.ask_to_change(cred, handle, sizes, false);
         let answer = asking.await;
         asked.into_iter().for_each(|asked| asked.end(&answer));
         answer
     }
 
+    /// The same of a request that takes a name from a file with bytes that the server lacks: if
+    /// the file is gone afterwards, it was to be, and its bytes are dropped, in whichever process.
+    /// After an answer, the record stays until the next replay: the process may die before the
+    /// client knows what is gone.
+    ///
+    /// # Errors
+    /// Those of `asking`.
+    pub(crate) async fn on_record_of_loss<T>(
+        &self,
+        cred: &Cred,
+        file: Option<&Handle>,
+        asking: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        let asked = file.and_then(|it| self.ask_to_change(cred, it, Sizes::KEPT, true));
+        let answer = asking.await;
+        // A server that was restarted says so, too, of what it has done before that.
+        let is_unclear = matches!(answer, Err(Error::NotFound));
+        asked.into_iter().filter(|_| !is_unclear).for_each(|asked| asked.end(&answer));
+        answer
+    }
+
     /// Before the server is asked to change an object. `None` where nothing is ever answered here
     /// in the server's place.
-    fn ask_to_change(&self, cred: &Cred, handle: &Handle, sizes: Sizes) -> Option<Asked<'_>> {
+    fn ask_to_change(
+        &self,
+        cred: &Cred,
+        handle: &Handle,
+        sizes: Sizes,
+        loses_name: bool,
+    ) -> Option<Asked<'_>> {
         if !self.licence.answers() {
             return None;
         }
@@ -82,15 +114,20 @@ impl Shared {
         let asking = state
             .asking_mut()
             .entry(handle.clone())
-            .or_insert_with(|| Asking { in_flight: 0, is_unanswered: known.is_some() });
+            .or_insert_with(|| Asking { is_unanswered: known.is_some(), ..Asking::default() });
         asking.in_flight += 1;
-        let sizes = known.as_ref().map_or(sizes, |(_, doubt)| doubt.sizes.with(sizes));
-        if known.as_ref().is_none_or(|(_, doubt)| doubt.sizes != sizes) {
-            let doubt = Doubt { handle: handle.clone(), sizes, asker: Maker::of(cred) };
+        let before = known.as_ref().map(|(_, doubt)| (doubt.sizes, doubt.loses_name));
+        let after = before.map_or((sizes, loses_name), |(earlier, lost)| {
+            (earlier.with(sizes), lost || loses_name)
+        });
+        if before != Some(after) {
+            let (sizes, loses_name) = after;
+            let (handle, asker) = (handle.clone(), Maker::of(cred));
+            let doubt = Doubt { handle, sizes, asker, loses_name };
             state.journal_mut().doubt(known.map(|(no, _)| no), doubt);
             self.record(state);
         }
-        Some(Asked { shared: self, handle: handle.clone(), is_answered: false })
+        Some(Asked { shared: self, handle: handle.clone(), is_answered: false, loses_name })
     }
 
     /// Asks the server which version it has of the objects that it may have changed for us. To be
@@ -99,7 +136,12 @@ impl Shared {
     /// # Errors
     /// [`Error::TimedOut`] if it does not answer.
     pub(crate) async fn resolve_doubts(&self, deadline: Option<Deadline>) -> Result<()> {
-        let unanswered = self.state().unanswered();
+        let unanswered = {
+            let mut state = self.state();
+            state.forget_told();
+            self.record(&mut state);
+            state.unanswered()
+        };
         for (no, doubt) in unanswered {
             self.resolve_doubt(no, &doubt, deadline).await?;
         }
@@ -113,10 +155,12 @@ impl Shared {
         deadline: Option<Deadline>,
     ) -> Result<()> {
         let cred = doubt.asker.cred().until(deadline);
-        let found = match self.remote.getattr(&cred, &doubt.handle).await {
+        let (found, is_gone) = match self.remote.getattr(&cred, &doubt.handle).await {
             Err(error) if is_unanswered(error) => return Err(Error::TimedOut),
-            answer => answer.ok(),
+            Err(error) => (None, matches!(error, Error::Stale | Error::NotFound)),
+            Ok(attr) => (Some(attr), attr.nlink == 0),
         };
+        let handle = self.known_as(&doubt.handle);
         let version = found.map(|attr| self.show_unaltered(&doubt.handle, attr).validator());
         {
             let mut state = self.state();
@@ -124,9 +168,15 @@ impl Shared {
                 state.follow_doubt(doubt, version);
             }
             state.doubt_no_more(no, &doubt.handle);
+            if doubt.loses_name && is_gone {
+                let made = state.journal().of_server(&doubt.handle);
+                made.into_iter().for_each(|made| state.journal_mut().gone(made));
+            }
             self.record(&mut state);
         }
-        let handle = self.known_as(&doubt.handle);
+        if let (true, true, Some(held)) = (doubt.loses_name, is_gone, self.holder()) {
+            held.removed_here(&handle);
+        }
         if let (Some(attr), Some(held)) = (found, self.holder()) {
             let attr = self.show(&doubt.handle, attr);
             let before = held.held(&handle);
@@ -161,8 +211,8 @@ impl Shared {
     /// the server says of it may be our own doing.
     pub(crate) fn version_in_doubt(&self, server: &Handle) -> Option<(ObjectNo, Doubt)> {
         let state = self.state();
-        let in_flight = state.asking().get(server).is_some_and(|asking| asking.in_flight > 0);
-        let (no, doubt) = state.journal().doubts().of(server).filter(|_| !in_flight)?;
+        let is_settling = state.asking().get(server).is_some_and(Asking::is_settling);
+        let (no, doubt) = state.journal().doubts().of(server).filter(|_| !is_settling)?;
         Some((no, doubt.clone()))
     }
 
@@ -183,8 +233,9 @@ impl Shared {
             answered.as_mut().enable();
             let (known, in_flight) = {
                 let state = self.state();
-                let known = state.journal().doubts().of(handle);
                 let asking = state.asking().get(handle);
+                let is_told = asking.is_some_and(|it| it.is_told && it.in_flight == 0);
+                let known = state.journal().doubts().of(handle).filter(|_| !is_told);
                 (
                     known.map(|(no, doubt)| (no, doubt.clone())),
                     asking.is_some_and(|asking| asking.in_flight > 0),
@@ -225,6 +276,17 @@ impl State {
         all.map(|(no, doubt)| (no, doubt.clone())).collect()
     }
 
+    /// What the client was told some time ago, it knows by now.
+    fn forget_told(&mut self) {
+        let is_over = |one: &Asking| one.is_told && one.in_flight == 0;
+        let told = self.asking().iter().filter(|(_, one)| is_over(one));
+        for handle in told.map(|(handle, _)| handle.clone()).collect::<Vec<_>>() {
+            self.asking_mut().remove(&handle);
+            let no = self.journal().doubts().of(&handle).map(|(no, _)| no);
+            no.into_iter().for_each(|no| self.journal_mut().put_doubt(no, None));
+        }
+    }
+
     /// Whether something that waits depends on the version of an object.
     fn is_concerned(&self, handle: &Handle) -> bool {
         let altered = self.journal().altered(handle);
@@ -246,7 +308,7 @@ impl State {
     pub(crate) fn doubt_version(&mut self, cred: &Cred, handle: &Handle) {
         if self.journal().doubts().of(handle).is_none() {
             let (sizes, asker) = (Sizes::KEPT, Maker::of(cred));
-            let doubt = Doubt { handle: handle.clone(), sizes, asker };
+            let doubt = Doubt { handle: handle.clone(), sizes, asker, loses_name: false };
             self.journal_mut().doubt(None, doubt);
         }
     }

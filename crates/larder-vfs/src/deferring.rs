@@ -180,6 +180,12 @@ pub trait Deferring: Send + Sync {
     /// the server.
     fn is_removed(&self, file: &Handle) -> bool;
 
+    /// Whether the server was asked for a program on this machine to take a name from a file with
+    /// bytes that it lacks, so that the file is to be gone if it is.
+    fn loses_name(&self, _file: &Handle) -> bool {
+        false
+    }
+
     /// Whether `file` is known to have a name here that the server lacks.
     fn has_name(&self, _file: &Handle) -> bool {
         false
@@ -212,6 +218,15 @@ pub trait Held: Send + Sync + 'static {
     /// The server describes a file like this now, which a request of ours has changed that was not
     /// answered.
     fn changed_here(&self, _file: &Handle, _attr: Attr) {}
+
+    /// Whether a file has bytes that the server lacks.
+    fn has_unsent(&self, _file: &Handle) -> bool {
+        false
+    }
+
+    /// A file is gone at the server, which was asked for a program on this machine to take a name
+    /// from it: nothing of it is to be sent any more.
+    fn removed_here(&self, _file: &Handle) {}
 
     /// What a name stands for; `Some(None)`: it is known that there is no such name.
     fn held_name(&self, dir: &Handle, name: &OsStr) -> Option<Option<Found>>;

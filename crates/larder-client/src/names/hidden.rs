@@ -219,7 +219,7 @@ impl Core {
         self.hidden_names_are_gone(&names);
         if let Ok((dir, name)) = &removed {
             self.keep_removal(child).await;
-            self.unlinked(child, (dir, name), Removal::File);
+            self.unlinked(child, (dir, name), Removal::File, 1);
         }
         let mut state = child.state();
         state.hidden_mut().end_removal();

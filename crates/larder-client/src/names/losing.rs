@@ -12,36 +12,43 @@ use std::sync::Arc;
 use larder_vfs::{Cred, Error, Removal};
 
 use crate::core::Core;
+use crate::journal::Name;
 use crate::node::Node;
 
+/// What was known before the server was asked to take a name away.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seen {
+    /// The epoch of the directory in which the name led to what is to lose it.
+    epoch: Option<u64>,
+    /// How many names that had.
+    links: u32,
+}
+
 impl Core {
-    /// The epoch of a directory in which a name of it leads to `child`.
-    pub(super) fn seen_in(
-        &self,
-        dir: &Node,
-        name: &OsStr,
-        child: Option<&Arc<Node>>,
-    ) -> Option<u64> {
-        let held = self.name(dir, name)?;
-        (held.child == child.map(|child| child.ino)).then_some(held.epoch)
+    /// What is known of a name of a directory that leads to `child`.
+    pub(super) fn seen_in(&self, dir: &Node, name: &OsStr, child: Option<&Arc<Node>>) -> Seen {
+        let held = self.name(dir, name);
+        let is_it = |held: &Name| held.child == child.map(|child| child.ino);
+        let links = child.map_or(0, |child| child.state().known().attr.nlink);
+        Seen { epoch: held.filter(is_it).map(|held| held.epoch), links }
     }
 
-    /// A change of ours has taken a name away, which in the epoch `seen` led to `child`.
+    /// A change of ours has taken a name away, which led to `child` as was `seen` before.
     pub(super) async fn lost_name(
         self: &Arc<Self>,
         cred: &Cred,
         child: &Arc<Node>,
         (dir, name): (&Arc<Node>, &OsStr),
         what: Removal,
-        seen: Option<u64>,
+        seen: Seen,
     ) {
         let tells = self.remote.gives_leases() && !self.remote.limits().by_name;
-        let is_certain = seen == Some(dir.state().known().epoch);
+        let is_certain = seen.epoch == Some(dir.state().known().epoch);
         if tells && !is_certain && !self.is_over(cred, child).await {
             return self.doubt([Some(child.clone())]);
         }
         self.keep_removal(child).await;
-        self.unlinked(child, (dir, name), what);
+        self.unlinked(child, (dir, name), what, seen.links);
     }
 
     /// Whether the server does not have a file any more.

@@ -117,6 +117,16 @@ impl Held for Core {
         }
     }
 
+    fn has_unsent(&self, file: &Handle) -> bool {
+        self.held_node(file).is_some_and(|node| node.state().may_have_unsent())
+    }
+
+    fn removed_here(&self, file: &Handle) {
+        if let Some(node) = self.held_node(file) {
+            self.gone(&node);
+        }
+    }
+
     fn held_name(&self, dir: &Handle, name: &OsStr) -> Option<Option<Found>> {
         let dir = self.held_node(dir)?;
         let Some(held) = self.name(&dir, name) else {

@@ -33,8 +33,14 @@ impl Core {
         self.learn(&made.found, asked, Some(hint))
     }
 
-    /// A name of `child` is gone at the server.
-    pub(crate) fn unlinked(&self, child: &Node, (dir, name): (&Node, &OsStr), what: Removal) {
+    /// A name of `child`, which had so many `links` before the server was asked, is gone there.
+    pub(crate) fn unlinked(
+        &self,
+        child: &Node,
+        (dir, name): (&Node, &OsStr),
+        what: Removal,
+        links: u32,
+    ) {
         // What only this machine knows is certain, and bytes that the server lacks depend on it.
         let is_named = self
             .remote
@@ -48,7 +54,9 @@ impl Core {
         // reports them.
         let is_there = |(at, is): &(Ino, OsString)| *at == dir.ino && is == name;
         let is_hidden = state.hidden().name().is_some_and(|hidden| !is_there(hidden));
-        let has_others = is_hidden || is_named || state.known().attr.nlink > 1;
+        // The server may have described the file meanwhile, without the name that is gone.
+        let links = links.max(state.known().attr.nlink);
+        let has_others = is_hidden || is_named || links > 1;
         let last = what == Removal::Directory || !has_others;
         if !last {
             state.lose_link();

@@ -121,10 +121,15 @@ impl Client {
             let core = self.core.clone();
             sending.spawn(async move {
                 let _permit = core.engine.permit(core.file(&node).unsent().bytes).await;
-                match is_limited {
+                let sent = match is_limited {
                     true => core.upload_limited(&node).await,
                     false => core.upload(&node, core.deadline()).await,
+                };
+                // It is gone at the server, and nobody who wrote it is left to be told.
+                if sent == Err(Error::Stale) && !core.is_written(&node) {
+                    core.set_aside(&node, Error::Stale).await;
                 }
+                sent
             });
         }
         let mut result = Ok(());

@@ -96,11 +96,39 @@ impl Core {
         if !self.has_unsent(node) {
             return Ok(());
         }
-        let file = self.file(node);
-        if node.state().is_gone() || self.is_removed_here(node) {
+        if self.is_lost(node) {
             self.end_removed(node);
             return Ok(());
         }
+        match self.upload_if_there(node, transfer, deadline).await {
+            // What was asked of the server before it went away, or by an earlier process, is known
+            // only now.
+            Err(Error::Stale) if self.is_lost(node) || self.was_to_go(node) => {
+                self.end_removed(node);
+                Ok(())
+            }
+            sent => sent,
+        }
+    }
+
+    /// Whether the file was removed by a program on this machine.
+    fn is_lost(&self, node: &Node) -> bool {
+        node.state().is_gone() || self.is_removed_here(node)
+    }
+
+    /// Whether such a program has asked the server for that.
+    fn was_to_go(&self, node: &Node) -> bool {
+        let asked = || Some(self.remote.deferring()?.loses_name(&node.handle().ok()?));
+        asked().unwrap_or(false)
+    }
+
+    async fn upload_if_there(
+        &self,
+        node: &Arc<Node>,
+        transfer: &Transferring<'_>,
+        deadline: Option<Deadline>,
+    ) -> Result<()> {
+        let file = self.file(node);
         let compared = self.collect(node, &file).await?;
         let deadline = deadline.map(|deadline| deadline.extended(compared));
         let entry = self.keep_soon.entry(node.ino);

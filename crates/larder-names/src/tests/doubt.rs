@@ -179,3 +179,88 @@ fn futures_are_pending<T>(future: &mut std::pin::Pin<Box<impl Future<Output = T>
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     future.as_mut().poll(&mut context).is_pending()
 }
+
+/// The server falls silent at any two requests while it is asked to set what was set without it:
+/// that is what callers are told.
+#[tokio::test]
+async fn silence_while_attributes_are_set_is_told_as_silence() {
+    for (first, second) in (0..6).flat_map(|first| (0..6).map(move |second| (first, second))) {
+        let pair = Pair::new(LICENCES[0], 1).await;
+        let file = file(&pair).await;
+        let held = pair.rig.remote().getattr(&user(), &file).await.unwrap();
+        pair.leave();
+        pair.has_held(&file, held);
+        then(&pair, Then::SetMode, &file).await;
+        pair.rig.server.reconnect();
+        for silent in [first, second] {
+            pair.rig.server.trouble_after(silent, Trouble::Unanswered);
+            let told = pair.rig.deferring().replay(None).await;
+            assert!(matches!(told, Ok(()) | Err(Error::TimedOut)), "{first} {second}: {told:?}");
+        }
+        pair.rig.server.trouble_after(u64::MAX, Trouble::Unanswered);
+        assert_eq!(pair.rig.deferring().replay(None).await, Ok(()), "{first} {second}");
+        pair.rig.is_quiet(&format!("{first} {second}"));
+        assert_eq!(tree(&*pair.rig.server).await["/file"].mode, 0o600, "{first} {second}");
+    }
+}
+
+/// The server dies while it makes a file for us, and leaves it without its times: where no other
+/// client makes names it is ours. A file that is older, that is written, or of somebody else's is
+/// not, nor is any if our attempts were answered.
+#[tokio::test]
+async fn a_file_that_a_dying_server_has_half_made_is_ours() {
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    enum There {
+        HalfMade,
+        Older,
+        Written,
+        OfAnother,
+    }
+    use There::*;
+    for (is_asked, dies, there) in [
+        (true, false, HalfMade),
+        (true, true, HalfMade),
+        (false, false, HalfMade),
+        (true, false, Older),
+        (true, false, Written),
+        (true, false, OfAnother),
+    ] {
+        let what = format!("asked before: {is_asked}, {dies}, {there:?}");
+        let mut rig = Rig::new().await;
+        let (top, other) = (rig.top().await, rig.server.another_client());
+        let user = if there == OfAnother { Cred::new(1001, 1000, &[]) } else { user() };
+        let make = async || {
+            let new = New::Node(Kind::File, Default::default());
+            other.make(&user, &top, "file".as_ref(), new, mode(0o600)).await.unwrap().found.handle
+        };
+        let ours = rig.made(&top, "file", New::FileExclusive).await.unwrap();
+        if is_asked {
+            rig.server.trouble_after(0, Trouble::Refused(Error::TimedOut));
+            assert!(rig.deferring().replay(None).await.is_err(), "{what}");
+        }
+        let file = make().await;
+        match there {
+            Written => {
+                let text = "theirs".into();
+                other.write(&user, &file, None, 0, text, Stability::FileSync).await.unwrap();
+            }
+            Older => {
+                let long_ago = Some(larder_vfs::SetTime::To(Default::default()));
+                let set = SetAttr { atime: long_ago, mtime: long_ago, ..SetAttr::default() };
+                other.setattr(&user, &file, set, None).await.unwrap();
+            }
+            HalfMade | OfAnother => {}
+        }
+        if dies {
+            rig = rig.crash(None);
+        }
+        rig.deferring().replay(None).await.unwrap();
+        let is_ours = is_asked && there == HalfMade;
+        assert_eq!(rig.conflicts().is_empty(), is_ours, "{what}");
+        if is_ours {
+            let made = other.getattr(&user, &file).await.unwrap();
+            let wanted = (ours.attr.mode, ours.attr.mtime, ours.attr.atime);
+            assert_eq!((made.mode, made.mtime, made.atime), wanted, "{what}");
+        }
+    }
+}

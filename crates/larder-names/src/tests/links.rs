@@ -293,3 +293,25 @@ async fn where_there_are_no_links_none_is_made_here() {
     assert_eq!(links.link("other").await, Err(Error::NotSupported));
     assert!(links.rig.find(&links.top, "other").await.is_none());
 }
+
+/// A file that was made here loses all its names, of which the server has two or one: it is gone to
+/// its client before the server hears of that, and afterwards, and in the next process.
+#[tokio::test]
+async fn a_file_that_has_lost_all_its_names_is_removed() {
+    for (is_there, dies) in STATES.into_iter().flat_map(|there| [(there, false), (there, true)]) {
+        let mut links = Links::new(true).await;
+        links.link("link").await.unwrap();
+        if is_there {
+            links.rig.deferring().replay(None).await.unwrap();
+        }
+        links.remove("file").await;
+        assert!(!links.rig.deferring().is_removed(&links.file), "{is_there} {dies}");
+        links.remove("link").await;
+        if dies {
+            links.rig = links.rig.crash(None);
+        }
+        assert!(links.rig.deferring().is_removed(&links.file), "{is_there} {dies}");
+        links.rig.deferring().replay(None).await.unwrap();
+        assert!(links.rig.deferring().is_removed(&links.file), "{is_there} {dies}, replayed");
+    }
+}

@@ -52,7 +52,7 @@ impl Nfs3 {
             }
             New::Node(Kind::File, _) => {
                 let how = createhow3::GUARDED(attributes);
-                let mine = Some(replay::Mine::Fresh(Kind::File));
+                let mine = Some(replay::Mine::AskedAgain);
                 self.create(cred, place, &CREATE3args { r#where, how }, mine).await
             }
             New::Node(kind, device) => {

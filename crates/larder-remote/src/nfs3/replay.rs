@@ -10,7 +10,8 @@
 //! - RENAME "not found": done if the target is there and the source is not.
 //! - MKDIR, MKNOD, guarded CREATE "exists": these are used as locks, so done only if the object
 //!   belongs to the caller, was never touched since it was made, and its making was the last change
-//!   of the directory.
+//!   of the directory. A caller that can tell its file itself is told that there was no answer if
+//!   this is an empty file of the caller's.
 //!
 //! Exclusive CREATE needs none of this: its verifier is the evidence (RFC 1813, 3.3.8).
 
@@ -29,6 +30,8 @@ const SAME_MOMENT_NS: i128 = 20_000_000;
 pub(super) enum Mine {
     /// A new object of this kind.
     Fresh(Kind),
+    /// A new file, for a caller that asks again if it is not known whether this is the one.
+    AskedAgain,
     /// A symbolic link with this target.
     Symlink(OsString),
 }
@@ -62,14 +65,22 @@ impl Nfs3 {
     ) -> Result<Made> {
         let LookedUp { found, dir: after } = self.look_up(cred, place).await?;
         let found = found.ok_or(Error::Exists)?;
+        let attr = &found.attr;
+        let may_be = matches!(mine, Mine::AskedAgain)
+            && (attr.kind, attr.size, attr.uid) == (Kind::File, 0, cred.uid);
         let ours = match mine {
-            Mine::Fresh(kind) => is_fresh(&found.attr, kind, cred, after.or(dir.after)),
+            Mine::Fresh(kind) => is_fresh(attr, kind, cred, after.or(dir.after)),
+            Mine::AskedAgain => is_fresh(attr, Kind::File, cred, after.or(dir.after)),
             Mine::Symlink(target) => {
                 found.attr.kind == Kind::Symlink
                     && self.readlink(cred, &found.handle).await?.0 == target
             }
         };
-        if ours { Ok(Made { found, dir, created: false, token: None }) } else { Err(Error::Exists) }
+        match (ours, may_be) {
+            (true, _) => Ok(Made { found, dir, created: false, token: None }),
+            (false, true) => Err(Error::TimedOut),
+            (false, false) => Err(Error::Exists),
+        }
     }
 
     /// Whether `link` leads to `file` already.

@@ -9,7 +9,7 @@ use larder_wire::nfs3::*;
 use larder_wire::record::{Heap, RecordAssembler};
 use larder_wire::rpc::{CallHeader, Outcome, ReplyHeader, encode_reply};
 use larder_wire::xdr::{Array, Encode, Encoder, Framing, List, to_segments};
-use nfsproc3::{COMMIT, FSINFO, GETATTR, LINK, LOOKUP, MKDIR, PATHCONF, READ, READDIR};
+use nfsproc3::{COMMIT, CREATE, FSINFO, GETATTR, LINK, LOOKUP, MKDIR, PATHCONF, READ, READDIR};
 use nfsproc3::{READDIRPLUS, REMOVE, RENAME, WRITE};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -253,6 +253,28 @@ async fn a_directory_whose_reply_was_lost_is_ours_only_if_just_made() {
     assert_eq!(server.make(New::Directory).await.unwrap().found.attr.fileid, 3);
     assert_eq!(server.make(New::Directory).await.unwrap_err(), Error::Exists, "an old one");
     assert_eq!(server.make(New::Directory).await.unwrap_err(), Error::Exists, "sent once");
+}
+
+/// A caller that can tell its file itself asks again if it is not known whether this is the one.
+#[tokio::test]
+async fn a_file_whose_reply_was_lost_may_be_ours_if_it_is_empty() {
+    let exists = || fail(CREATE, nfsstat3::NFS3ERR_EXIST, wcc_data::default());
+    let there = |size, seconds| {
+        let attributes = fattr3 { size, ..file(3, ftype3::NF3REG, 100) };
+        looked_up(3, attributes, Some(file(1, ftype3::NF3DIR, seconds)))
+    };
+    let steps = [
+        vec![lost(CREATE), exists(), there(0, 100)],
+        vec![lost(CREATE), exists(), there(0, 200)],
+        vec![lost(CREATE), exists(), there(10, 200)],
+        vec![exists()],
+    ];
+    let server = scripted(steps.into_iter().flatten()).await;
+    let make = || server.make(New::Node(Kind::File, Device::default()));
+    assert_eq!(make().await.unwrap().found.attr.fileid, 3);
+    assert_eq!(make().await.unwrap_err(), Error::TimedOut, "ours, or an older one");
+    assert_eq!(make().await.unwrap_err(), Error::Exists, "it is written");
+    assert_eq!(make().await.unwrap_err(), Error::Exists, "sent once");
 }
 
 #[tokio::test]

@@ -1,23 +1,36 @@
 //! Random work on a mount that works without its server, which is cut off now and then while
 //! requests are on their way: some of these it carries out, and answers none. No other client is
-//! there, so nothing is a conflict, and in the end the server has what was acknowledged.
+//! there, so nothing is a conflict, and in the end the server has what was acknowledged. Mounts
+//! with `exclusive` and with `offline` take turns.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::time::Duration;
 
 use larder_client::Start;
-use larder_vfs::{Error, FileSystem, Ino, OpenFlags, Result, SetAttr, Trouble};
+use larder_vfs::{
+    Error, FileSystem, Ino, Lookup, OpenFlags, Removal, RenameFlags, Result, SetAttr, Stability,
+    Trouble,
+};
 
 use crate::kept::{at_server, generated};
-use crate::rig::{PATIENCE, Random, Rig, WRITE, pattern, root};
+use crate::rig::{Random, Rig, WRITE, pattern, root};
 
-const NAMES: [&str; 3] = ["a", "b", "c"];
+const NAMES: [&str; 4] = ["a", "b", "c", "d"];
+
+/// How often what waits is sent until all is there.
+const TRIES_MAX: u32 = 50;
 
 /// A mount, and what was acknowledged on it.
 struct Run {
     rig: Rig,
     random: Random,
-    files: BTreeMap<&'static str, Vec<u8>>,
+    /// Which of the `contents` each name leads to.
+    files: BTreeMap<&'static str, usize>,
+    contents: Vec<Vec<u8>>,
+    /// Names of calls that were under way when the server or the process went: nothing is done to
+    /// them any more, and the server may have what such a call has done or what was there before.
+    unsure: BTreeSet<&'static str>,
     number: u64,
     seed: u64,
     /// Whether a process has died: the next one does not know that a rename, or attributes that
@@ -38,7 +51,10 @@ fn done<T>(answer: Result<T>) -> Option<T> {
 
 impl Run {
     async fn new(seed: u64) -> Run {
-        let rig = Rig::offline_ticking(generated()).await;
+        let rig = match seed % 2 {
+            0 => Rig::exclusive_ticking(generated()).await,
+            _ => Rig::offline_ticking(generated()).await,
+        };
         rig.server.tell_times();
         rig.server.hide_before();
         rig.names().await;
@@ -46,6 +62,8 @@ impl Run {
             rig,
             random: Random(seed),
             files: BTreeMap::new(),
+            contents: Vec::new(),
+            unsure: BTreeSet::new(),
             number: 0,
             seed,
             died: false,
@@ -61,50 +79,126 @@ impl Run {
 
     /// One call or a few of an application.
     async fn work(&mut self) {
-        let name = NAMES[self.random.below(3) as usize];
-        let at = self.random.below(8);
-        let to = NAMES[self.random.below(3) as usize];
+        let name = NAMES[self.random.below(4) as usize];
+        let at = self.random.below(10);
+        let to = NAMES[self.random.below(4) as usize];
         let bytes = self.bytes();
-        if !self.is_known(name).await || !self.is_known(to).await {
+        let is_unsure = [name, to].iter().any(|name| self.unsure.contains(name));
+        if is_unsure || !self.is_known(name).await || !self.is_known(to).await {
             return;
         }
         self.done.push(format!("{at} {name} {} {to}", bytes.len()));
-        match (at, self.files.contains_key(name)) {
-            (0..=3, is_there) => {
-                let opened = match is_there {
-                    true => {
+        match (at, self.files.get(name).copied()) {
+            (0..=3, file) => {
+                let opened = match file {
+                    Some(_) => {
                         let flags = OpenFlags { truncate: true, ..WRITE };
                         self.rig.open(&root(), name, flags).await
                     }
-                    false => self.rig.try_create_in(Ino::ROOT, name).await,
+                    None => self.rig.try_create_in(Ino::ROOT, name).await,
                 };
                 if let Some(open) = done(opened) {
                     open.write(0, &bytes).await.unwrap();
                     open.close().await.unwrap();
-                    self.files.insert(name, bytes);
+                    let file = file.unwrap_or_else(|| {
+                        self.contents.push(Vec::new());
+                        self.contents.len() - 1
+                    });
+                    self.files.insert(name, file);
+                    self.contents[file] = bytes;
                 }
             }
-            (4, true) => {
-                let end = self.files[name].len() as u64;
+            (4, Some(file)) => {
+                let end = self.contents[file].len() as u64;
                 if let Some(open) = done(self.rig.open(&root(), name, WRITE).await) {
                     open.write(end, &bytes).await.unwrap();
                     open.close().await.unwrap();
-                    self.files.entry(name).or_default().extend_from_slice(&bytes);
+                    self.contents[file].extend_from_slice(&bytes);
                 }
             }
-            (5, true) if !self.died => {
+            (5, Some(_)) if !self.died => {
                 let mode = SetAttr { mode: Some(0o600), ..SetAttr::default() };
                 let ino = self.rig.find(name).await.unwrap();
                 done(self.rig.client.setattr(&root(), ino, None, mode).wait().await);
             }
-            (6, true) if done(self.rig.remove(name).await).is_some() => {
+            (6, Some(_)) if done(self.rig.remove(name).await).is_some() => {
                 self.files.remove(name);
             }
-            (7, true) if done(self.rig.rename(name, to).await).is_some() => {
-                let bytes = self.files.remove(name).unwrap();
-                self.files.insert(to, bytes);
+            // rename(2) of a file to another name of it does nothing.
+            (7, Some(file))
+                if self.files.get(to) != Some(&file)
+                    && done(self.rig.rename(name, to).await).is_some() =>
+            {
+                self.files.remove(name);
+                self.files.insert(to, file);
+            }
+            (8.., Some(file))
+                if !self.files.contains_key(to) && done(self.link(name, to).await).is_some() =>
+            {
+                self.files.insert(to, file);
             }
             _ => {}
+        }
+    }
+
+    async fn link(&self, name: &str, to: &str) -> Result<()> {
+        let ino = self.rig.find(name).await.unwrap();
+        let linked = self.rig.client.link(&root(), ino, Ino::ROOT, to.as_ref()).wait().await;
+        linked.map(drop)
+    }
+
+    /// Begins a call or a few of an application, which may end at any time, or never.
+    async fn begin(&mut self) {
+        let name = NAMES[self.random.below(4) as usize];
+        let to = NAMES[self.random.below(4) as usize];
+        if [name, to].iter().any(|name| self.unsure.contains(name)) || self.unsure.len() > 1 {
+            return;
+        }
+        let (at, bytes) = (self.random.below(4), self.bytes());
+        if at == 3 && self.files.contains_key(name) {
+            return;
+        }
+        self.done.push(format!("begins {at} {name} {} {to}", bytes.len()));
+        self.unsure.extend([name, to]);
+        self.files.retain(|one, _| *one != name && *one != to);
+        let client = self.rig.client.clone();
+        tokio::spawn(async move {
+            let (root, top, rename) = (root(), Ino::ROOT, RenameFlags::default());
+            let (name, to) = (OsStr::new(name), OsStr::new(to));
+            // As the kernel does.
+            let found = client.lookup(&root, top, name).wait().await;
+            let _ = client.lookup(&root, top, to).wait().await;
+            match at {
+                0 => {
+                    let _ = client.remove(&root, top, name, Removal::File).wait().await;
+                }
+                1 => {
+                    let _ = client.rename(&root, (top, name), (top, to), rename).wait().await;
+                }
+                2 => {
+                    if let Ok(Lookup::Found(found)) = found {
+                        let _ = client.link(&root, found.ino, top, to).wait().await;
+                    }
+                }
+                _ => {
+                    let set = SetAttr { mode: Some(0o644), ..SetAttr::default() };
+                    let created = client.create(&root, top, name, set, WRITE).wait().await;
+                    let Ok((entry, opened)) = created else { return };
+                    let (ino, id) = (entry.ino, opened.id);
+                    let unstable = Stability::Unstable;
+                    let write = client.write(&root, ino, Some(id), 0, &bytes, unstable);
+                    let _ = write.wait().await;
+                    let _ = client.flush(&root, ino, id, None).wait().await;
+                    let _ = client.release(ino, id).wait().await;
+                }
+            }
+        });
+        self.yields().await;
+    }
+
+    async fn yields(&mut self) {
+        for _ in 0..self.random.below(12) {
+            tokio::task::yield_now().await;
         }
     }
 
@@ -126,7 +220,7 @@ impl Run {
         match self.rig.in_vain(self.rig.client.sync(&|_| true)).await {
             Ok(()) => true,
             // What became of a request is not known yet.
-            Err(Error::TimedOut | Error::TryAgain | Error::Io) => false,
+            Err(Error::TimedOut | Error::TryAgain) => false,
             Err(error) => panic!("{}: {error}: {:?}", self.seed, self.done),
         }
     }
@@ -134,15 +228,27 @@ impl Run {
     /// The server is cut off while all is being sent, and is back after more work.
     async fn outage(mut self) -> Run {
         let after = self.random.below(8);
-        match self.random.below(3) {
+        if self.random.below(3) == 0 {
+            self.begin().await;
+        }
+        match self.random.below(4) {
             0 => {
+                self.done.push("cut".into());
+                let client = self.rig.client.clone();
+                let _sending = tokio::spawn(async move { client.sync(&|_| true).await });
+                self.yields().await;
+                if self.random.below(2) == 0 {
+                    self.begin().await;
+                }
+            }
+            1 => {
                 self.done.push(format!("after {after} no answer"));
                 self.rig.server.trouble_after(after, Trouble::Unanswered);
                 self.try_to_send().await;
                 self.rig.server.trouble_after(u64::MAX, Trouble::Unanswered);
             }
             kind => {
-                let method = ["write", "setattr"][kind as usize - 1];
+                let method = ["write", "setattr"][kind as usize - 2];
                 self.done.push(format!("{method} is not answered"));
                 self.rig.server.hold_answers(Some(method));
                 let calls = self.rig.server.calls(method);
@@ -174,6 +280,9 @@ impl Run {
 
     /// The process dies, and another one continues the mount.
     async fn die(mut self) -> Run {
+        if self.random.below(3) == 0 {
+            self.begin().await;
+        }
         let start = [Start::Resume, Start::NewMount][self.random.below(2) as usize];
         self.done.push(format!("killed, {start:?}"));
         self.died = true;
@@ -185,15 +294,18 @@ impl Run {
     }
 
     async fn check(&self) {
-        let bringing = async { while !self.try_to_send().await {} };
-        tokio::time::timeout(PATIENCE, bringing).await.expect("it ends");
+        let mut tries = 0..TRIES_MAX;
+        while !self.try_to_send().await {
+            assert!(tries.next().is_some(), "LARDER_SEED={}: {:#?}", self.seed, self.done);
+        }
         let what = format!("LARDER_SEED={}: {:#?}", self.seed, self.done);
         assert_eq!(self.rig.cache().conflicts(0, usize::MAX), [], "{what}");
         assert_eq!(self.rig.set_aside(), [], "{what}");
         let there = self.rig.foreigner().await.names().await;
-        assert!(there.iter().eq(self.files.keys()), "{there:?} {:?} {what}", self.files.keys());
-        for (name, bytes) in &self.files {
-            assert!(at_server(&self.rig, name).await == *bytes, "{name} {what}");
+        let there = there.iter().filter(|name| !self.unsure.contains(name.as_str()));
+        assert!(there.eq(self.files.keys()), "{:?} {what}", self.files.keys());
+        for (name, file) in &self.files {
+            assert!(at_server(&self.rig, name).await == self.contents[*file], "{name} {what}");
         }
     }
 }

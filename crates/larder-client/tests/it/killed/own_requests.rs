@@ -2,7 +2,7 @@
 //! not taken for another client's change.
 
 use larder_client::Start;
-use larder_vfs::{SetAttr, SetTime, Time, Trouble};
+use larder_vfs::{Error, FileSystem, Ino, Removal, SetAttr, SetTime, Time, Trouble};
 
 use crate::kept::{at_server, generated};
 use crate::rig::{Rig, WRITE, pattern, root};
@@ -133,4 +133,90 @@ async fn what_goes_while_its_bytes_are_on_their_way_is_no_other_clients_change()
         assert_eq!(foreigner.names().await, left, "{what}");
         assert_eq!(rig.set_aside(), [], "{what}");
     }
+}
+
+/// A file with unsent bytes is removed or replaced at the server, one request of that is carried
+/// out and not answered, and the process goes on or dies: the bytes of what the program has removed
+/// are not kept beside it, and `larder sync` ends.
+#[tokio::test]
+async fn unsent_bytes_of_what_was_removed_without_an_answer_are_dropped() {
+    // After a crash of the machine nothing tells of the request: the bytes are kept.
+    for (then, is_replaced) in ALL[..3].iter().flat_map(|then| [(*then, false), (*then, true)]) {
+        for answered in 0.. {
+            let what = format!("{then:?}, replaced: {is_replaced}, after {answered} requests");
+            let rig = Rig::offline(generated()).await;
+            for name in ["file", "other"] {
+                rig.put(name, &pattern(1, 979)).await;
+            }
+            rig.client.sync(&|_| true).await.unwrap();
+            append(&rig, "file", 979, &pattern(2, 1955)).await;
+            rig.names().await;
+            rig.server.trouble_after(answered, Trouble::Unanswered);
+            let gone = match is_replaced {
+                true => rig.rename("other", "file").await,
+                false => rig.remove("file").await,
+            };
+            let is_over = rig.server.is_trouble_to_come();
+            assert_eq!(is_over, gone.is_ok(), "{what}");
+            rig.server.trouble_after(u64::MAX, Trouble::Unanswered);
+            let left = rig.foreigner().await.names().await;
+            let rig = then.comes(rig).await;
+            assert_eq!(rig.client.sync(&|_| true).await, Ok(()), "{what}");
+            assert_eq!(rig.cache().conflicts(0, usize::MAX), [], "{what}");
+            assert_eq!(rig.set_aside(), [], "{what}");
+            assert_eq!(rig.foreigner().await.names().await, left, "{what}");
+            if is_over {
+                println!("{what}");
+                break;
+            }
+        }
+    }
+}
+
+/// Another client removes a file with bytes that the server lacks: `larder sync` says so once, and
+/// they are kept under another name.
+#[tokio::test]
+async fn a_sync_keeps_the_bytes_of_a_file_that_another_client_has_removed() {
+    let bytes = pattern(1, 979);
+    for dies in [false, true] {
+        let rig = Rig::offline(generated()).await;
+        rig.put("file", b"").await;
+        rig.client.sync(&|_| true).await.unwrap();
+        append(&rig, "file", 0, &bytes).await;
+        rig.foreigner().await.remove("file").await.unwrap();
+        let rig = if dies { rig.kill(Start::NewMount).await } else { rig };
+        assert_eq!(rig.client.sync(&|_| true).await, Err(Error::Stale));
+        assert_eq!(rig.client.sync(&|_| true).await, Ok(()));
+        let there = rig.foreigner().await.names().await;
+        assert!(matches!(&*there, [one] if one.starts_with("file.conflict-here-")), "{there:?}");
+        assert!(at_server(&rig, &there[0]).await == bytes);
+    }
+}
+
+/// The server describes a file after it has taken one of two names from it, and before it answers
+/// that: the bytes that it lacks get to the other name.
+#[tokio::test]
+async fn unsent_bytes_of_a_file_that_keeps_a_name_are_sent_whatever_is_told_first() {
+    let (first, second) = (pattern(1, 979), pattern(2, 1955));
+    let rig = Rig::offline(generated()).await;
+    rig.server.tell_times();
+    rig.put("file", &first).await;
+    let ino = rig.find("file").await.unwrap();
+    rig.client.link(&root(), ino, Ino::ROOT, "link".as_ref()).wait().await.unwrap();
+    rig.client.sync(&|_| true).await.unwrap();
+    append(&rig, "file", 979, &second).await;
+    rig.server.hold_answers(Some("remove"));
+    let client = rig.client.clone();
+    let removing = tokio::spawn(async move {
+        client.remove(&root(), Ino::ROOT, "link".as_ref(), Removal::File).wait().await
+    });
+    while rig.server.calls("remove") == 0 {
+        tokio::task::yield_now().await;
+    }
+    rig.advance(60);
+    assert_eq!(rig.stat("file").await.attr.nlink, 1);
+    rig.server.hold_answers(None);
+    removing.await.unwrap().unwrap();
+    rig.client.sync(&|_| true).await.unwrap();
+    assert!(at_server(&rig, "file").await == [first, second].concat());
 }
