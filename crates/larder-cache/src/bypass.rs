@@ -138,10 +138,16 @@ impl CachedFile {
     }
 
     /// As [`CachedFile::begin_bypass`], for a file that the kernel got from an earlier process, and
-    /// still writes: regardless of the budget of descriptors.
+    /// still writes: regardless of the budget of descriptors. What the kernel has written since the
+    /// file was loaded is collected like what it writes from now on.
     pub fn go_on_bypassing(&self) -> Option<Arc<BackingFile>> {
         let _alone = self.alone();
-        self.begin_bypass_locked(&mut self.state()).map(|(backing, _)| backing)
+        let mut state = self.state();
+        let found = match state.is_bypassed() {
+            true => self.whole_file(&mut state)?,
+            false => self.file_of_kernel(&mut state)?,
+        };
+        self.begin_handed_out(&mut state, found).map(|(backing, _)| backing)
     }
 
     /// Whether the kernel may have written bytes that were not collected yet. For callers that
@@ -252,11 +258,26 @@ impl CachedFile {
         Some((file, stamp))
     }
 
-    pub(crate) fn begin_bypass_file(
+    /// The local file that the kernel has been writing since before this run, and its stamp with
+    /// the end that is known. Its end is not set to that one, nor are its bytes verified: both may
+    /// have changed since they were found ([`CachedFile::load_local`]), and are right as they are.
+    pub(crate) fn file_of_kernel(&self, state: &mut State) -> Option<(Arc<dyn DiskFile>, Stamp)> {
+        let is_known = state.version().is_some() && self.check_local(state).is_ok();
+        if !is_known || !state.presence().is_whole() {
+            return None;
+        }
+        let file = self.local(state).ok()?;
+        let stamp = file.stamp().ok()?;
+        // If the end has moved, this is no stamp that the file has: it counts as written.
+        Some((file, Stamp { size: state.size(), ..stamp }))
+    }
+
+    /// The kernel gets this local file, or keeps it.
+    pub(crate) fn begin_bypass_of(
         &self,
         state: &mut State,
+        (file, stamp): (Arc<dyn DiskFile>, Stamp),
     ) -> Option<(Arc<dyn DiskFile>, Stamp)> {
-        let (file, stamp) = self.whole_file(state)?;
         if state.is_bypassed() {
             // What the kernel wrote is compared with what was there at first.
             state.begin_bypass(stamp);
@@ -266,8 +287,13 @@ impl CachedFile {
         self.begin_change(state, size).ok()?;
         state.begin_base(self.store.bases.take_free().map(Base::new).unwrap_or_default());
         for chunk in chunks_of(&(0..size)) {
-            if state.base().wants(chunk) || state.sums().get(chunk).is_none() {
+            let before = state.sums().get(chunk);
+            if state.base().wants(chunk) || before.is_none() {
                 see_chunk(state, &*file, chunk).ok()?;
+            }
+            if before.is_some_and(|before| state.sums().get(chunk) != Some(before)) {
+                // The kernel wrote it after it was summed ([`CachedFile::file_of_kernel`]).
+                state.suspect(chunk_range(chunk, size));
             }
         }
         state.begin_bypass(stamp);
@@ -276,7 +302,16 @@ impl CachedFile {
     }
 
     fn begin_bypass_locked(&self, state: &mut State) -> Option<(Arc<BackingFile>, Stamp)> {
-        let (file, stamp) = self.begin_bypass_file(state)?;
+        let found = self.whole_file(state)?;
+        self.begin_handed_out(state, found)
+    }
+
+    fn begin_handed_out(
+        &self,
+        state: &mut State,
+        found: (Arc<dyn DiskFile>, Stamp),
+    ) -> Option<(Arc<BackingFile>, Stamp)> {
+        let (file, stamp) = self.begin_bypass_of(state, found)?;
         let backing = self.hand_out(state, file);
         if backing.is_none() {
             state.end_bypass();

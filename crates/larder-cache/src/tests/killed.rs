@@ -457,6 +457,39 @@ fn a_bypass_goes_on_with_the_same_local_file() {
     assert_eq!(after.dirty(), [2 * CHUNK..3 * CHUNK, 4 * CHUNK..4 * CHUNK + 4]);
 }
 
+/// The kernel writes on while the next process takes the file up: behind its end, over what was
+/// changed before, and over what was not. Nothing of that is lost, and all of it is sent.
+#[test]
+fn what_the_kernel_writes_while_a_bypass_is_taken_up_stays() {
+    for size in [4 * CHUNK, 4 * CHUNK - 100] {
+        for at in [size, size + CHUNK, 2 * CHUNK + 7, 10] {
+            let disk = SimDisk::new();
+            let cache = open_in(&disk, 1);
+            let file = filled(&cache, b"v1", 1, size);
+            cache.checkpoint().unwrap();
+            let kernel = begin_bypass(&file).unwrap();
+            kernel.write_at(b"before", 2 * CHUNK).unwrap();
+            let image = disk.crash(Image::Written);
+            let cache = open_in(&image, 1);
+            let after = cache.file(file.number());
+            assert_eq!(after.dirty(), [2 * CHUNK..3 * CHUNK]);
+            let kernel = after.local(&after.state()).unwrap();
+            kernel.write_at(b"amidst", at).unwrap();
+            let kernel = go_on_bypassing(&after).unwrap();
+            let end = (at + 6).max(size);
+            assert_eq!(kernel.len().unwrap(), end, "{at}");
+            after.collect_bypass().unwrap();
+            let mut found = vec![0; 6];
+            kernel.read_exact_at(&mut found, at).unwrap();
+            assert_eq!((found.as_slice(), after.size()), (&b"amidst"[..], end), "{at}");
+            let covers = |range: &std::ops::Range<u64>| range.start <= at && at + 6 <= range.end;
+            let dirty = after.dirty();
+            assert!(dirty.iter().any(covers), "{at} of {size}: {dirty:?}");
+            assert!(dirty.contains(&(2 * CHUNK..3 * CHUNK)), "{at} of {size}: {dirty:?}");
+        }
+    }
+}
+
 /// Once the index has failed, the log has no base: it is removed, and the next start is one after a
 /// crash. Whatever fails, no call hangs.
 #[test]
