@@ -8,6 +8,7 @@
 //! - [`choose`]: chooses the class of a file when it is opened.
 //! - [`raise`]: bytes in the memory of other machines that are to be on the server's disk;
 //!   [`below`]: those of the files below a directory.
+//! - [`wanted`]: where all who wrote a file want its bytes.
 //! - [`set`]: sets a class; the extended attributes that report classes.
 
 mod asked;
@@ -17,6 +18,7 @@ mod raise;
 mod retained;
 mod set;
 mod table;
+mod wanted;
 
 use std::time::Duration;
 
@@ -25,6 +27,7 @@ use larder_vfs::Volatile;
 
 pub use choose::Durability;
 pub(crate) use table::SetClasses;
+pub(crate) use wanted::Wanted;
 
 /// Where a mount can keep, on this machine, what the server lacks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use larder_class::Level;
-use larder_vfs::{Ino, OpenId, Token, Volatile};
+use larder_vfs::{Ino, OpenId, Token};
 
 use super::open_file::OpenFile;
-use crate::class::volatile;
+use crate::class::Wanted;
 use crate::node::Node;
 
 /// All open files.
@@ -86,14 +86,11 @@ impl OpenFiles {
         writers.map(|open| open.class().promised.fsync).max()
     }
 
-    /// How those want a file's bytes kept in the memory of other machines who have it open for
-    /// writing: in as many copies, and for as short a time, as one of them says; `None` in it if
-    /// not all of them allow that, `None` if nobody has it open so.
-    pub(crate) fn volatile(&self, ino: Ino) -> Option<Option<Volatile>> {
+    /// Where all want a file's bytes who have it open for writing.
+    pub(crate) fn wanted(&self, ino: Ino) -> Wanted {
         let inner = self.lock();
         let writers = inner.of(ino).map(|(_, open)| open).filter(|open| open.flags.write);
-        let all = writers.map(|open| volatile(&open.class()));
-        all.reduce(|one, other| one.zip(other).map(|(one, other)| one.and(other)))
+        writers.map(|open| Wanted::by(&open.class())).fold(Wanted::Nowhere, Wanted::and)
     }
 
     /// Within which time what was written to a file is to be in the archive, if one of the classes

@@ -25,7 +25,7 @@ use larder_vfs::{
 use super::compared::is_late;
 use super::schedule::{RETRY_AFTER, UNLIMITED};
 use super::unsent::Event;
-use crate::class::volatile;
+use crate::class::Wanted;
 use crate::core::{Core, blocking};
 use crate::journal::Version;
 use crate::names::on_handle;
@@ -350,7 +350,7 @@ impl Core {
     /// No caller is told any more of data that was written since the file was last kept: it is sent
     /// with that.
     pub(crate) fn leave_kept(&self, node: &Node, class: &Class) {
-        node.state().unsent_mut().leave_for(volatile(class));
+        node.state().unsent_mut().leave_for(Wanted::by(class));
         let age = node.state().unsent().age(self.options.unsent_age_max);
         // Nobody asks for what the server was not told of.
         let is_unknown = age == UNLIMITED && self.has_others_wait() && !self.is_retained(node);

@@ -178,14 +178,14 @@ impl Core {
     /// open and closed files that may have written them, provided that no caller was told that some
     /// are late.
     fn in_memory(&self, node: &Node) -> Option<Volatile> {
-        let open = self.open_files.volatile(node.ino);
+        let open = self.open_files.wanted(node.ino);
         let (is_late, since, wanted) = {
             let state = node.state();
             let unsent = state.unsent();
             let is_late = unsent.is_late() || unsent.failure().is_some();
-            (is_late, unsent.since(), unsent.volatile(open))
+            (is_late, unsent.since(), unsent.left().and(open))
         };
-        let wanted = wanted.filter(|_| !self.options.sync && !is_late);
+        let wanted = wanted.in_memory().filter(|_| !self.options.sync && !is_late);
         let mut volatile = wanted.or_else(|| self.volatile_if_retained(node))?;
         // The time of the oldest bytes counts, and has begun when they were written.
         let age = since

@@ -16,10 +16,11 @@
 
 use std::time::{Duration, Instant};
 
-use larder_vfs::{Cred, Error, Time, Volatile};
+use larder_vfs::{Cred, Error, Time};
 
 use super::local_end::{Given, LocalEnd};
 use super::schedule::{self, Due, Outcome, Schedule};
+use crate::class::Wanted;
 
 mod event;
 mod requests;
@@ -61,21 +62,9 @@ pub(crate) struct Unsent {
     /// For how long they may be unsent, if that is not for the mount to say.
     age: Option<Duration>,
     /// Where those who have closed the file want them, since all was sent.
-    left: Left,
+    left: Wanted,
     /// When they are sent if no caller asks for it.
     schedule: Schedule,
-}
-
-/// Where unsent bytes are to be that a close has left here.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Left {
-    /// No close of this process has left any.
-    #[default]
-    Nothing,
-    /// In the memory of other machines.
-    Volatile(Volatile),
-    /// On the server's disk.
-    Durable,
 }
 
 /// The facts on which the effect of an event depends.
@@ -215,24 +204,14 @@ impl Unsent {
         self.age(usual) < before
     }
 
-    /// A close has left bytes here, for the memory of other machines or for the server's disk.
-    pub(crate) fn leave_for(&mut self, memory: Option<Volatile>) {
-        self.left = match (self.left, memory) {
-            (Left::Durable, _) | (_, None) => Left::Durable,
-            (Left::Volatile(held), Some(memory)) => Left::Volatile(held.and(memory)),
-            (Left::Nothing, Some(memory)) => Left::Volatile(memory),
-        };
+    /// A close has left bytes here.
+    pub(crate) fn leave_for(&mut self, wanted: Wanted) {
+        self.left = self.left.and(wanted);
     }
 
-    /// How bytes may be in the memory of other machines, by what their writers want that have the
-    /// file open, `None`: none has, and by what those wanted that have closed it.
-    pub(super) fn volatile(&self, open: Option<Option<Volatile>>) -> Option<Volatile> {
-        match (open, self.left) {
-            (Some(open), Left::Nothing) => open,
-            (Some(open), Left::Volatile(left)) => Some(open?.and(left)),
-            (None, Left::Volatile(left)) => Some(left),
-            (_, Left::Durable) | (None, Left::Nothing) => None,
-        }
+    /// Where those want the bytes who have closed the file since all was sent.
+    pub(super) fn left(&self) -> Wanted {
+        self.left
     }
 
     /// When it is sent.
@@ -290,7 +269,7 @@ impl Unsent {
             self.since = Some(context.now);
         }
         if !exists || matches!(event, Event::Sent) {
-            (self.requests, self.left) = (Requests::default(), Left::Nothing);
+            (self.requests, self.left) = (Requests::default(), Wanted::Nowhere);
         }
         let timing = self.timing(event, context);
         let (schedule, action) = self.schedule.apply(timing, context.now, context.age);

@@ -1,7 +1,7 @@
 //! The state machine against a world that knows what happened.
 
 use larder_io::{Clock, SimClock};
-use larder_vfs::Result;
+use larder_vfs::{Result, Volatile};
 
 use super::*;
 
@@ -216,8 +216,6 @@ fn unsent_data_has_one_owner_that_forgets_nothing() {
     assert_eq!(count, (1..=5).map(|len| 18_u64.pow(len)).sum());
 }
 
-/// What the next process must know changes with the writer, with a failure, and when all is
-/// sent.
 /// All sequences of closes of three classes, and of write-backs: where bytes go suits everybody who
 /// has closed the file, or has it open, since all was sent.
 #[test]
@@ -225,6 +223,7 @@ fn bytes_go_where_all_want_them_who_have_closed_the_file() {
     const LENGTH: u32 = 5;
     let memory = |copies, due| Some(Volatile { copies, due: Some(Duration::from_secs(due)) });
     let wants = [memory(1, 5), memory(2, 9), None];
+    let wanted = |want: Option<Volatile>| want.map_or(Wanted::Disk, Wanted::Memory);
     let (ann, now) = (Cred::new(1, 1, &[]), SimClock::new().instant());
     let context = Context { kernel_writes: false, now, age: AGE, is_away: false };
     for sequence in 0..(wants.len() + 1).pow(LENGTH) {
@@ -238,7 +237,7 @@ fn bytes_go_where_all_want_them_who_have_closed_the_file() {
             let _ = unsent.apply(event, context);
             match wants.get(step) {
                 Some(want) => {
-                    unsent.leave_for(*want);
+                    unsent.leave_for(wanted(*want));
                     left.push(*want);
                 }
                 None => left.clear(),
@@ -250,12 +249,15 @@ fn bytes_go_where_all_want_them_who_have_closed_the_file() {
                 let due = |all: &Vec<Volatile>| all.iter().filter_map(|one| one.due).min();
                 let expected = all
                     .and_then(|all| copies(&all).map(|copies| Volatile { copies, due: due(&all) }));
-                assert_eq!(unsent.volatile(open), expected, "{sequence}: {left:?} {open:?}");
+                let open = open.map_or(Wanted::Nowhere, wanted);
+                let found = unsent.left().and(open).in_memory();
+                assert_eq!(found, expected, "{sequence}: {left:?} {open:?}");
             }
         }
     }
 }
 
+/// What the next process must know changes with the writer, with a failure, and when all is sent.
 #[test]
 fn what_outlives_the_process_is_recorded_when_it_changes() {
     let mut unsent = Unsent::default();
