@@ -143,11 +143,11 @@ impl CachedFile {
     pub fn go_on_bypassing(&self) -> Option<Arc<BackingFile>> {
         let _alone = self.alone();
         let mut state = self.state();
-        let found = match state.is_bypassed() {
-            true => self.whole_file(&mut state)?,
+        let file = match state.is_bypassed() {
+            true => self.local(&state).ok()?,
             false => self.file_of_kernel(&mut state)?,
         };
-        self.begin_handed_out(&mut state, found).map(|(backing, _)| backing)
+        self.begin_handed_out(&mut state, file, None)
     }
 
     /// Whether the kernel may have written bytes that were not collected yet. For callers that
@@ -258,30 +258,28 @@ impl CachedFile {
         Some((file, stamp))
     }
 
-    /// The local file that the kernel has been writing since before this run, and its stamp with
-    /// the end that is known. Its end is not set to that one, nor are its bytes verified: both may
-    /// have changed since they were found ([`CachedFile::load_local`]), and are right as they are.
-    pub(crate) fn file_of_kernel(&self, state: &mut State) -> Option<(Arc<dyn DiskFile>, Stamp)> {
+    /// The local file that the kernel has been writing since before this run. Its end is not set to
+    /// the one that is known, nor are its bytes verified: both may have changed since they were
+    /// found ([`CachedFile::load_local`]), and are right as they are.
+    pub(crate) fn file_of_kernel(&self, state: &mut State) -> Option<Arc<dyn DiskFile>> {
         let is_known = state.version().is_some() && self.check_local(state).is_ok();
         if !is_known || !state.presence().is_whole() {
             return None;
         }
-        let file = self.local(state).ok()?;
-        let stamp = file.stamp().ok()?;
-        // If the end has moved, this is no stamp that the file has: it counts as written.
-        Some((file, Stamp { size: state.size(), ..stamp }))
+        self.local(state).ok()
     }
 
-    /// The kernel gets this local file, or keeps it.
+    /// The kernel gets this local file, which has this stamp, or keeps it (`None`).
     pub(crate) fn begin_bypass_of(
         &self,
         state: &mut State,
-        (file, stamp): (Arc<dyn DiskFile>, Stamp),
-    ) -> Option<(Arc<dyn DiskFile>, Stamp)> {
+        file: &dyn DiskFile,
+        stamp: Option<Stamp>,
+    ) -> Option<()> {
         if state.is_bypassed() {
             // What the kernel wrote is compared with what was there at first.
             state.begin_bypass(stamp);
-            return Some((file, stamp));
+            return Some(());
         }
         let size = state.size();
         self.begin_change(state, size).ok()?;
@@ -289,7 +287,7 @@ impl CachedFile {
         for chunk in chunks_of(&(0..size)) {
             let before = state.sums().get(chunk);
             if state.base().wants(chunk) || before.is_none() {
-                see_chunk(state, &*file, chunk).ok()?;
+                see_chunk(state, file, chunk).ok()?;
             }
             if before.is_some_and(|before| state.sums().get(chunk) != Some(before)) {
                 // The kernel wrote it after it was summed ([`CachedFile::file_of_kernel`]).
@@ -298,26 +296,27 @@ impl CachedFile {
         }
         state.begin_bypass(stamp);
         self.note(state);
-        Some((file, stamp))
+        Some(())
     }
 
     fn begin_bypass_locked(&self, state: &mut State) -> Option<(Arc<BackingFile>, Stamp)> {
-        let found = self.whole_file(state)?;
-        self.begin_handed_out(state, found)
+        let (file, stamp) = self.whole_file(state)?;
+        Some((self.begin_handed_out(state, file, Some(stamp))?, stamp))
     }
 
     fn begin_handed_out(
         &self,
         state: &mut State,
-        found: (Arc<dyn DiskFile>, Stamp),
-    ) -> Option<(Arc<BackingFile>, Stamp)> {
-        let (file, stamp) = self.begin_bypass_of(state, found)?;
+        file: Arc<dyn DiskFile>,
+        stamp: Option<Stamp>,
+    ) -> Option<Arc<BackingFile>> {
+        self.begin_bypass_of(state, &*file, stamp)?;
         let backing = self.hand_out(state, file);
         if backing.is_none() {
             state.end_bypass();
             self.note(state);
         }
-        Some((backing?, stamp))
+        backing
     }
 
     /// Whether the kernel has the local file, or may get it.

@@ -14,7 +14,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use larder_io::{Disk, DiskFile};
+use larder_io::{Disk, DiskFile, Stamp};
 
 use crate::file::CachedFile;
 use crate::gauge::count;
@@ -190,12 +190,12 @@ impl CachedFile {
         let sums = self.take_up(state, record, &ranges);
         state.set_keeping(kept_record::found(index, no), None);
         if state.local().is_there() {
-            let found = self.local(state).and_then(|file| Ok((file.len()?, file)));
+            let found = self.local(state).and_then(|file| Ok((file.stamp()?, file)));
             match found {
-                Ok((len, file)) if is_bypassed => self.find_bypassed(state, &sums, len, &file),
+                Ok((stamp, file)) if is_bypassed => self.find_bypassed(state, &sums, stamp, &file),
                 // That run died while it truncated the file: that is the only way a local file gets
                 // too short.
-                Ok((len, _)) => state.set_size(len.min(state.size())),
+                Ok((stamp, _)) => state.set_size(stamp.size.min(state.size())),
                 // It died in the middle of that.
                 Err(_) if self.store.was_set_aside(no, state.serial()) => {
                     self.drop_content(state);
@@ -231,9 +231,18 @@ impl CachedFile {
 
     /// Marks what the kernel may have written in the bypass of a run that died: the whole local
     /// file, except chunks that still have the checksums of the version on which the changes are
-    /// based. Those are known only if the index saved that version, in this local file.
-    fn find_bypassed(&self, state: &mut State, sums: &Sums, len: u64, file: &Arc<dyn DiskFile>) {
+    /// based. Those are known only if the index saved that version, in this local file. The kernel
+    /// may go on: `stamp` is what the file had a moment ago.
+    fn find_bypassed(
+        &self,
+        state: &mut State,
+        sums: &Sums,
+        stamp: Stamp,
+        file: &Arc<dyn DiskFile>,
+    ) {
+        let len = stamp.size;
         state.set_size(len);
+        state.find_bypassed(stamp);
         let saved = state.recorded().record();
         let comparable = saved.serial == state.serial()
             && saved.version.as_deref() == state.version()

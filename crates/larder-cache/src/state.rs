@@ -407,12 +407,12 @@ impl State {
 
 /// The kernel's writes.
 impl State {
-    /// See [`bypasses::Event::Begun`].
-    pub(crate) fn begin_bypass(&mut self, looks: Stamp) {
+    /// See [`bypasses::Event::Begun`] and, without a stamp, [`bypasses::Event::GoesOn`].
+    pub(crate) fn begin_bypass(&mut self, looks: Option<Stamp>) {
         if !self.is_bypassed() {
             self.presence.all_is_data();
         }
-        self.bypasses.apply(bypasses::Event::Begun(looks));
+        self.bypasses.apply(looks.map_or(bypasses::Event::GoesOn, bypasses::Event::Begun));
     }
 
     /// See [`bypasses::Event::Ended`].

@@ -92,16 +92,16 @@ fn whole(file: &CachedFile) -> Option<Arc<dyn DiskFile>> {
 fn begin_bypass(file: &CachedFile) -> Option<Arc<dyn DiskFile>> {
     let _alone = file.alone();
     let mut state = file.state();
-    let found = file.whole_file(&mut state)?;
-    file.begin_bypass_of(&mut state, found).map(|(local, _)| local)
+    let (local, stamp) = file.whole_file(&mut state)?;
+    file.begin_bypass_of(&mut state, &*local, Some(stamp)).map(|()| local)
 }
 
 /// Goes on with the bypass of an earlier run, on a disk without descriptors.
 fn go_on_bypassing(file: &CachedFile) -> Option<Arc<dyn DiskFile>> {
     let _alone = file.alone();
     let mut state = file.state();
-    let found = file.file_of_kernel(&mut state)?;
-    file.begin_bypass_of(&mut state, found).map(|(local, _)| local)
+    let local = file.file_of_kernel(&mut state)?;
+    file.begin_bypass_of(&mut state, &*local, None).map(|()| local)
 }
 
 /// A file with one filled version.

@@ -154,7 +154,7 @@ impl Shared {
         altered: &Altered,
         deadline: Option<Deadline>,
     ) -> Result<()> {
-        let cred = altered.setter.cred().until(deadline);
+        let cred = altered.setter.cred().until(self.extend(deadline));
         let attr = match self.remote.getattr(&cred, &altered.handle).await {
             Ok(attr) => attr,
             Err(Error::Stale | Error::NotFound) => {
@@ -232,7 +232,7 @@ impl Shared {
             state.waits_no_more(no);
             self.record(&mut state);
         }
-        self.replayed.notify_waiters();
+        self.tell_replayed();
         self.follow_taken(&altered.handle, Some(shown));
     }
 
@@ -266,7 +266,7 @@ impl Shared {
             self.record(&mut state);
             altered.handle
         };
-        self.replayed.notify_waiters();
+        self.tell_replayed();
         let handle = self.known_as(&handle);
         if let Some(watcher) = self.watcher.get().and_then(std::sync::Weak::upgrade) {
             watcher.distrust(&handle).await;

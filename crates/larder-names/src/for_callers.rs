@@ -20,7 +20,7 @@ impl Shared {
         loop {
             match self.target(handle)? {
                 Target::Server(server) => {
-                    self.know_version(&server, cred.deadline).await?;
+                    self.know_version(&server, self.extend(cred.deadline)).await?;
                     if let Some(no) = self.altered_of(&server) {
                         self.replay_one(no, cred.deadline).await?;
                         continue;
@@ -66,6 +66,7 @@ impl Shared {
     pub(crate) async fn replay_one(&self, no: ObjectNo, deadline: Option<Deadline>) -> Result<()> {
         self.reach(deadline).await?;
         let Some(_turn) = self.turn_for(no, deadline).await? else { return Ok(()) };
+        let deadline = self.extend(deadline);
         self.resolve_asked(deadline).await?;
         for _ in 0..SETTLED_MAX {
             let replayed = self.replay_change(no, deadline, &mut Vec::new()).await;
@@ -86,6 +87,7 @@ impl Shared {
     async fn make_one(self: &Arc<Self>, no: ObjectNo, deadline: Option<Deadline>) -> Result<()> {
         self.reach(deadline).await?;
         let Some(_turn) = self.turn_for(no, deadline).await? else { return Ok(()) };
+        let deadline = self.extend(deadline);
         self.resolve_asked(deadline).await?;
         for _ in 0..SETTLED_MAX {
             let made = self.make_with_due(no, deadline).await;
@@ -108,7 +110,10 @@ impl Shared {
 
     /// The turn to make a change at the server; `None` if another task has made it in the meantime.
     /// The task that has the turn may wait for this caller: for bytes of the object that it has
-    /// just made.
+    /// just made. The caller waits until its deadline, or for as long as that task makes changes.
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`]
     async fn turn_for(
         &self,
         no: ObjectNo,
@@ -128,11 +133,15 @@ impl Shared {
                 }
             }
         };
-        match deadline {
-            None => Ok(turn.await),
-            Some(deadline) => {
-                let turn = self.clock.timeout_at(deadline.at(), turn).await;
-                turn.map_err(|_| Error::TimedOut)
+        let Some(mut until) = deadline else { return Ok(turn.await) };
+        let mut turn = std::pin::pin!(turn);
+        loop {
+            if let Ok(turn) = self.clock.timeout_at(until.at(), &mut turn).await {
+                return Ok(turn);
+            }
+            match self.extend(Some(until)) {
+                Some(extended) if extended != until => until = extended,
+                _ => return Err(Error::TimedOut),
             }
         }
     }

@@ -48,7 +48,7 @@ impl Shared {
         let Some(taken) = &self.state().journal().taken().get(no).cloned() else { return Ok(()) };
         let own = Dentry { dir: self.staying(&taken.origin.dir), name: self.own_name(no) };
         self.mark_giving_way(no, &own).await?;
-        let cred = taken.taker.cred().until(deadline);
+        let cred = taken.taker.cred().until(self.extend(deadline));
         // The answer to an earlier attempt may have been lost.
         let has_given_way = match self.at_dentry(&cred, &own).await {
             Ok(found) => found.is_some_and(|found| found.handle == taken.handle),

@@ -354,7 +354,7 @@ impl Shared {
             state.journal_mut().gone(*no);
         }
         self.record(state);
-        self.replayed.notify_waiters();
+        self.tell_replayed();
     }
 
     /// Ends the waiting of another name of a file that is gone.

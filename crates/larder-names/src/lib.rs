@@ -82,6 +82,7 @@ mod names;
 mod object;
 mod overlay;
 mod passed;
+mod progress;
 mod record;
 mod recording;
 mod replay;

@@ -98,7 +98,12 @@ impl Shared {
         if linked.is_attempted && own.is_none() {
             own = self.own_of(no, &linked, &server, deadline).await?;
         }
-        self.mark_links(&[no]).await?;
+        let marked = self.mark_links(&[no]).await?;
+        if link(no).is_some_and(|linked| linked.dentry != dentry) {
+            // Until it was marked, a caller has renamed it.
+            self.mark_links_as(marked.into_iter(), false);
+            return self.replay_change(no, deadline, under_way).await;
+        }
         let made = self.link_at_server(no, own, deadline).await;
         let moved = made.map_err(|error| self.link_late(no, error))?;
         match moved {
@@ -126,7 +131,7 @@ impl Shared {
         deadline: Option<Deadline>,
     ) -> Result<Option<OsString>> {
         let own = Dentry { name: self.own_name(no), ..linked.dentry.clone() };
-        let cred = linked.linker.cred().until(deadline);
+        let cred = linked.linker.cred().until(self.extend(deadline));
         match self.at_dentry(&cred, &own).await {
             Ok(found) => Ok(found.filter(|found| found.handle == *server).map(|_| own.name)),
             Err(Error::Stale) => Err(self.link_late(no, Error::Stale)),
@@ -172,7 +177,7 @@ impl Shared {
         };
         let server = self.state().journal().handle_at_server(&linked.file).ok_or(Error::Stale)?;
         let dir = self.server_dir(&linked.dentry.dir)?;
-        let cred = linked.linker.cred().until(deadline);
+        let cred = linked.linker.cred().until(self.extend(deadline));
         let wanted = own.clone().unwrap_or_else(|| linked.dentry.name.clone());
         let (mut given, mut conflicts) = (wanted.clone(), 0);
         let (attr, change) = loop {
@@ -278,7 +283,7 @@ impl Shared {
             self.set_due(state, moved, None);
         }
         self.record(state);
-        self.replayed.notify_waiters();
+        self.tell_replayed();
         moved
     }
 
@@ -342,6 +347,11 @@ impl Shared {
         groups.values_mut().for_each(|group| group.retain(|no| !refused.contains_key(no)));
         let all: Vec<ObjectNo> = groups.values().flatten().copied().collect();
         let marked = self.mark_links(&all).await?;
+        let renamed = self.renamed_of(&groups);
+        let unmarked = renamed.iter().copied().filter(|no| marked.contains(no));
+        self.mark_links_as(unmarked, false);
+        groups.values_mut().for_each(|group| group.retain(|no| !renamed.contains(no)));
+        self.replay_some(renamed, refused).await?;
         let mut groups = groups.into_values();
         let (mut making, mut silence) = (JoinSet::new(), None);
         loop {
@@ -360,6 +370,21 @@ impl Shared {
         }
         self.mark_links_as(groups.flatten().filter(|no| marked.contains(no)), false);
         silence.map_or(Ok(()), Err)
+    }
+
+    /// Of names that were free, in directories that the server has, those that callers have renamed
+    /// until they were marked: to names that are not free yet, or elsewhere.
+    fn renamed_of(&self, groups: &BTreeMap<Dir, Vec<ObjectNo>>) -> Vec<ObjectNo> {
+        let state = self.state();
+        let journal = state.journal();
+        let is_renamed = |dir: &Dir, no: ObjectNo| {
+            let dentry = journal.links().get(no).map(|linked| &linked.dentry);
+            dentry.is_some_and(|at| {
+                at.dir != *dir || journal.taken().from(&at.dir, &at.name).is_some()
+            })
+        };
+        let all = groups.iter().flat_map(|(dir, group)| group.iter().map(move |no| (dir, *no)));
+        all.filter(|(dir, no)| is_renamed(dir, *no)).map(|(_, no)| no).collect()
     }
 
     /// Makes names in one directory, one after the other. Returns those that were not made, and

@@ -13,7 +13,7 @@ use std::time::Instant;
 use larder_vfs::{Deadline, Error, Result};
 use tokio::task::JoinSet;
 
-use crate::object::{Dir, ObjectNo, Waiting};
+use crate::object::{Dir, ObjectNo};
 use crate::replay::{DIRECTORIES_MAX, is_silence};
 use crate::shared::Shared;
 use crate::state::State;
@@ -221,19 +221,5 @@ impl Shared {
             count += 1;
         }
         groups.into_iter().collect()
-    }
-
-    /// The server was not asked for these objects after all, and never before.
-    fn unmark(&self, objects: Vec<ObjectNo>) {
-        if objects.is_empty() {
-            return;
-        }
-        let mut state = self.state();
-        for no in objects {
-            let Some((_, waiting)) = state.journal().waiting(no) else { continue };
-            let waiting = Waiting { is_attempted: false, ..waiting.clone() };
-            state.journal_mut().change(no, waiting);
-        }
-        self.record(&mut state);
     }
 }

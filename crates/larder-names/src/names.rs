@@ -381,6 +381,7 @@ impl Remote for Names {
     ) -> Future<'a, RemoteWritten> {
         Box::pin(async move {
             let server = self.shared.at_server_for_bytes(cred, file).await?;
+            let cred = &cred.until(self.shared.extend(cred.deadline));
             let sizes = Sizes::written(offset.saturating_add(data.len() as u64));
             let asking = async {
                 let remote = self.remote();
@@ -401,6 +402,7 @@ impl Remote for Names {
     ) -> Future<'a, Committed> {
         Box::pin(async move {
             let server = self.shared.at_server(cred, file).await?;
+            let cred = &cred.until(self.shared.extend(cred.deadline));
             let committed = self.remote().commit(cred, &server, open, range).await?;
             Ok(Committed { change: self.shared.show_change(file, committed.change), ..committed })
         })

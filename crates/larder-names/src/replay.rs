@@ -58,6 +58,20 @@ impl Shared {
         self.keep().await.map(|()| marked)
     }
 
+    /// The server was not asked for these objects after all, and never before.
+    pub(crate) fn unmark(&self, objects: Vec<ObjectNo>) {
+        if objects.is_empty() {
+            return;
+        }
+        let mut state = self.state();
+        for no in objects {
+            let Some((_, waiting)) = state.journal().waiting(no) else { continue };
+            let waiting = Waiting { is_attempted: false, ..waiting.clone() };
+            state.journal_mut().change(no, waiting);
+        }
+        self.record(&mut state);
+    }
+
     /// Records why an object was not made; returns the error for its waiting callers.
     pub(crate) fn late_error(&self, no: ObjectNo, error: Error) -> Error {
         let mut state = self.state();
@@ -95,7 +109,7 @@ impl Shared {
             (dentry.dir.clone(), parent, dentry.name.clone(), waiting.clone(), state.volatile(no))
         };
         let name = own.clone().unwrap_or_else(|| place_name.clone());
-        let cred = waiting.maker.cred().until(deadline);
+        let cred = waiting.maker.cred().until(self.extend(deadline));
         let (mut given, mut conflicts) = (name.clone(), 0);
         let (found, change, is_new) = loop {
             let refused = match self.ask(&cred, (&parent, &given), &waiting, in_memory).await {
@@ -326,7 +340,7 @@ impl Shared {
         }
         self.record(state);
         state.is_named(no);
-        self.replayed.notify_waiters();
+        self.tell_replayed();
     }
 
     /// `NAME.conflict-HOST-TIME`, the time in seconds since 1970, with a number from the second on.

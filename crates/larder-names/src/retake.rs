@@ -86,13 +86,14 @@ impl Shared {
         deadline: Option<Deadline>,
         under_way: &mut Vec<ObjectNo>,
     ) -> Result<bool> {
-        let in_the_way = {
+        let (place, in_the_way) = {
             let state = self.state();
             let Some((dentry, waiting)) = state.journal().waiting(no) else { return Ok(false) };
             let taken = state.journal().taken();
             let other = taken.from(&dentry.dir, &dentry.name);
             let is_file = waiting.body == Body::File;
-            other.map(|other| (other, is_file && taken.get(other).is_some_and(is_removed_file)))
+            let is_free = |other| is_file && taken.get(other).is_some_and(is_removed_file);
+            (dentry.clone(), other.map(|other| (other, is_free(other))))
         };
         let mut own = None;
         match in_the_way {
@@ -100,8 +101,14 @@ impl Shared {
             Some((other, false)) => self.replay_change(other, deadline, under_way).await?,
             None => {}
         }
-        let is_again = self.mark_attempted(&[no]).await?.is_empty();
-        let is_replacing = own.is_some();
+        let marked = self.mark_attempted(&[no]).await?;
+        let is_elsewhere = |(dentry, _): (&Dentry, _)| *dentry != place;
+        if self.state().journal().waiting(no).is_some_and(is_elsewhere) {
+            // Until it was marked, a caller has renamed it: who made it here looks again.
+            self.unmark(marked.into_iter().collect());
+            return Ok(false);
+        }
+        let (is_again, is_replacing) = (marked.is_empty(), own.is_some());
         let made = self.make_as(no, own, is_again, deadline).await;
         made.map_err(|error| self.late_error(no, error))?;
         Ok(is_replacing)
@@ -220,7 +227,7 @@ impl Shared {
         replaced: Option<(ObjectNo, Taken)>,
         deadline: Option<Deadline>,
     ) -> Result<()> {
-        let cred = taken.taker.cred().until(deadline);
+        let cred = taken.taker.cred().until(self.extend(deadline));
         let is_it = |found: &Option<Found>| {
             found.as_ref().is_some_and(|found| found.handle == taken.handle)
         };
@@ -389,7 +396,7 @@ impl Shared {
         taken: &Taken,
         deadline: Option<Deadline>,
     ) -> Result<()> {
-        let cred = taken.taker.cred().until(deadline);
+        let cred = taken.taker.cred().until(self.extend(deadline));
         // An earlier attempt has removed it, or another client has, or has moved it.
         let gone_before = (Change::default(), self.licence.sole);
         let (at, gone) = ((&taken.origin, taken), (no, taken.clone()));

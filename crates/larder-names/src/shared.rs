@@ -16,6 +16,7 @@ use tokio::sync::Notify;
 use crate::journal::Journal;
 use crate::licence::Licence;
 use crate::object::{AS_MADE, Altered, Dir, ObjectNo, Taken};
+use crate::progress::Progress;
 use crate::state::State;
 
 /// The state that all parts of this crate share.
@@ -32,6 +33,7 @@ pub(crate) struct Shared {
     pub(crate) alarm: Arc<Alarm>,
     /// The server has something that it lacked.
     pub(crate) replayed: Notify,
+    pub(crate) progress: Progress,
     pub(crate) watcher: OnceLock<Weak<dyn Watcher>>,
     pub(crate) licence: Licence,
     /// Set once, if at all: the limit of what nobody waits for.
@@ -87,6 +89,7 @@ impl Shared {
             turn: tokio::sync::Mutex::default(),
             alarm: Arc::default(),
             replayed: Notify::new(),
+            progress: Progress::default(),
             watcher: OnceLock::new(),
             licence,
             rate: OnceLock::new(),
@@ -141,6 +144,17 @@ impl Shared {
     /// How many bytes per second go to the server without a caller that waits for them.
     pub(crate) fn rate(&self) -> &Rate {
         self.rate.get_or_init(Arc::default)
+    }
+
+    /// The server has something that it lacked.
+    pub(crate) fn tell_replayed(&self) {
+        self.progress.note(self.clock.instant());
+        self.replayed.notify_waiters();
+    }
+
+    /// `deadline`, counted again from when a change was last made at the server.
+    pub(crate) fn extend(&self, deadline: Option<Deadline>) -> Option<Deadline> {
+        deadline.map(|deadline| self.progress.extend(deadline))
     }
 
     /// The server is out of reach, and this machine answers for it.

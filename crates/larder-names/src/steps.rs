@@ -33,7 +33,7 @@ impl Shared {
         (from, to): (&Dentry, &Dentry),
         deadline: Option<Deadline>,
     ) -> Result<(Change, Change)> {
-        let cred = taken.taker.cred().until(deadline);
+        let cred = taken.taker.cred().until(self.extend(deadline));
         let (from_dir, to_dir) = (self.server_dir(&from.dir)?, self.server_dir(&to.dir)?);
         self.remote.rename(&cred, (&from_dir, &from.name), (&to_dir, &to.name)).await
     }

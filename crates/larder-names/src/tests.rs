@@ -8,6 +8,7 @@ mod crash;
 mod crossing;
 mod doubt;
 mod faults;
+mod front;
 mod gone_dirs;
 mod leased;
 mod limited;
@@ -15,6 +16,7 @@ mod links;
 mod lives;
 mod model;
 mod order;
+mod turns;
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;

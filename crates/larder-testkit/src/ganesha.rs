@@ -1,6 +1,6 @@
 //! nfs-ganesha: NFSv3 and MOUNT over TCP and UDP, with a port mapper beside it.
 
-use crate::sandbox::{Sandbox, StartError, failed, listens};
+use crate::sandbox::{Sandbox, StartError, failed, last_words, listens};
 use bytes::Bytes;
 use larder_wire::rpc::{Credential, ReplyHeader, Xid, encode_call};
 use larder_wire::xdr::{Decode, Framing};
@@ -179,6 +179,15 @@ impl Ganesha {
     /// [`StartError::Failed`] if the port mapper does not run.
     pub fn stop_port_mapper(&mut self) -> Result<(), StartError> {
         self.sandbox.run("kill $mapper; wait $mapper || true")
+    }
+
+    /// Whether the server answers, and the last lines of its log: for the message of a failure.
+    pub fn condition(&self) -> String {
+        let answers = match answers(self.nfs(), self.mount()) {
+            Ok(()) => "it answers".to_owned(),
+            Err(error) => format!("it does not answer: {error}"),
+        };
+        format!("{answers}\n{}", last_words(&[&self.state.join("log")]))
     }
 
     /// Runs a line of shell in the server's namespaces, for example to shape its network (`eth0`).

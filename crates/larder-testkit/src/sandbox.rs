@@ -202,7 +202,8 @@ pub(crate) fn listens(address: SocketAddr) -> io::Result<()> {
     TcpStream::connect_timeout(&address, Duration::from_secs(1)).map(drop)
 }
 
-fn last_words(logs: &[&Path]) -> String {
+/// The ends of these logs.
+pub(crate) fn last_words(logs: &[&Path]) -> String {
     let read = |log: &&Path| std::fs::read_to_string(log).unwrap_or_default();
     let text: String = logs.iter().map(read).collect();
     let lines: Vec<_> = text.lines().collect();

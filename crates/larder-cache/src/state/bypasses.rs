@@ -9,6 +9,11 @@ use larder_io::Stamp;
 /// An event of a bypass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
+    /// What the kernel had written since an earlier run got the local file was found; before that
+    /// it had this stamp.
+    Found(Stamp),
+    /// The bypass of an earlier run goes on in this one.
+    GoesOn,
     /// The kernel gets the local file, which has this stamp; it may have it already.
     Begun(Stamp),
     /// The kernel gives it back once.
@@ -23,6 +28,9 @@ pub(crate) enum Event {
 #[derive(Debug, Default)]
 pub(crate) struct Bypasses {
     count: u32,
+    /// The local file when what an earlier run's bypass had written was found.
+    found_at: Option<Stamp>,
+    /// None in a bypass that an earlier run began.
     begun_at: Option<Stamp>,
     /// The local file before the last comparing.
     collected_at: Option<Stamp>,
@@ -39,7 +47,14 @@ impl Bypasses {
 
     pub(crate) fn apply(&mut self, event: Event) {
         match event {
-            Event::Begun(_) if self.count > 0 => self.count += 1,
+            Event::Found(stamp) => {
+                assert_eq!(self.count, 0, "what an earlier run left is found first");
+                self.found_at = Some(stamp);
+            }
+            Event::Begun(_) | Event::GoesOn if self.count > 0 => self.count += 1,
+            Event::GoesOn => {
+                *self = Bypasses { count: 1, found_at: self.found_at, ..Bypasses::default() };
+            }
             Event::Begun(stamp) => {
                 *self = Bypasses { count: 1, begun_at: Some(stamp), ..Bypasses::default() };
             }
@@ -72,17 +87,25 @@ impl Bypasses {
         self.collected_at == Some(now)
     }
 
-    /// The same, or it has its stamp from when the bypass began and was not compared yet.
+    /// The same, or it was not compared yet, and has its stamp from when the bypass began, or from
+    /// when what an earlier run's had written was found.
     pub(crate) fn is_seen(&self, now: Stamp) -> bool {
-        self.collected_at.or(self.begun_at) == Some(now)
+        self.collected_at.or(self.begun_at).or(self.found_at) == Some(now)
     }
 
     /// Whether a local file with this stamp has certainly not been written since the bypass began,
     /// or was compared. A store to a mapped page changes the file's time only if the page was
-    /// clean.
+    /// clean: what an earlier run's bypass left tells nothing before all pages were on the disk.
     pub(crate) fn is_unwritten(&self, now: Stamp) -> bool {
         let compared = self.flushed_at.filter(|_| self.flushed_at == self.collected_at);
         [self.begun_at, compared].contains(&Some(now))
+    }
+}
+
+impl super::State {
+    /// See [`Event::Found`].
+    pub(crate) fn find_bypassed(&mut self, looked: Stamp) {
+        self.bypasses.apply(Event::Found(looked));
     }
 }
 
@@ -172,6 +195,51 @@ mod tests {
             }
         }
         assert!(count > 100_000, "{count}");
+    }
+
+    /// However a bypass of an earlier run goes on: the local file is seen if it has the stamp from
+    /// when it was last compared, or found; and certainly unwritten only if it was compared with
+    /// all its pages on the disk.
+    #[test]
+    fn a_bypass_that_goes_on_is_judged_by_what_was_found() {
+        let looks = [stamp(0), stamp(1)];
+        let steps: Vec<Event> =
+            [Event::Collected, Event::Flushed].into_iter().flat_map(|e| looks.map(e)).collect();
+        let mut histories = vec![Vec::new()];
+        for _ in 0..4 {
+            for found_at in [None, Some(stamp(0)), Some(stamp(1))] {
+                for history in &histories {
+                    let mut found = Bypasses::of_earlier_run(true);
+                    found_at.into_iter().for_each(|at| found.apply(Event::Found(at)));
+                    found.apply(Event::GoesOn);
+                    history.iter().for_each(|event| found.apply(*event));
+                    let collected = last(history, |event| match event {
+                        Event::Collected(stamp) => Some(*stamp),
+                        _ => None,
+                    });
+                    let flushed = last(history, |event| match event {
+                        Event::Flushed(stamp) => Some(*stamp),
+                        _ => None,
+                    });
+                    assert!(found.go_on() && found.may_go_on());
+                    for now in looks {
+                        let what = format!("{found_at:?} {history:?}");
+                        assert_eq!(
+                            found.is_seen(now),
+                            collected.or(found_at) == Some(now),
+                            "{what}"
+                        );
+                        assert_eq!(found.is_collected(now), collected == Some(now), "{what}");
+                        let is_unwritten = collected == Some(now) && flushed == Some(now);
+                        assert_eq!(found.is_unwritten(now), is_unwritten, "{what}");
+                    }
+                }
+            }
+            let longer = |history: &Vec<Event>| {
+                steps.iter().map(|step| [&history[..], &[*step]].concat()).collect::<Vec<_>>()
+            };
+            histories = histories.iter().flat_map(longer).collect();
+        }
     }
 
     #[test]

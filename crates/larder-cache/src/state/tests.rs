@@ -71,7 +71,7 @@ fn apply(state: &mut State, index: &mut Index, step: Step) {
             state.begin_change(Monotonic::default());
             state.know_all();
             state.recharge();
-            state.begin_bypass(Stamp::default());
+            state.begin_bypass(Some(Stamp::default()));
         }
         Step::FindChange(chunk) if state.is_bypassed() && chunk * 2 * STEP < state.size() => {
             let range = crate::sums::chunk_range(chunk, state.size());

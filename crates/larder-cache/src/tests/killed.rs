@@ -478,6 +478,9 @@ fn what_the_kernel_writes_while_a_bypass_is_taken_up_stays() {
             let kernel = go_on_bypassing(&after).unwrap();
             let end = (at + 6).max(size);
             assert_eq!(kernel.len().unwrap(), end, "{at}");
+            // It shows before anybody syncs or closes the file.
+            assert!(after.unsent().is_bound, "{at} of {size}");
+            assert!(after.was_bypassed().unwrap(), "{at} of {size}");
             after.collect_bypass().unwrap();
             let mut found = vec![0; 6];
             kernel.read_exact_at(&mut found, at).unwrap();
@@ -488,6 +491,29 @@ fn what_the_kernel_writes_while_a_bypass_is_taken_up_stays() {
             assert!(dirty.contains(&(2 * CHUNK..3 * CHUNK)), "{at} of {size}: {dirty:?}");
         }
     }
+}
+
+/// The kernel has a file for writing, and writes nothing after a process has died. What it wrote
+/// before is known exactly. A page may be mapped and dirty from before, so that a store changes no
+/// time: the file is compared once when it is looked after, and not again.
+#[test]
+fn a_bypass_that_is_taken_up_is_compared_once() {
+    let disk = SimDisk::new();
+    let cache = open_in(&disk, 1);
+    let file = filled(&cache, b"v1", 1, 4 * CHUNK);
+    cache.checkpoint().unwrap();
+    let kernel = begin_bypass(&file).unwrap();
+    kernel.write_at(b"before", 2 * CHUNK).unwrap();
+    let image = disk.crash(Image::Written);
+    let cache = open_in(&image, 1);
+    let after = cache.file(file.number());
+    go_on_bypassing(&after).unwrap();
+    let found = crate::Unsent { bytes: CHUNK, is_bound: false };
+    assert_eq!(after.unsent(), found);
+    assert!(after.was_bypassed().unwrap());
+    after.collect_bypass().unwrap();
+    assert_eq!(after.unsent(), found);
+    assert!(!after.was_bypassed().unwrap());
 }
 
 /// Once the index has failed, the log has no base: it is removed, and the next start is one after a

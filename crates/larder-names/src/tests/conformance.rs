@@ -2,14 +2,14 @@
 
 use larder_vfs::conformance::{Ability, Traits, Verdict, cases};
 
-use super::lives::Front;
+use super::front::Front;
 use super::*;
 
 async fn check(defers: bool) {
     let rig = Rig::new().await;
     let owner = Cred::root();
     let names: Arc<dyn Remote> = rig.names.clone();
-    let remote = if defers { Arc::new(Front(names)) } else { names };
+    let remote = if defers { Arc::new(Front::new(names)) } else { names };
     let top = remote.root().await.unwrap().handle;
     let made = remote.make(&owner, &top, "below".as_ref(), New::Directory, mode(0o755)).await;
     let base = made.unwrap().found.handle;

@@ -1,6 +1,10 @@
 //! Other names of files, of those that the server has and of those that it lacks.
 
-use larder_vfs::{Error, RemoteLimits, Trouble};
+use std::sync::Weak;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use larder_vfs::{Attr, Error, Held, Listed, RemoteLimits, Trouble};
 
 use super::*;
 
@@ -313,5 +317,74 @@ async fn a_file_that_has_lost_all_its_names_is_removed() {
         assert!(links.rig.deferring().is_removed(&links.file), "{is_there} {dies}");
         links.rig.deferring().replay(None).await.unwrap();
         assert!(links.rig.deferring().is_removed(&links.file), "{is_there} {dies}, replayed");
+    }
+}
+
+/// A caller renames `link` to `old` while a file's bytes are sent, before it gets that name.
+struct Renames {
+    names: Weak<Names>,
+    top: Handle,
+    is_done: AtomicBool,
+}
+
+impl Held for Renames {
+    fn held(&self, _file: &Handle) -> Option<Attr> {
+        None
+    }
+
+    fn held_name(&self, _dir: &Handle, _name: &OsStr) -> Option<Option<Found>> {
+        None
+    }
+
+    fn bring<'a>(&'a self, _file: &'a Handle) -> larder_vfs::Future<'a, ()> {
+        Box::pin(async move {
+            if self.is_done.swap(true, Ordering::Relaxed) {
+                return Ok(());
+            }
+            let names = self.names.upgrade().expect("a replay needs it");
+            let here = names.deferring().expect("it defers").names();
+            let (from, to) = ((&self.top, OsStr::new("link")), (&self.top, OsStr::new("old")));
+            here.rename(&user(), from, to).await.map(drop)
+        })
+    }
+
+    fn bring_limited<'a>(&'a self, file: &'a Handle) -> larder_vfs::Future<'a, ()> {
+        self.bring(file)
+    }
+
+    fn held_entries(&self, _dir: &Handle) -> Option<Vec<Listed>> {
+        None
+    }
+}
+
+/// A file is about to get a name at the server, and a caller renames that meanwhile, over a file
+/// that the server has: that file is replaced, and no conflict. The name was free before, or not.
+#[tokio::test]
+async fn a_name_that_is_renamed_before_it_is_made_replaces_what_was_there() {
+    for was_free in [true, false] {
+        let rig = Rig::new().await;
+        let top = rig.top().await;
+        rig.made(&top, "old", New::FileExclusive).await.unwrap();
+        if !was_free {
+            rig.made(&top, "link", New::FileExclusive).await.unwrap();
+        }
+        let links = Links::on(rig, true).await;
+        if !was_free {
+            links.remove("link").await;
+        }
+        links.link("link").await.unwrap();
+        let names = Arc::downgrade(&links.rig.names);
+        let renames = Renames { names, top: links.top.clone(), is_done: AtomicBool::new(false) };
+        let renames = Arc::new(renames);
+        let weak: Weak<Renames> = Arc::downgrade(&renames);
+        links.rig.deferring().held_by(weak);
+        let replaying = links.rig.deferring().replay(None);
+        let replayed = tokio::time::timeout(Duration::from_secs(120), replaying).await;
+        replayed.expect("the rename waits for nothing").unwrap();
+        links.rig.deferring().replay(None).await.unwrap();
+        assert!(renames.is_done.load(Ordering::Relaxed), "{was_free}");
+        links.rig.is_quiet(&format!("{was_free}"));
+        let file = |name: &str| (format!("/{name}"), "/file".to_owned(), 2);
+        assert_eq!(files(&*links.rig.server).await, [file("file"), file("old")], "{was_free}");
     }
 }

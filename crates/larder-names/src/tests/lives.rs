@@ -1,6 +1,5 @@
 //! Single lives of names.
 
-use std::ops::Range;
 use std::time::Duration;
 
 use larder_vfs::*;
@@ -511,58 +510,4 @@ async fn what_a_dead_process_left_goes_when_its_client_is_back() {
     assert_eq!(seen_later().await, Vec::<String>::new());
     rig.deferring().begin();
     assert_eq!(seen_later().await, ["/left"]);
-}
-
-/// The names that answer changes here, for code that takes a remote.
-pub(super) struct Front(pub(super) Arc<dyn Remote>);
-
-impl Front {
-    fn names(&self) -> &dyn Remote {
-        self.0.deferring().expect("it defers").names()
-    }
-}
-
-macro_rules! forward {
-    ($($name:ident($($arg:ident: $type:ty),*) -> $answer:ty;)*) => {
-        $(fn $name<'a>(&'a self, $($arg: $type),*) -> $answer { self.names().$name($($arg),*) })*
-    };
-}
-
-impl Remote for Front {
-    fn root(&self) -> Future<'_, Found> {
-        self.names().root()
-    }
-    fn limits(&self) -> RemoteLimits {
-        self.names().limits()
-    }
-    fn tells_holes(&self) -> bool {
-        self.names().tells_holes()
-    }
-    fn copies(&self) -> bool {
-        self.names().copies()
-    }
-    forward! {
-        getattr(cred: &'a Cred, file: &'a Handle) -> Future<'a, Attr>;
-        setattr(cred: &'a Cred, file: &'a Handle, set: SetAttr, guard: Option<Time>) -> Future<'a, Changed>;
-        access(cred: &'a Cred, file: &'a Handle, wanted: Access) -> Future<'a, Judged>;
-        open(cred: &'a Cred, file: &'a Handle, intent: Intent) -> Future<'a, RemoteOpened>;
-        lock(cred: &'a Cred, file: &'a Handle, changes: &'a [LockChange]) -> Future<'a, Attr>;
-        xattr(cred: &'a Cred, file: &'a Handle, name: &'a OsStr) -> Future<'a, Option<bytes::Bytes>>;
-        xattrs(cred: &'a Cred, file: &'a Handle) -> Future<'a, Vec<std::ffi::OsString>>;
-        set_xattr(cred: &'a Cred, file: &'a Handle, set: SetXattr) -> Future<'a, Change>;
-        lookup(cred: &'a Cred, dir: &'a Handle, name: &'a OsStr) -> Future<'a, LookedUp>;
-        readlink(cred: &'a Cred, file: &'a Handle) -> Future<'a, (std::ffi::OsString, Option<Attr>)>;
-        read(cred: &'a Cred, file: &'a Handle, open: Option<&'a Token>, offset: u64, len: u32) -> Future<'a, RemoteRead>;
-        write(cred: &'a Cred, file: &'a Handle, open: Option<&'a Token>, offset: u64, data: bytes::Bytes, stability: Stability) -> Future<'a, RemoteWritten>;
-        commit(cred: &'a Cred, file: &'a Handle, open: Option<&'a Token>, range: Range<u64>) -> Future<'a, Committed>;
-        change_space(cred: &'a Cred, file: &'a Handle, open: Option<&'a Token>, change: &'a SpaceChange) -> Future<'a, Change>;
-        seek(cred: &'a Cred, file: &'a Handle, open: Option<&'a Token>, offset: u64, what: Seek) -> Future<'a, u64>;
-        copy_range(cred: &'a Cred, from: larder_vfs::CopyEnd<'a>, to: larder_vfs::CopyEnd<'a>, len: u64) -> Future<'a, larder_vfs::RemoteCopied>;
-        make(cred: &'a Cred, dir: &'a Handle, name: &'a OsStr, new: New, set: SetAttr) -> Future<'a, Made>;
-        remove(cred: &'a Cred, dir: &'a Handle, name: &'a OsStr, what: Removal) -> Future<'a, Change>;
-        rename(cred: &'a Cred, from: (&'a Handle, &'a OsStr), to: (&'a Handle, &'a OsStr)) -> Future<'a, (Change, Change)>;
-        link(cred: &'a Cred, file: &'a Handle, dir: &'a Handle, name: &'a OsStr) -> Future<'a, (Option<Attr>, Change)>;
-        readdir(cred: &'a Cred, dir: &'a Handle, cookie: Cookie, bytes_max: u32) -> Future<'a, Listing>;
-        statfs(cred: &'a Cred, file: &'a Handle) -> Future<'a, StatFs>;
-    }
 }

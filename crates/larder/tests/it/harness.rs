@@ -354,11 +354,22 @@ pub(crate) fn check(mount: &Mount, args: &[&str], code: i32, word: &str) {
 }
 
 /// Waits until a condition holds, which must be soon.
-pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+pub(crate) fn eventually(what: &str, holds: impl FnMut() -> bool) {
+    eventually_or(what, holds, String::new);
+}
+
+/// The same. If it does not hold in time, the failure shows what `tell` says.
+pub(crate) fn eventually_or(
+    what: &str,
+    mut holds: impl FnMut() -> bool,
+    tell: impl FnOnce() -> String,
+) {
     let begin = Instant::now();
     while !holds() {
         let waited = begin.elapsed();
-        assert!(waited < SOON, "not in time: {what}");
+        if waited >= SOON {
+            panic!("not in time: {what}\n{}", tell());
+        }
         // To ask mostly takes a process: who waits for long leaves the processors to the others.
         let pause = (waited / 16).clamp(Duration::from_millis(5), Duration::from_millis(50));
         std::thread::park_timeout(pause);

@@ -5,8 +5,9 @@
 //! happens, over and over, and a checker knows every operation that was acknowledged.
 
 mod faults;
+mod scene;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs;
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -16,7 +17,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::harness::{Kind, Mount, Server, eventually, kill, pattern, run, said, succeed, tree};
+use crate::harness::{
+    Kind, Mount, Server, eventually, eventually_or, kill, pattern, run, said, succeed, tree,
+};
 
 /// No call takes longer: one that needs the server ends after some seconds, and a few of them may
 /// come one after the other.
@@ -28,6 +31,8 @@ const EDITED: u64 = 5;
 /// Files that are cached, and how long they are.
 const CACHED: u64 = 8;
 const CACHED_BYTES: usize = 50_000;
+/// How many of the last calls a failure tells of.
+const ENDS_KEPT: usize = 40;
 
 /// What is killed while the network is away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +63,8 @@ struct Work {
     reads: AtomicU32,
     late: AtomicU32,
     longest_ms: AtomicU32,
+    /// How the last [`ENDS_KEPT`] calls ended.
+    ends: Mutex<VecDeque<String>>,
     /// The contents that each file may have: what was acknowledged last, and what was not since.
     contents: Mutex<BTreeMap<String, Vec<u64>>>,
 }
@@ -76,6 +83,7 @@ impl Work {
         let answer = call();
         let took = u32::try_from(begun.elapsed().as_millis()).unwrap();
         self.longest_ms.fetch_max(took, Ordering::Relaxed);
+        self.notes_end(took, &answer);
         match answer {
             Ok(()) => true,
             Err(error) if error.kind() == ErrorKind::TimedOut => {
@@ -86,6 +94,14 @@ impl Work {
             Err(_) if self.mounts.load(Ordering::SeqCst) != mounts => false,
             Err(error) => panic!("{error}"),
         }
+    }
+
+    fn notes_end(&self, took_ms: u32, answer: &io::Result<()>) {
+        let mut ends = self.ends.lock().unwrap();
+        if ends.len() == ENDS_KEPT {
+            ends.pop_front();
+        }
+        ends.push_back(format!("  {:?}: {took_ms} ms: {answer:?}", std::thread::current().id()));
     }
 
     fn goes_on(&self) -> bool {
@@ -161,17 +177,18 @@ impl Work {
         Stops(&self.stops)
     }
 
-    fn edits_again(&self) {
+    fn edits_again(&self, mount: &Mount, server: &Server) {
         let edits = self.edits.load(Ordering::Relaxed);
-        eventually("work goes on", || self.edits.load(Ordering::Relaxed) >= edits + EDITS_MIN);
+        let goes_on = || self.edits.load(Ordering::Relaxed) >= edits + EDITS_MIN;
+        eventually_or("work goes on", goes_on, || scene::told(self, mount, server));
     }
 
     /// Work goes on for as long as the network is to be away.
-    fn goes_on_for(&self, time: Duration) {
+    fn goes_on_for(&self, time: Duration, mount: &Mount, server: &Server) {
         let until = Instant::now() + time;
-        self.edits_again();
+        self.edits_again(mount, server);
         while Instant::now() < until {
-            self.edits_again();
+            self.edits_again(mount, server);
         }
     }
 
@@ -188,7 +205,7 @@ impl Work {
                 let mut left = [supervisor, worker];
                 if killed == Killed::Supervisor {
                     kill([supervisor, supervisor]);
-                    self.edits_again();
+                    self.edits_again(mount, server);
                     left = [worker, worker];
                 }
                 self.is_mounting.store(true, Ordering::SeqCst);
@@ -297,19 +314,19 @@ fn an_outage(options: &[&str], killed: Killed) {
         scope.spawn(|| work.write(&mount));
         scope.spawn(|| work.read(&mount));
         let stops = work.until_dropped();
-        work.edits_again();
+        work.edits_again(&mount, &server);
         server.cut(true);
         let is_reachable = || mount.status()["server"]["reachable"] == true;
         eventually("it is away", || !is_reachable());
-        work.goes_on_for(time);
+        work.goes_on_for(time, &mount, &server);
         work.kill(killed, &mount, &mut server);
-        work.goes_on_for(time);
+        work.goes_on_for(time, &mount, &server);
         server.cut(false);
         if killed == Killed::Server {
             server.restart();
         }
         eventually("it is used again", is_reachable);
-        work.edits_again();
+        work.edits_again(&mount, &server);
         drop(stops);
     });
     let longest = Duration::from_millis(work.longest_ms.load(Ordering::Relaxed).into());

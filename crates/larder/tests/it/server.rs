@@ -321,6 +321,14 @@ impl Server {
         fs::read_to_string(self.log_file()).unwrap_or_default()
     }
 
+    /// Whether it answers, and the end of its log: for the message of a failure.
+    pub(crate) fn condition(&self) -> String {
+        match &self.running {
+            Running::Ganesha(ganesha) => ganesha.condition(),
+            Running::Larder(_) | Running::Samba(_) | Running::Stopped => self.log(),
+        }
+    }
+
     /// Where it listens.
     pub(crate) fn address(&self) -> SocketAddr {
         self.addr

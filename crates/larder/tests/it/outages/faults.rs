@@ -94,6 +94,8 @@ struct Actor<'a> {
     /// All of those names. Nothing is done to them any more.
     unsure: BTreeSet<String>,
     acknowledged: u64,
+    /// What was done, for the message of a failure.
+    history: Vec<String>,
 }
 
 impl Actor<'_> {
@@ -188,7 +190,8 @@ impl Actor<'_> {
         self.files[id].tried += 1;
         let (line, syncs) = (self.line(id, sure), self.random.below(2) == 0);
         let at = self.mount.path(path);
-        let is_there = self.is_acknowledged(|| {
+        let what = format!("append {id} to {path}");
+        let is_there = self.is_acknowledged(what, || {
             let mut file = fs::File::options().append(true).open(at)?;
             file.write_all(&line)?;
             if syncs { file.sync_all() } else { Ok(()) }
@@ -217,7 +220,7 @@ impl Actor<'_> {
         let held =
             |(path, _): &(String, Option<Object>)| (path.clone(), self.names.get(path).copied());
         let before: Names = after.iter().map(held).collect();
-        let is_done = self.is_acknowledged(call);
+        let is_done = self.is_acknowledged(format!("{before:?} -> {after:?}"), call);
         for (path, object) in &after {
             self.names.remove(path);
             if let (true, Some(object)) = (is_done, object) {
@@ -232,7 +235,8 @@ impl Actor<'_> {
     }
 
     /// What close(2) says of a file is lost, so nothing counts during which the daemon was killed.
-    fn is_acknowledged(&mut self, call: impl FnOnce() -> io::Result<()>) -> bool {
+    fn is_acknowledged(&mut self, what: String, call: impl FnOnce() -> io::Result<()>) -> bool {
+        let begun = SystemTime::UNIX_EPOCH.elapsed().unwrap();
         let mounts = self.work.mounts.load(Ordering::SeqCst);
         let comes_again = self.comes_again;
         let call = || {
@@ -246,6 +250,7 @@ impl Actor<'_> {
         let is_done = self.work.does(call)
             && !self.work.is_mounting.load(Ordering::SeqCst)
             && self.work.mounts.load(Ordering::SeqCst) == mounts;
+        self.history.push(format!("{begun:?}: {what}: acknowledged: {is_done}"));
         if is_done {
             self.acknowledged += 1;
             self.work.edits.fetch_add(1, Ordering::Relaxed);
@@ -326,6 +331,9 @@ impl Actor<'_> {
                 }
             }
         }
+        if !wrong.is_empty() {
+            println!("what was done in {}:\n  {}", self.top, self.history.join("\n  "));
+        }
         wrong
     }
 }
@@ -376,14 +384,14 @@ fn suffer<'a>(
         let threads: Vec<_> =
             actors.into_iter().map(|actor| scope.spawn(move || actor.work())).collect();
         let stops = work.until_dropped();
-        work.edits_again();
+        work.edits_again(mount, server);
         let mut syncing = begin_sync(mount);
         for fault in faults {
             match fault {
                 Fault::Cut => server.cut(true),
                 Fault::Kill(killed) => work.kill(*killed, mount, server),
             }
-            work.edits_again();
+            work.edits_again(mount, server);
         }
         if faults.contains(&Fault::Cut) {
             server.cut(false);
@@ -391,8 +399,9 @@ fn suffer<'a>(
         if faults.contains(&Fault::Kill(Killed::Server)) {
             server.restart();
         }
-        eventually("it is used again", || mount.status()["server"]["reachable"] == true);
-        work.edits_again();
+        let is_reachable = || mount.status()["server"]["reachable"] == true;
+        eventually_or("it is used again", is_reachable, || scene::told(work, mount, server));
+        work.edits_again(mount, server);
         drop(stops);
         eventually("a sync ends", || syncing.try_wait().unwrap().is_some());
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
@@ -427,6 +436,7 @@ fn a_round(
             doubts: Vec::new(),
             unsure: BTreeSet::new(),
             acknowledged: 0,
+            history: Vec::new(),
         }
     };
     let actors: Vec<_> = (0..ACTORS).map(&mut begin).collect();
