@@ -8,7 +8,7 @@ use bytes::Bytes;
 use larder_wire::capability::Capability;
 use larder_wire::disk::sealed::Sealed;
 use larder_wire::disk::words::{
-    AwaitWrittenHead, ClearHead, CopyHead, EpochHead, FlushHead, GroupReplaceHead, HandshakeCall,
+    AwaitWrittenHead, ClearHead, CopyHead, EpochHead, FetchHead, FlushHead, GroupReplaceHead, HandshakeCall,
     HandshakeDone, Head, Hello, NullCall, ReadHead, RefreshHead, Res, RevokeHead, StatusHead,
     Welcome, WriteFromHead, WriteHead, read_length,
 };
@@ -55,6 +55,7 @@ fuzz_target!(|input: &[u8]| {
         15 => survives::<Hello>(rest),
         16 => survives::<Welcome>(rest),
         17 => survives::<HandshakeDone>(rest),
+        18 => head::<FetchHead>(rest),
         _ => (),
     }
 });

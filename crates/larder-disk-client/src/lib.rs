@@ -19,18 +19,18 @@ use bytes::Bytes;
 use larder_rpc::{CallOptions, Program, RpcClient, RpcError};
 use larder_wire::capability::VolumeId;
 use larder_wire::capability::{
-    BootEpoch, CapabilityId, DiskId, Extent, Extents, GroupId, KeyEpoch,
+    BootEpoch, Capability, CapabilityId, DiskId, Extent, Extents, GroupId, KeyEpoch,
 };
 use larder_wire::disk::sealed::ReplyError;
 use larder_wire::disk::session::{Granted, Hailing};
 use larder_wire::disk::words::{
-    AwaitWrittenHead, ClearHead, CopyHead, Done, EpochHead, FlushHead, GroupReplaceHead, Head,
-    Origin, ReadHead, RefreshDone, RefreshHead, Refusal, Remedy, RevokeHead, StatusDone,
-    StatusHead, Trust, WriteFromHead, WriteHead,
+    AwaitWrittenHead, ClearHead, CopyHead, Done, Elsewhere, EpochHead, FetchHead, FlushHead,
+    GroupReplaceHead, Head, Origin, ReadHead, RefreshDone, RefreshHead, Refusal, Remedy,
+    RevokeHead, StatusDone, StatusHead, Trust, WriteFromHead, WriteHead,
 };
-use larder_wire::disk::{PROCEDURE_NAMES, PROGRAM, VERSION};
+use larder_wire::disk::{PROCEDURE_NAMES, PROGRAM, TEXT_BYTES_MAX, VERSION};
 use larder_wire::seal::MasterKey;
-use larder_wire::xdr::{Array, XdrError};
+use larder_wire::xdr::{Array, Opaque, XdrError};
 use link::Link;
 use thiserror::Error;
 
@@ -277,6 +277,33 @@ impl DiskControl {
         Ok(done.is_durable)
     }
 
+    /// Has the disk read `length` bytes, at most [`larder_wire::disk::DATA_BYTES_MAX`], of another
+    /// disk from `from` on, and write them to `offset`, durably: they do not pass the caller. It
+    /// writes if the capability to write is good when it has them. `address` is the other disk's,
+    /// as [`larder_wire::disk::address`] has it. Returns why that disk did not give the bytes, if
+    /// it did not.
+    ///
+    /// # Errors
+    /// [`DiskError`]: any part of the bytes may have been written, and may be until the capability
+    /// to write is revoked.
+    ///
+    /// # Panics
+    /// If the address is longer than [`TEXT_BYTES_MAX`].
+    pub async fn fetch(
+        &self,
+        (capability, offset): (&Capability, u64),
+        (source, address, from): (&Granted, &str, u64),
+        length: u32,
+    ) -> Result<Option<String>, DiskError> {
+        assert!(address.len() <= TEXT_BYTES_MAX, "an address, not a name");
+        let address = Opaque::copy_from_slice(address.as_bytes());
+        let secret = Bytes::copy_from_slice(source.secret.as_bytes());
+        let source = Elsewhere { capability: source.capability.clone(), offset: from, address };
+        let head = FetchHead { capability: capability.clone(), offset, length, source };
+        let (done, _) = self.order_with(head, secret).await?;
+        Ok(done.unread.map(|why| String::from_utf8_lossy(&why).into_owned()))
+    }
+
     /// The disk's report of its state.
     ///
     /// # Errors
@@ -286,11 +313,19 @@ impl DiskControl {
     }
 
     async fn order<H: Head>(&self, head: H) -> Result<(H::Done, BootEpoch), DiskError> {
+        self.order_with(head, Bytes::new()).await
+    }
+
+    async fn order_with<H: Head>(
+        &self,
+        head: H,
+        data: Bytes,
+    ) -> Result<(H::Done, BootEpoch), DiskError> {
         let Control { master, volume, disk, owner } = &self.control;
         let hail = |nonce, before: Option<&_>| {
             Hailing::control(master, *volume, *disk, *owner, nonce, before)
         };
-        let answered = self.link.call(&hail, None, &head, Bytes::new(), self.options).await;
+        let answered = self.link.call(&hail, None, &head, data, self.options).await;
         answered.map(|(done, _, boot)| (done, boot))
     }
 }

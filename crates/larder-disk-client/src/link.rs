@@ -136,7 +136,7 @@ impl Link {
             let boot = session.boot();
             let asked = match shows {
                 Some(granted) => session.ask(&granted.secret, head, data.clone()),
-                None => session.order(head),
+                None => session.order(head, data.clone()),
             };
             let mut in_use = InUse { link: self, session, later: Later::Perhaps };
             let Ok((request, asked)) = asked else { continue };

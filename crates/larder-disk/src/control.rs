@@ -1,10 +1,13 @@
 //! What the metadata server may do with a disk.
 //!
 //! Each of these is in force when it is answered: nothing that it forbids is in flight any more,
-//! and what it makes durable is durable.
+//! and what it makes durable is durable. [`crate::device`] has the one by which a disk reads
+//! another one.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
+use bytes::Bytes;
 use larder_wire::disk::words::{
     AwaitWrittenHead, ClearHead, CopyHead, Done, EpochHead, GroupReplaceHead, Head, RefreshDone,
     RefreshHead, Refusal, Res, RevokeHead, StatusDone, StatusHead, Trust, WrittenDone,
@@ -12,6 +15,14 @@ use larder_wire::disk::words::{
 
 use crate::device::{Device, TRUST_MAX};
 use crate::store::Store;
+
+/// What an order brings besides its head.
+pub(crate) struct With {
+    /// Its data.
+    pub(crate) data: Bytes,
+    /// From which machine it came.
+    pub(crate) beside: IpAddr,
+}
 
 /// A request of the metadata server.
 pub(crate) trait ControlHead: Head + Send {
@@ -21,11 +32,12 @@ pub(crate) trait ControlHead: Head + Send {
     const IS_WAITED_FOR: bool = true;
 
     /// Does it.
-    fn carry_out(self, device: &Device) -> impl Future<Output = Res<Self::Done>> + Send;
+    fn carry_out(self, device: &Device, with: With)
+    -> impl Future<Output = Res<Self::Done>> + Send;
 }
 
 impl ControlHead for RefreshHead {
-    async fn carry_out(self, device: &Device) -> Res<RefreshDone> {
+    async fn carry_out(self, device: &Device, _with: With) -> Res<RefreshDone> {
         let clock_ms = device.now_ms();
         if let Some(Trust { boot, until_ms }) = self.trust {
             if boot == device.standing().boot() {
@@ -43,7 +55,7 @@ impl ControlHead for RefreshHead {
 }
 
 impl ControlHead for RevokeHead {
-    async fn carry_out(self, device: &Device) -> Res<Done> {
+    async fn carry_out(self, device: &Device, _with: With) -> Res<Done> {
         device.standing_mut().groups_mut().revoke(self.group, &self.ids.0);
         let sessions = device.client_sessions();
         self.ids.0.iter().for_each(|id| sessions.forget(self.group, *id));
@@ -53,7 +65,7 @@ impl ControlHead for RevokeHead {
 }
 
 impl ControlHead for GroupReplaceHead {
-    async fn carry_out(self, device: &Device) -> Res<Done> {
+    async fn carry_out(self, device: &Device, _with: With) -> Res<Done> {
         device.standing_mut().groups_mut().replace(self.victim, self.group)?;
         if let Some(victim) = self.victim {
             device.client_sessions().forget_group(victim);
@@ -64,7 +76,7 @@ impl ControlHead for GroupReplaceHead {
 }
 
 impl ControlHead for EpochHead {
-    async fn carry_out(self, device: &Device) -> Res<Done> {
+    async fn carry_out(self, device: &Device, _with: With) -> Res<Done> {
         device.standing_mut().rotate(self.key)?;
         device.client_sessions().forget_unless(|made_with| self.key.accepts(made_with));
         device.underway().settled().await;
@@ -73,7 +85,7 @@ impl ControlHead for EpochHead {
 }
 
 impl ControlHead for CopyHead {
-    async fn carry_out(self, device: &Device) -> Res<Done> {
+    async fn carry_out(self, device: &Device, _with: With) -> Res<Done> {
         device
             .blocking(device.orders().enter(), move |store| store.copy(self.from, self.to))
             .await?;
@@ -82,7 +94,7 @@ impl ControlHead for CopyHead {
 }
 
 impl ControlHead for ClearHead {
-    async fn carry_out(self, device: &Device) -> Res<Done> {
+    async fn carry_out(self, device: &Device, _with: With) -> Res<Done> {
         device
             .blocking(device.orders().enter(), move |store| store.clear(self.extents.as_slice()))
             .await?;
@@ -96,7 +108,7 @@ const WRITTEN_WAIT_MAX: Duration = Duration::from_secs(10);
 impl ControlHead for AwaitWrittenHead {
     const IS_WAITED_FOR: bool = false;
 
-    async fn carry_out(self, device: &Device) -> Res<WrittenDone> {
+    async fn carry_out(self, device: &Device, _with: With) -> Res<WrittenDone> {
         let wait = Duration::from_millis(self.wait_ms.into()).min(WRITTEN_WAIT_MAX);
         if !device.await_written(&self.extents, wait).await? {
             return Ok(WrittenDone { is_durable: false });
@@ -109,7 +121,7 @@ impl ControlHead for AwaitWrittenHead {
 impl ControlHead for StatusHead {
     const IS_FOR_OBSERVERS: bool = true;
 
-    async fn carry_out(self, device: &Device) -> Res<StatusDone> {
+    async fn carry_out(self, device: &Device, _with: With) -> Res<StatusDone> {
         Ok(device.status())
     }
 }

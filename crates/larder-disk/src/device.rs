@@ -1,7 +1,11 @@
 //! The disk: sessions, the checks of requests, and their effect on the store.
 //!
-//! [`crate::control`] has what the metadata server may do.
+//! [`crate::control`] has what the metadata server may do, but for [`fetch`].
 
+mod fetch;
+mod requests;
+
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
@@ -10,15 +14,18 @@ use larder_io::{Clock, Headroom, Monotonic, Rate};
 use larder_wire::capability::{BootEpoch, Capability, Extent, Extents};
 use larder_wire::disk::sealed::{Sealed, SealedReply};
 use larder_wire::disk::words::{
-    Done, Ending, FlushHead, HandshakeCall, HandshakeDone, Head, Hello, ReadHead, Refusal, Res,
-    SessionId, Shown, StatusDone, Welcome, WriteFromHead, WriteHead,
+    Done, Ending, HandshakeCall, HandshakeDone, Head, Hello, Refusal, Res, SessionId, Shown,
+    StatusDone, Welcome,
 };
 use larder_wire::seal::{KEY_BYTES, MasterKey, RequestKeys, Secret, Setup};
 use larder_wire::xdr::Array;
 
+use fetch::Sources;
+pub(crate) use requests::ClientHead;
+use requests::range;
 use tokio::sync::Notify;
 
-use crate::control::ControlHead;
+use crate::control::{ControlHead, With};
 use crate::counts::Counts;
 use crate::limit::{Limit, Measured};
 use crate::sessions::{Kind, SESSIONS_MAX, Session, SessionKeys, Sessions};
@@ -67,6 +74,8 @@ pub struct Device {
     counts: Counts,
     limit: Mutex<Limit>,
     rate: Rate,
+    /// The other disks that it has read.
+    sources: Sources,
     /// Something was written.
     written: Notify,
     /// Whether the store's generation is of this boot.
@@ -105,6 +114,7 @@ impl Device {
             counts: Counts::default(),
             limit: Mutex::new(Limit::Size),
             rate,
+            sources: Sources::default(),
             written: Notify::new(),
             is_raised: tokio::sync::Mutex::default(),
             started: config.clock.now(),
@@ -203,11 +213,15 @@ impl Device {
     ///
     /// # Errors
     /// [`Refusal`], counted; those under seal are in the reply.
-    pub(crate) async fn order<H: ControlHead>(&self, request: Sealed<H>) -> Res<SealedReply<H>> {
+    pub(crate) async fn order<H: ControlHead>(
+        &self,
+        request: Sealed<H>,
+        beside: IpAddr,
+    ) -> Res<SealedReply<H>> {
         let _entered = H::IS_WAITED_FOR.then(|| self.orders.enter());
-        let (head, reply) = self.count(self.admit_control(request))?;
+        let (head, data, reply) = self.count(self.admit_control(request))?;
         self.counts.ordered::<H>();
-        let results = self.count(head.carry_out(self).await);
+        let results = self.count(head.carry_out(self, With { data, beside }).await);
         Ok(reply.seal(&results, Bytes::new()))
     }
 
@@ -320,8 +334,9 @@ impl Device {
         }
     }
 
-    /// Admits an order, if it comes from the latest owner of the volume, or needs no owner.
-    fn admit_control<H: ControlHead>(&self, request: Sealed<H>) -> Res<(H, ReplySeal)> {
+    /// Admits an order, with its data, if it comes from the latest owner of the volume, or needs no
+    /// owner.
+    fn admit_control<H: ControlHead>(&self, request: Sealed<H>) -> Res<(H, Bytes, ReplySeal)> {
         let number = request.session;
         let session = self.sessions.get(number)?;
         let owner = match session.kind() {
@@ -331,10 +346,11 @@ impl Device {
         };
         let head = request.claimed_head().map_err(|_| Refusal::Malformed)?;
         let keys = session.orders().ok_or(Refusal::NotControl)?;
-        let (_, reply) = self.open(request, &session, keys, Setup::Secure)?;
+        let setup = if H::HAS_SECRET { Setup::Private } else { Setup::Secure };
+        let (data, reply) = self.open(request, &session, keys, setup)?;
         self.sessions.used(number);
         owner.map_or(Ok(()), |owner| self.standing().is_owner(owner))?;
-        Ok((head, reply))
+        Ok((head, data, reply))
     }
 
     /// Checks the seal and the number of a request; returns its data, and how to seal the reply.
@@ -378,8 +394,7 @@ impl Device {
             Deed::Handshake => Ok(Bytes::new()),
             Deed::Read(range) => self.store.read(range).map(Bytes::from).map_err(refusal),
             Deed::Write(range) => {
-                self.store.write(range.offset(), &data).map_err(refusal)?;
-                self.written.notify_waiters();
+                self.write(range, &data)?;
                 match head.is_stable() {
                     true => self.flush(entered).await,
                     false => Ok(Bytes::new()),
@@ -387,6 +402,12 @@ impl Device {
             }
             Deed::Flush => self.flush(entered).await,
         }
+    }
+
+    fn write(&self, range: Extent, data: &[u8]) -> Result<(), Refusal> {
+        self.store.write(range.offset(), data).map_err(refusal)?;
+        self.written.notify_waiters();
+        Ok(())
     }
 
     /// Waits until all blocks of these extents have been written; returns whether they are when the
@@ -487,89 +508,6 @@ impl Device {
         }
         answered
     }
-}
-
-/// The content of a client's request.
-pub(crate) trait ClientHead: Head<Done = Done> {
-    /// The capability that it shows.
-    fn capability(&self) -> &Capability;
-
-    /// What is to be checked and done. A request for zero bytes, or for more than the limit, is
-    /// refused.
-    fn deed(&self, data: &Bytes) -> Result<Deed, Refusal>;
-
-    /// Whether a write is to be durable before the reply.
-    fn is_stable(&self) -> bool {
-        false
-    }
-
-    /// The bytes of the disk that are written, if they are not the request's data, and the request,
-    /// which shows the capability to read them.
-    fn source(&self) -> Option<(&WriteFromHead, Result<Extent, Refusal>)> {
-        None
-    }
-}
-
-impl ClientHead for ReadHead {
-    fn capability(&self) -> &Capability {
-        &self.capability
-    }
-
-    fn deed(&self, data: &Bytes) -> Result<Deed, Refusal> {
-        if !data.is_empty() || self.length as usize > larder_wire::disk::DATA_BYTES_MAX {
-            return Err(Refusal::Malformed);
-        }
-        Ok(Deed::Read(range(self.offset, u64::from(self.length))?))
-    }
-}
-
-impl ClientHead for WriteHead {
-    fn capability(&self) -> &Capability {
-        &self.capability
-    }
-
-    fn deed(&self, data: &Bytes) -> Result<Deed, Refusal> {
-        Ok(Deed::Write(range(self.offset, data.len() as u64)?))
-    }
-
-    fn is_stable(&self) -> bool {
-        self.stable
-    }
-}
-
-impl ClientHead for WriteFromHead {
-    fn capability(&self) -> &Capability {
-        &self.capability
-    }
-
-    fn deed(&self, data: &Bytes) -> Result<Deed, Refusal> {
-        if !data.is_empty() || self.length as usize > larder_wire::disk::DATA_BYTES_MAX {
-            return Err(Refusal::Malformed);
-        }
-        Ok(Deed::Write(range(self.offset, u64::from(self.length))?))
-    }
-
-    fn is_stable(&self) -> bool {
-        self.stable
-    }
-
-    fn source(&self) -> Option<(&WriteFromHead, Result<Extent, Refusal>)> {
-        Some((self, range(self.source.offset, u64::from(self.length))))
-    }
-}
-
-impl ClientHead for FlushHead {
-    fn capability(&self) -> &Capability {
-        &self.capability
-    }
-
-    fn deed(&self, data: &Bytes) -> Result<Deed, Refusal> {
-        if data.is_empty() { Ok(Deed::Flush) } else { Err(Refusal::Malformed) }
-    }
-}
-
-fn range(offset: u64, length: u64) -> Result<Extent, Refusal> {
-    Extent::new(offset, length).map_err(|_| Refusal::Malformed)
 }
 
 /// The refusal that a remote caller gets for a failure of the store; the log has the rest.

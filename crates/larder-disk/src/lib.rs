@@ -30,8 +30,11 @@
 //! that it admitted before is still in flight; a disk that has just started, or has not heard from
 //! the metadata server in time, refuses everything.
 //!
-//! Absent on purpose: names, files, users, clients, other disks; `larder-meta`. Data is copied
-//! once, between the socket's buffer and the store.
+//! On an order of the metadata server a disk reads bytes of another one, as a client of that, and
+//! writes them to its store (`device/fetch.rs`).
+//!
+//! Absent on purpose: names, files, users, clients; which other disks there are; `larder-meta`.
+//! Data is copied once, between the socket's buffer and the store.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(

@@ -7,9 +7,9 @@ use larder_rpc::server::{Answer, Call, Service};
 use larder_wire::Procedure;
 use larder_wire::disk::sealed::Sealed;
 use larder_wire::disk::words::{
-    AwaitWrittenHead, ClearHead, CopyHead, EpochHead, FlushHead, GroupReplaceHead, HandshakeCall,
-    Head, ReadHead, RefreshHead, Res, RevokeHead, StatusHead, WriteFromHead, WriteHead,
-    read_length,
+    AwaitWrittenHead, ClearHead, CopyHead, EpochHead, FetchHead, FlushHead, GroupReplaceHead,
+    HandshakeCall, Head, ReadHead, RefreshHead, Res, RevokeHead, StatusHead, WriteFromHead,
+    WriteHead, read_length,
 };
 use larder_wire::disk::{PROCEDURE_NAMES, PROGRAM, VERSION};
 use larder_wire::rpc::{CallHeader, Outcome};
@@ -42,7 +42,10 @@ impl DiskService {
 
     async fn control<H: ControlHead>(&self, mut call: Call<()>) -> Answer {
         match call.arguments::<Sealed<H>>() {
-            Ok(request) => answer(&call, &self.device.order(request).await),
+            Ok(request) => {
+                let beside = call.peer.address.ip();
+                answer(&call, &self.device.order(request, beside).await)
+            }
             Err(refused) => refused,
         }
     }
@@ -95,6 +98,7 @@ impl Service for DiskService {
             ClearHead::NUMBER => self.control::<ClearHead>(call).await,
             StatusHead::NUMBER => self.control::<StatusHead>(call).await,
             AwaitWrittenHead::NUMBER => self.control::<AwaitWrittenHead>(call).await,
+            FetchHead::NUMBER => self.control::<FetchHead>(call).await,
             _ => call.reply(&(), false),
         }
     }

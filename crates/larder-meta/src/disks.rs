@@ -95,9 +95,9 @@ pub trait Disks: Send + Sync + 'static {
     /// Makes durable what was written to these disks before. Resolves when all have done so.
     fn flush(&self, disks: Vec<DiskId>) -> Acknowledged;
 
-    /// Copies bytes from one disk to another, where they begin at `target`, durably. Resolves to
-    /// what became of that; if it was not done, nothing is written any more after the capability to
-    /// write is revoked.
+    /// Has the second disk fetch bytes from the first one and write them from `target` on, durably.
+    /// Resolves to what became of that; if it was not done, nothing is written any more after the
+    /// capability to write is revoked.
     fn copy(
         &self,
         from: (DiskId, Minted),
@@ -190,7 +190,7 @@ pub struct DiskState {
     pub public: String,
     /// Whether it was reached at the last attempt: allocations take others first.
     pub is_there: bool,
-    /// Why not, when that was tried last.
+    /// Why not, when that was tried last; or why it did not fetch bytes from another disk.
     pub problem: Option<String>,
     /// Capabilities that may have been in use when their group ended because it had no numbers
     /// left.

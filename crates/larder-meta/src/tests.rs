@@ -6,6 +6,7 @@
 mod alone;
 mod archiving;
 mod blocks;
+mod commits;
 mod data;
 mod destaging;
 mod enrolment;

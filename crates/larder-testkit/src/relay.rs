@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -34,6 +35,11 @@ struct Held {
 impl Relay {
     /// Starts a relay to `target`.
     pub async fn to(target: SocketAddr) -> Relay {
+        Relay::counting(target, Arc::default()).await
+    }
+
+    /// The same, and adds the bytes that pass it, both ways, to a count.
+    pub async fn counting(target: SocketAddr, passed_bytes: Arc<AtomicU64>) -> Relay {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("it is bound");
         let held = Arc::new(Mutex::new(Held::default()));
@@ -48,8 +54,9 @@ impl Relay {
                 let (to_read, to_write) = to.into_split();
                 let (passing, passed) = mpsc::unbounded_channel();
                 tokio::spawn(there(from_read, passing, Arc::clone(&all), Arc::clone(&catching)));
-                tokio::spawn(deliver(passed, to_write));
-                tokio::spawn(back(to_read, from_write, Arc::clone(&answering)));
+                tokio::spawn(deliver(passed, to_write, Arc::clone(&passed_bytes)));
+                let counts = (Arc::clone(&answering), Arc::clone(&passed_bytes));
+                tokio::spawn(back(to_read, from_write, counts));
             }
         });
         Relay { address, held, caught, answered }
@@ -119,8 +126,13 @@ async fn there(
 }
 
 /// Continues after the sender has closed its connection: bytes in a socket's buffer are not lost.
-async fn deliver(mut passed: mpsc::UnboundedReceiver<Bytes>, mut to: OwnedWriteHalf) {
+async fn deliver(
+    mut passed: mpsc::UnboundedReceiver<Bytes>,
+    mut to: OwnedWriteHalf,
+    passed_bytes: Arc<AtomicU64>,
+) {
     while let Some(message) = passed.recv().await {
+        passed_bytes.fetch_add(message.len() as u64, Relaxed);
         if to.write_all(&message).await.is_err() {
             return;
         }
@@ -130,10 +142,11 @@ async fn deliver(mut passed: mpsc::UnboundedReceiver<Bytes>, mut to: OwnedWriteH
 async fn back(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
-    answering: Arc<watch::Sender<usize>>,
+    (answering, passed_bytes): (Arc<watch::Sender<usize>>, Arc<AtomicU64>),
 ) {
     let mut buffer = vec![0; 1 << 16];
     while let Ok(length @ 1..) = from.read(&mut buffer).await {
+        passed_bytes.fetch_add(length as u64, Relaxed);
         // The client may have closed its connection.
         let _ = to.write_all(&buffer[..length]).await;
         answering.send_modify(|bytes| *bytes += length);

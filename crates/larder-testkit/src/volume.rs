@@ -3,6 +3,7 @@
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -16,7 +17,7 @@ use larder_meta::volume::{self, Joining, NewDisk};
 use larder_meta::{Activity, Metadata, Options};
 use larder_rpc::server::{Config, Server, Service, SourcePorts};
 use larder_wire::capability::{DiskId, VolumeId};
-use larder_wire::disk::words::Refusal;
+use larder_wire::disk::words::{FetchHead, Refusal};
 use larder_wire::meta::words::Time;
 use larder_wire::seal::{MasterKey, Setup};
 use tempfile::TempDir;
@@ -24,7 +25,12 @@ use tokio::net::TcpSocket;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
-use crate::versioned::Versioned;
+use crate::relay::Relay;
+use crate::versioned::{Versioned, VersionedDisk};
+
+mod asked;
+
+use asked::Asked;
 
 const VOLUME: VolumeId = VolumeId([9; 16]);
 
@@ -62,15 +68,6 @@ struct Running {
     listens: Receiver<()>,
 }
 
-/// What the metadata server is asked, not by a client, and who waits for the answer.
-#[derive(Debug)]
-enum Asked {
-    /// To rotate the disks' keys: whether all disks were told.
-    Rotate(mpsc::Sender<bool>),
-    /// What it is doing.
-    Activity(mpsc::Sender<Activity>),
-}
-
 /// A volume with its servers, which this process runs and can kill.
 #[derive(Debug)]
 pub struct Volume {
@@ -91,6 +88,10 @@ pub struct Volume {
     disk_shown: Option<SocketAddr>,
     /// The metadata server has the procedures with lower numbers.
     procedures: u32,
+    /// Disks have the procedures with lower numbers.
+    disk_procedures: u32,
+    /// Counts the bytes between the metadata server and the disks, if that is asked for.
+    passed_bytes: Option<Arc<AtomicU64>>,
 }
 
 impl Drop for Volume {
@@ -240,6 +241,8 @@ impl Volume {
             asking: unbounded_channel().0,
             disk_shown: None,
             procedures: u32::MAX,
+            disk_procedures: u32::MAX,
+            passed_bytes: None,
         };
         volume.start();
         volume
@@ -311,6 +314,46 @@ impl Volume {
         told.recv().expect("it answers")
     }
 
+    /// A disk, counted from 0, is to leave the volume. Blocks until that is on record.
+    ///
+    /// # Panics
+    /// If the metadata server does not run, or does not let it.
+    pub fn remove_disk(&self, at: usize) {
+        let (tell, told) = mpsc::channel();
+        self.asking.send(Asked::Remove(number(at), tell)).expect("it runs");
+        told.recv().expect("it answers");
+    }
+
+    /// What is wrong with each disk, as the metadata server has it. Blocks until it answers.
+    ///
+    /// # Panics
+    /// If the metadata server does not run.
+    pub fn problems(&self) -> Vec<Option<String>> {
+        let (tell, told) = mpsc::channel();
+        self.asking.send(Asked::Problems(tell)).expect("it runs");
+        told.recv().expect("it answers")
+    }
+
+    /// From its next start on, the metadata server has no more bytes a second brought to disks that
+    /// lack some, and what passes between it and the disks is counted.
+    pub fn count_bytes_of_disks(&mut self, resilver_rate: u64) {
+        self.options.resilver_rate = resilver_rate;
+        self.passed_bytes = Some(Arc::default());
+    }
+
+    /// How many bytes have passed between the metadata server and the disks since that was asked
+    /// for, both ways.
+    pub fn bytes_of_disks(&self) -> u64 {
+        self.passed_bytes.as_ref().map_or(0, |count| count.load(Relaxed))
+    }
+
+    /// How often a disk, counted from 0, was told to fetch bytes of another one since it was
+    /// started; none if it does not run.
+    pub fn fetches(&self, at: usize) -> u64 {
+        let device = self.disks[at].device.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
+        device.map_or(0, |device| device.counts().orders::<FetchHead>())
+    }
+
     fn device(&self, at: usize) -> Arc<Device> {
         let device = self.disks[at].device.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
         device.expect("it runs")
@@ -359,6 +402,11 @@ impl Volume {
         self.procedures = procedure;
     }
 
+    /// Disks that do not run are of a version that lacks this procedure and later ones.
+    pub fn let_disks_be_earlier_than(&mut self, procedure: u32) {
+        self.disk_procedures = procedure;
+    }
+
     /// Starts the disk, which does not run, in the state of a disk that the metadata server has not
     /// refreshed in time: it refuses all requests. Blocks until it serves.
     pub fn start_distrustful_disk(&mut self) {
@@ -368,17 +416,16 @@ impl Volume {
     fn start_disk(&mut self, at: usize, master: MasterKey) {
         let (setup, bytes, medium) = (self.setup, self.disk_bytes, self.disks[at].medium.open());
         let (clock, served) = (Arc::clone(&self.clock), Arc::clone(&self.disks[at].device));
+        let procedures = self.disk_procedures;
         self.disks[at].run(async move {
-            // Disks are numbered from 1.
-            let disk = DiskId(u32::try_from(at).expect("a few") + 1);
-            let identity = Identity { volume: VOLUME, disk, setup };
+            let identity = Identity { volume: VOLUME, disk: number(at), setup };
             let store = once_free(|| match Store::open(&*medium, "disk", &identity, bytes) {
                 Err(OpenError::InUse) => None,
                 opened => Some(opened.expect("the disk's own store")),
             });
             let device = Arc::new(Device::start(DiskConfig::new(identity, master, clock), store));
             *served.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(&device);
-            DiskService::new(device)
+            VersionedDisk::new(DiskService::new(device), procedures)
         });
     }
 
@@ -391,15 +438,16 @@ impl Volume {
         let served = Arc::clone(&self.engine);
         let (asking, mut asked) = unbounded_channel();
         self.asking = asking;
-        let procedures = self.procedures;
+        let (procedures, passed_bytes) = (self.procedures, self.passed_bytes.clone());
         self.meta.run(async move {
             let engine = engine(&medium, boot);
             *served.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(&engine);
-            let disks = volume::disks(&*engine).expect("a volume").into_iter().zip(addresses);
+            let reached = reached(addresses, passed_bytes).await;
+            let of_engine = volume::disks(&*engine).expect("a volume");
             let owned = volume::take(&*engine).expect("a volume");
-            let disks = disks.zip(shown).map(|(((disk, about), address), shown)| {
-                let NewDisk { bytes, is_memory, .. } = about;
-                let public = format!(":{}", shown.port());
+            let disks = of_engine.into_iter().map(|(disk, about)| {
+                let (NewDisk { bytes, is_memory, .. }, at) = (about, disk.0 as usize - 1);
+                let (address, public) = (reached[at], format!(":{}", shown[at].port()));
                 DiskAddress { disk, bytes, address, public, is_memory, master: master() }
             });
             let disks = disks.collect();
@@ -411,18 +459,8 @@ impl Volume {
             let metadata = metadata.expect("a volume that nobody else has");
             let served = metadata.clone();
             tokio::spawn(async move {
-                // A caller that is gone does not wait.
                 while let Some(asked) = asked.recv().await {
-                    match asked {
-                        Asked::Rotate(tell) => {
-                            let done = larder_meta::rotate(&served, &disks).await;
-                            let told = done.expect("it is served").disks;
-                            let _ = tell.send(told.iter().all(|(_, is_told)| *is_told));
-                        }
-                        Asked::Activity(tell) => {
-                            let _ = tell.send(served.activity().await);
-                        }
-                    }
+                    asked.answer(&served, &disks).await;
                 }
             });
             Versioned::new(metadata, procedures)
@@ -469,6 +507,21 @@ impl Volume {
     pub fn memory_disks(&self) -> usize {
         self.disks.iter().filter(|disk| matches!(disk.medium, Medium::Memory)).count()
     }
+}
+
+/// The number of a disk that is counted from 0.
+fn number(at: usize) -> DiskId {
+    DiskId(u32::try_from(at).expect("a few") + 1)
+}
+
+/// Where the metadata server reaches disks: past a count, if there is one.
+async fn reached(disks: Vec<SocketAddr>, count: Option<Arc<AtomicU64>>) -> Vec<SocketAddr> {
+    let Some(count) = count else { return disks };
+    let mut reached = Vec::new();
+    for disk in disks {
+        reached.push(Relay::counting(disk, Arc::clone(&count)).await.address);
+    }
+    reached
 }
 
 fn master() -> MasterKey {

@@ -10,12 +10,15 @@
 //!
 //! There are two kinds of sessions. In a client's, each request presents a capability; in the
 //! metadata server's, none: making the session itself takes the disk's master key. Whatever the
-//! setup of the volume, the metadata server's sessions are sealed.
+//! setup of the volume, the metadata server's sessions are sealed, and an order that brings a
+//! secret is encrypted ([`Head::HAS_SECRET`](words::Head::HAS_SECRET)).
 
 pub mod key_file;
 pub mod sealed;
 pub mod session;
 pub mod words;
+
+use std::net::{IpAddr, SocketAddr};
 
 /// The RPC program number, of the range that users define (RFC 5531, 8.3).
 pub const PROGRAM: u32 = 0x206c_7264;
@@ -32,6 +35,8 @@ pub const HEAD_BYTES_MAX: usize = 2560;
 pub const BLOCK_BYTES: u64 = 4096;
 /// Most capabilities that one REVOKE names.
 pub const REVOKED_MAX: usize = 256;
+/// Longest address of a disk in a request, in bytes, and longest reason why it gave nothing.
+pub const TEXT_BYTES_MAX: usize = 128;
 /// Most groups that a disk has at a time.
 pub const GROUPS_MAX: usize = 64;
 /// The first sequence number that is too high for a session: the client must begin a new session
@@ -54,7 +59,18 @@ pub const PROCEDURE_NAMES: &[&str] = &[
     "STATUS",
     "AWAIT_WRITTEN",
     "WRITE_FROM",
+    "FETCH",
 ];
+
+/// The address of a disk as `HOST:PORT`, or `:PORT` for one on the metadata server's machine, which
+/// is at `beside`. A host must be an address: each caller might resolve a name differently.
+pub fn address(text: &[u8], beside: IpAddr) -> Option<SocketAddr> {
+    let text = std::str::from_utf8(text).ok()?;
+    match text.strip_prefix(':') {
+        Some(port) => Some(SocketAddr::new(beside, port.parse().ok()?)),
+        None => text.parse().ok(),
+    }
+}
 
 #[cfg(test)]
 mod tests;

@@ -114,12 +114,13 @@ impl Fuzzed {
         let (hello, hailing) = Hailing::control(&master(), volume, disk, 1, [1; 32], None);
         let control = welcomed(call(message(&hello)), hailing);
         let order = |message| drop(call(message));
-        let (epoch, _) = control.order(&EpochHead { key: KeyEpoch(1) }).expect("a number");
+        let (epoch, _) =
+            control.order(&EpochHead { key: KeyEpoch(1) }, Bytes::new()).expect("a number");
         order(message(&epoch));
         let group = GroupReplaceHead { victim: None, group: GroupId(1) };
-        order(message(&control.order(&group).expect("a number").0));
+        order(message(&control.order(&group, Bytes::new()).expect("a number").0));
         let trust = Some(Trust { boot: control.boot(), until_ms: u64::MAX });
-        let (refresh, _) = control.order(&RefreshHead { trust }).expect("a number");
+        let (refresh, _) = control.order(&RefreshHead { trust }, Bytes::new()).expect("a number");
         order(message(&refresh));
 
         let extents = vec![Extent::new(OURS, SIZE - OURS).expect("an extent")];
@@ -258,7 +259,7 @@ impl Fuzzed {
 
     fn control<const NUMBER: u32>(&self, rest: Bytes) -> Bytes {
         let head = Raw::<NUMBER>(rest.slice(..rest.len().min(1024)));
-        message(&self.control.order(&head).expect("a number").0)
+        message(&self.control.order(&head, Bytes::new()).expect("a number").0)
     }
 }
 

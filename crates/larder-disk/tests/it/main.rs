@@ -6,6 +6,7 @@
 mod attacks;
 mod awaiting;
 mod derivations;
+mod fetching;
 mod floods;
 mod fuzz;
 mod order;

@@ -110,7 +110,7 @@ impl Stand {
         session: &Session,
         head: &H,
     ) -> Result<H::Done, AskError> {
-        self.deliver(session.order(head).unwrap()).await.map(|(done, _)| done)
+        self.deliver(session.order(head, Bytes::new()).unwrap()).await.map(|(done, _)| done)
     }
 
     pub(crate) async fn refresh(&self) {
@@ -121,7 +121,7 @@ impl Stand {
     pub(crate) fn refreshing(&self) -> Request<RefreshHead> {
         let until_ms = self.device.now_ms() + TRUST.as_millis() as u64;
         let trust = Some(Trust { boot: self.control.boot(), until_ms });
-        self.control.order(&RefreshHead { trust }).unwrap()
+        self.control.order(&RefreshHead { trust }, Bytes::new()).unwrap()
     }
 
     pub(crate) async fn revoke(&self, granted: &Granted) {

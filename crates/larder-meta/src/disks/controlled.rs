@@ -26,7 +26,7 @@ use larder_wire::seal::Setup;
 use larder_wire::xdr::Opaque;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::data::{self, Data, by_disk};
+use super::data::{self, Data, Elsewhere, by_disk};
 use super::disk_state::{Identity, Known, granted};
 use super::orders::{self, Order, Orders};
 use super::pending::Pending;
@@ -282,8 +282,12 @@ impl Disks for ControlledDisks {
         bytes: Range<u64>,
         at: u64,
     ) -> Copied {
-        let of = |(disk, minted): (DiskId, Minted)| self.data(disk).zip(granted(&minted));
-        data::copy(of(from), of(to), bytes, at)
+        let ((source, read), (disk, write)) = (from, to);
+        let address =
+            self.all().get(&source).map(|keeper| keeper.data.reached_by_others(&keeper.public));
+        let from = address.zip(granted(&read));
+        let from = from.map(|(address, granted)| Elsewhere { address, granted });
+        data::copy(from, self.data(disk).zip(granted(&write)), bytes, at)
     }
 
     fn read(&self, (disk, minted): (DiskId, Minted), bytes: Range<u64>) -> BytesRead {

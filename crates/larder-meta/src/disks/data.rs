@@ -1,20 +1,21 @@
-//! Operations on bytes of disks that the metadata server performs as a client: it copies them from
-//! one disk to another, because disks do not talk to each other, and makes them durable.
+//! Operations on bytes of disks: it has one disk fetch them from another, and as a client of a disk
+//! makes them durable, and reads and writes what goes to the archive and comes from there.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use larder_disk_client::{Control, DISK_PROGRAM, DiskClient, DiskControl, DiskError};
 use larder_io::Clock;
-use larder_rpc::{CallOptions, Config, ConnectError, RpcClient, Transport};
+use larder_rpc::{CallOptions, Config, ConnectError, RpcClient, RpcError, Transport};
 use larder_wire::capability::DiskId;
 use larder_wire::disk::DATA_BYTES_MAX;
 use larder_wire::disk::session::Granted;
+use larder_wire::rpc::Outcome as RpcOutcome;
 use tokio::sync::OnceCell;
 use tokio::task::JoinSet;
 
@@ -24,6 +25,9 @@ use super::questions::{self, Questions, TOGETHER_WAIT, Waiting};
 
 /// How long a disk may take for a request.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
+/// How long a disk may take to fetch something: longer than it waits for the other disk, so that it
+/// can tell whose fault it was.
+const FETCH_MAX: Duration = Duration::from_secs(20);
 /// How long a disk waits for bytes that a client says are in flight. A disk that takes longer has
 /// so much to do that it costs little if the client waits for it first.
 const WRITTEN_WAIT: Duration = Duration::from_secs(1);
@@ -37,6 +41,11 @@ pub(super) struct Data {
     /// To ask whether something was written. Separate from the connection for orders, which must
     /// not wait.
     control: OnceCell<DiskControl>,
+    /// To have the disk fetch something. It may wait for another disk, and no question is to wait
+    /// for that.
+    fetching: OnceCell<DiskControl>,
+    /// Why it did not fetch something, when that was tried last.
+    problem: Mutex<Option<String>>,
     questions: Questions,
     whose: Control,
 }
@@ -55,23 +64,47 @@ pub(super) enum NotDone {
 impl Data {
     pub(super) fn new(address: SocketAddr, whose: Control, clock: &Arc<dyn Clock>) -> Data {
         let clock = Arc::clone(clock);
-        let (client, control) = (OnceCell::new(), OnceCell::new());
-        Data { address, clock, client, control, questions: Questions::default(), whose }
+        Data {
+            address,
+            clock,
+            client: OnceCell::new(),
+            control: OnceCell::new(),
+            fetching: OnceCell::new(),
+            problem: Mutex::default(),
+            questions: Questions::default(),
+            whose,
+        }
+    }
+
+    /// The disk's address for other disks, from that for clients. On this machine, without an
+    /// address there, it is where an order of ours comes from.
+    pub(super) fn reached_by_others(&self, public: &str) -> String {
+        match public.starts_with(':') && !self.address.ip().is_loopback() {
+            true => self.address.to_string(),
+            false => public.to_owned(),
+        }
     }
 
     async fn client(&self) -> Result<&DiskClient, ConnectError> {
-        let connect = async || self.connect().await.map(DiskClient::new);
+        let connect = async || self.connect(ANSWER_MAX).await.map(DiskClient::new);
         self.client.get_or_try_init(connect).await
     }
 
     async fn control(&self) -> Result<&DiskControl, ConnectError> {
-        let connect = async || Ok(DiskControl::new(self.connect().await?, self.whose.clone()));
-        self.control.get_or_try_init(connect).await
+        self.control.get_or_try_init(async || self.connect_control(ANSWER_MAX).await).await
     }
 
-    async fn connect(&self) -> Result<RpcClient, ConnectError> {
+    async fn fetching(&self) -> Result<&DiskControl, ConnectError> {
+        self.fetching.get_or_try_init(async || self.connect_control(FETCH_MAX).await).await
+    }
+
+    async fn connect_control(&self, timeout: Duration) -> Result<DiskControl, ConnectError> {
+        Ok(DiskControl::new(self.connect(timeout).await?, self.whose.clone()))
+    }
+
+    async fn connect(&self, timeout: Duration) -> Result<RpcClient, ConnectError> {
         let mut config = Config::new(self.address, Transport::Tcp, DISK_PROGRAM);
-        (config.connections, config.timeout) = (1, ANSWER_MAX);
+        (config.connections, config.timeout) = (1, timeout);
         config.retransmissions = 0;
         config.clock = Arc::clone(&self.clock);
         RpcClient::connect(config).await
@@ -143,6 +176,65 @@ impl Data {
     }
 }
 
+impl Data {
+    /// Why the disk did not fetch something, when that was tried last.
+    pub(super) fn problem(&self) -> Option<String> {
+        self.lock_problem().clone()
+    }
+
+    /// It was tried to have the disk fetch something.
+    fn tried(&self, problem: Option<String>) {
+        let mut last = self.lock_problem();
+        // Once: it is tried again and again.
+        if let Some(why) = problem.as_ref().filter(|_| *last != problem) {
+            tracing::warn!(disk = self.whose.disk.0, "{why}");
+        }
+        *last = problem;
+    }
+
+    fn lock_problem(&self) -> MutexGuard<'_, Option<String>> {
+        self.problem.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has the disk fetch bytes that another one has from `at` on, and write them to `target`,
+    /// durably.
+    async fn fetch(
+        &self,
+        from: &Elsewhere,
+        at: u64,
+        (write, target): (&Granted, u64),
+        length: u32,
+    ) -> Outcome {
+        let (disk, Elsewhere { address, granted }) = (self.whose.disk.0, from);
+        let source = granted.capability.disk.0;
+        let asked = async {
+            let (to, from) = ((&write.capability, target), (granted, address.as_str(), at));
+            Ok::<_, NotDone>(self.fetching().await?.fetch(to, from, length).await?)
+        };
+        let (outcome, problem) = match asked.await {
+            Ok(None) => (Outcome::Done, None),
+            Ok(Some(why)) => {
+                let why = format!("it cannot copy from disk {source}: {why}");
+                (Outcome::NotRead, Some(why))
+            }
+            Err(NotDone::Disk(DiskError::Rpc(RpcError::Refused(RpcOutcome::ProcUnavail)))) => {
+                let why = format!(
+                    "it cannot copy from disk {source}: its larder is of a version before disks \
+                     did that; update it"
+                );
+                (Outcome::NotWritten, Some(why))
+            }
+            // What becomes of it says why, if the disk is away.
+            Err(error) => {
+                tracing::debug!(disk, source, "nothing was copied there: {error}");
+                (Outcome::NotWritten, None)
+            }
+        };
+        self.tried(problem);
+        outcome
+    }
+}
+
 /// Makes durable what was written to a disk before.
 ///
 /// # Errors
@@ -158,25 +250,29 @@ type Doing<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 /// A disk, and what the metadata server may do there.
 type Granting = Option<(Arc<Data>, Granted)>;
 
-/// Copies bytes to `target` of another disk, durably, if there are both. If that is not done, any
-/// part of them may have been written.
-pub(super) fn copy(from: Granting, to: Granting, bytes: Range<u64>, target: u64) -> Doing<Outcome> {
+/// A disk, as another one reaches it, and what that may do there.
+pub(super) struct Elsewhere {
+    pub(super) address: String,
+    pub(super) granted: Granted,
+}
+
+/// Has a disk copy bytes of another one to `target` of its own, durably, if there are both. If that
+/// is not done, any part of them may have been written.
+pub(super) fn copy(
+    from: Option<Elsewhere>,
+    to: Granting,
+    bytes: Range<u64>,
+    target: u64,
+) -> Doing<Outcome> {
     Box::pin(async move {
-        let Some((from, read)) = from else { return Outcome::NotRead };
+        let Some(from) = from else { return Outcome::NotRead };
         let Some((to, write)) = to else { return Outcome::NotWritten };
         for at in bytes.clone().step_by(DATA_BYTES_MAX) {
-            let end = bytes.end.min(at + DATA_BYTES_MAX as u64);
-            let (from_disk, to_disk) = (from.whose.disk.0, to.whose.disk.0);
-            let data = match read_all(&from, &read, at..end).await {
-                Ok(data) => data,
-                Err(error) => {
-                    tracing::debug!(from_disk, to_disk, "not read, to be copied: {error}");
-                    return Outcome::NotRead;
-                }
-            };
-            if let Err(error) = write_all(&to, &write, target + (at - bytes.start), data).await {
-                tracing::debug!(from_disk, to_disk, "not written, to be copied: {error}");
-                return Outcome::NotWritten;
+            // It fits: the largest request does.
+            let length = (bytes.end - at).min(DATA_BYTES_MAX as u64) as u32;
+            match to.fetch(&from, at, (&write, target + (at - bytes.start)), length).await {
+                Outcome::Done => {}
+                failed => return failed,
             }
         }
         Outcome::Done

@@ -5,7 +5,7 @@
 pub enum Outcome {
     /// It was made.
     Done,
-    /// The first disk did not give some of the bytes.
+    /// The other disk did not get some of the bytes from the first one.
     NotRead,
     /// The other disk did not take some of them.
     NotWritten,

@@ -14,6 +14,7 @@ use larder_wire::meta::{BLOCK_BYTES, Status};
 use larder_wire::xdr::Array;
 use tokio::sync::oneshot;
 
+use super::commits::commit;
 use super::random::Random;
 use super::rig::{Rig, refused, size};
 use crate::committer::{Event, NextStale};
@@ -173,21 +174,8 @@ impl World {
         copies: Vec<DiskId>,
         merged: Vec<Merged>,
     ) -> CommitExtents {
-        let (sequence, open) = (self.rig.next(), OpenId::NONE);
-        let (written, copies, merged) = (Array(written), Array(copies), Array(merged));
-        CommitExtents {
-            sequence,
-            file,
-            open,
-            written,
-            copies,
-            merged,
-            mtime: None,
-            all: true,
-            on_way: false,
-            due_ms: None,
-            archive_ms: None,
-        }
+        let (copies, merged) = (Array(copies), Array(merged));
+        CommitExtents { copies, merged, ..commit(self.rig.next(), file, written) }
     }
 
     /// The session ends with all that it has not committed.

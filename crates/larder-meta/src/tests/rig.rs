@@ -32,6 +32,7 @@ use larder_wire::meta::{BLOCK_BYTES, Res, Status};
 use larder_wire::xdr::{Array, Decode, Encode};
 use tokio::sync::oneshot;
 
+use super::commits::commit;
 use crate::change::{Change, Reply};
 use crate::channels::Recaller;
 use crate::committer::{Called, Committer, Event, Parts, wall};
@@ -503,24 +504,7 @@ impl Rig {
                 position,
             })
         });
-        let written: Vec<Written> = parts.collect();
-        let copies = Array(written.iter().map(|part| part.disk).collect());
-        let (sequence, open, merged) = (self.next(), OpenId::NONE, Array::default());
-        let (written, mtime, all, on_way) = (Array(written), None, true, false);
-        let (due_ms, archive_ms) = (None, None);
-        calls::CommitExtents {
-            sequence,
-            file,
-            open,
-            written,
-            copies,
-            merged,
-            mtime,
-            all,
-            on_way,
-            due_ms,
-            archive_ms,
-        }
+        commit(self.next(), file, parts.collect())
     }
 
     /// Makes a file's bytes be written and committed.

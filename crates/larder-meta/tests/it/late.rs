@@ -16,6 +16,7 @@ use larder_wire::meta::words::{
 use larder_wire::xdr::Array;
 
 use crate::client::{Client, GoodDisks, dentry, engine, serve_metadata};
+use crate::commits::commit;
 
 /// An engine that counts the commits that are durable when they return, and the others.
 pub(crate) struct Counting {
@@ -103,20 +104,8 @@ pub(crate) async fn make(
     let opened = opened.await.unwrap();
     let (file, extent) = (opened.file.after.file, opened.layout.extents.0[0]);
     let (disk, position) = (extent.disk, extent.position);
-    let committed = client.call(calls::CommitExtents {
-        sequence: client.sequence(0, first + 1),
-        file,
-        open: OpenId::NONE,
-        written: Array(vec![Written { offset: 0, length: BLOCK_BYTES, disk, position }]),
-        copies: Array(vec![disk]),
-        merged: Array::default(),
-        mtime: None,
-        all: true,
-        on_way: false,
-        due_ms: None,
-        archive_ms: None,
-    });
-    committed.await.unwrap();
+    let written = Written { offset: 0, length: BLOCK_BYTES, disk, position };
+    client.call(commit(client.sequence(0, first + 1), file, vec![written])).await.unwrap();
     let close =
         calls::Close { sequence: client.sequence(0, first + 2), opens: Array(vec![opened.open]) };
     client.call(close).await.unwrap();

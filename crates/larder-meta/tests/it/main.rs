@@ -5,6 +5,8 @@
 #![allow(clippy::unwrap_used)]
 
 mod client;
+#[path = "../../src/tests/commits.rs"]
+mod commits;
 mod disks;
 mod fuzz;
 mod keys;

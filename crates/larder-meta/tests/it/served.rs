@@ -24,6 +24,7 @@ use larder_wire::xdr::{Array, Decode};
 use tokio::task::JoinHandle;
 
 use crate::client::{Client, create, serve_metadata};
+use crate::commits::commit;
 
 pub(crate) const ROOT: FileId = FileId::ROOT;
 pub(crate) const VOLUME: VolumeId = VolumeId([1; 16]);
@@ -206,21 +207,7 @@ impl Both {
             position: extent.position,
         };
         let (sequence, open) = (self.next(), opened.open);
-        let written = Array(vec![written]);
-        let (copies, merged) = (Array(vec![extent.disk]), Array::default());
-        let commit = calls::CommitExtents {
-            sequence,
-            file,
-            open,
-            written,
-            copies,
-            merged,
-            mtime: None,
-            all: true,
-            on_way: false,
-            due_ms: None,
-            archive_ms: None,
-        };
+        let commit = calls::CommitExtents { open, ..commit(sequence, file, vec![written]) };
         self.meta.call(commit).await.unwrap();
         let close = calls::Close { sequence: self.next(), opens: Array(vec![open]) };
         self.meta.call(close).await.unwrap();

@@ -515,7 +515,7 @@ impl Disks {
     fn address(&self, number: DiskId) -> Option<SocketAddr> {
         let begun = self.session.now();
         let info = begun.given.disks.0.iter().find(|info| info.disk == number)?;
-        address(&info.address, self.beside)
+        larder_wire::disk::address(&info.address, self.beside)
     }
 
     /// As the metadata server is called.
@@ -560,32 +560,6 @@ impl Disk {
                 tracing::warn!(disk = %self.address, %error, "a disk failed");
                 NotDone::Failed(Error::Io)
             }
-        }
-    }
-}
-
-/// The address of a disk as `HOST:PORT`, or `:PORT` for the machine of the metadata server. A host
-/// must be an address: each client might resolve a name differently.
-fn address(text: &[u8], beside: IpAddr) -> Option<SocketAddr> {
-    let text = std::str::from_utf8(text).ok()?;
-    match text.strip_prefix(':') {
-        Some(port) => Some(SocketAddr::new(beside, port.parse().ok()?)),
-        None => text.parse().ok(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_disk_without_a_host_is_where_the_metadata_server_is() {
-        let beside = "192.0.2.1".parse().unwrap();
-        let of = |text: &str| address(text.as_bytes(), beside).map(|one| one.to_string());
-        assert_eq!(of(":2051").as_deref(), Some("192.0.2.1:2051"));
-        assert_eq!(of("[::1]:2051").as_deref(), Some("[::1]:2051"));
-        for nonsense in ["", ":", ":x", "host:1", "192.0.2.1"] {
-            assert_eq!(of(nonsense), None, "{nonsense}");
         }
     }
 }

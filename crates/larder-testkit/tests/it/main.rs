@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "clippy knows tests by their attribute, not their helpers")]
 
 mod exclusive;
+mod fetched;
 mod histories;
 mod kept;
 mod kernel;

@@ -187,7 +187,8 @@ impl Session {
             return Err(Exhausted);
         }
         let keys = self.keys(secret);
-        let (setup, session) = (self.setup, self.number);
+        let setup = if H::HAS_SECRET { Setup::Private } else { self.setup };
+        let session = self.number;
         let request = Sealed::seal(&keys.to_disk, setup, session, sequence, head, data);
         Ok((request, Asked(Some(Question { keys, setup, session, sequence }))))
     }
@@ -199,9 +200,9 @@ impl Session {
     ///
     /// # Panics
     /// If this is a client's session.
-    pub fn order<H: Head>(&self, head: &H) -> Result<(Sealed<H>, Asked), Exhausted> {
+    pub fn order<H: Head>(&self, head: &H, data: Bytes) -> Result<(Sealed<H>, Asked), Exhausted> {
         let secret = self.control.as_ref().expect("a session of the metadata server");
-        self.ask(secret, head, Bytes::new())
+        self.ask(secret, head, data)
     }
 }
 

@@ -16,7 +16,7 @@ use crate::seal::{Forged, MasterKey, Setup};
 use crate::xdr::{Decode, Encode, to_segments};
 
 check_types!(words_survive:
-    HandshakeCall, Res<HandshakeDone>, ReadHead, WriteHead, WriteFromHead, FlushHead, RefreshHead, RevokeHead,
+    HandshakeCall, Res<HandshakeDone>, ReadHead, WriteHead, WriteFromHead, FlushHead, RefreshHead, RevokeHead, FetchHead, Res<FetchDone>,
     GroupReplaceHead, EpochHead, CopyHead, ClearHead, StatusHead, AwaitWrittenHead, Res<WrittenDone>, Res<Done>, Res<RefreshDone>,
     StatusDone,
 );
@@ -222,10 +222,51 @@ fn control_is_sealed_in_every_setup() {
         let done = HandshakeDone { welcome, mac: key.sign_welcome(&welcome) };
         let session = hailing.welcomed(&done).unwrap();
         assert_eq!(session.volume_setup(), setup);
-        let (order, _) = session.order(&RefreshHead { trust: None }).unwrap();
+        let (order, _) = session.order(&RefreshHead { trust: None }, Bytes::new()).unwrap();
         let keys = key.request_keys(&secret);
         assert!(order.open(&keys.to_disk, Setup::Secure).is_ok());
     }
+}
+
+/// Whoever sees an order pass does not learn the secret that it brings, in any setup; and it is
+/// taken for no other kind of order.
+#[test]
+fn a_secret_of_an_order_is_encrypted_in_every_setup() {
+    for setup in [Setup::Off, Setup::Secure, Setup::Private] {
+        let (volume, disk) = (granted().capability.volume, DiskId(3));
+        let (_, hailing) = Hailing::control(&master(), volume, disk, 1, [0x11; 32], None);
+        let secret = master().control_secret(volume, disk);
+        let key = secret.session_key(&[0x11; 32], &[0x22; 32]);
+        let welcome = welcome(setup);
+        let done = HandshakeDone { welcome, mac: key.sign_welcome(&welcome) };
+        let session = hailing.welcomed(&done).unwrap();
+        let granted = granted();
+        let data = Bytes::copy_from_slice(granted.secret.as_bytes());
+        let (order, _) = session.order(&fetch(granted.capability), data.clone()).unwrap();
+        let sent = to_segments(&order).to_bytes();
+        assert!(!sent.windows(8).any(|window| data.windows(8).any(|part| part == window)));
+        let keys = key.request_keys(&secret);
+        assert_eq!(order.clone().open(&keys.to_disk, Setup::Private), Ok(data));
+        assert_eq!(order.open(&keys.to_disk, Setup::Secure), Err(Forged));
+    }
+}
+
+#[test]
+fn a_disk_without_a_host_is_where_the_metadata_server_is() {
+    let beside = "192.0.2.1".parse().unwrap();
+    let of = |text: &str| address(text.as_bytes(), beside).map(|one| one.to_string());
+    assert_eq!(of(":2051").as_deref(), Some("192.0.2.1:2051"));
+    assert_eq!(of("[::1]:2051").as_deref(), Some("[::1]:2051"));
+    for nonsense in ["", ":", ":x", "host:1", "192.0.2.1"] {
+        assert_eq!(of(nonsense), None, "{nonsense}");
+    }
+}
+
+fn fetch(capability: Capability) -> FetchHead {
+    let reading = Capability { disk: DiskId(4), id: CapabilityId(12), ..capability.clone() };
+    let reading = Capability { mode: Mode::Read, ..reading };
+    let source = Elsewhere { capability: reading, offset: 1 << 20, address: ":2051".into() };
+    FetchHead { capability, offset: 4096, length: 100, source }
 }
 
 #[test]
@@ -264,6 +305,7 @@ fn each_refusal_and_each_procedure_has_its_number() {
         StatusHead::NUMBER,
         AwaitWrittenHead::NUMBER,
         WriteFromHead::NUMBER,
+        FetchHead::NUMBER,
     ];
     assert_eq!(numbers.len(), PROCEDURE_NAMES.len());
     assert!(numbers.iter().enumerate().all(|(at, number)| at as u32 == *number));
@@ -353,6 +395,19 @@ fn orders_are_what_the_document_says() {
     );
     golden(&Ok::<_, Refusal>(WrittenDone { is_durable: true }), "00000000 00000001");
     golden(&Err::<Done, _>(Refusal::StaleGroup), "00000022");
+    golden(
+        &fetch(granted().capability),
+        "<capability> 0000000000001000 00000064
+         a0a1a2a3a4a5a6a7a8a9aaabacadaeaf 00000004 0102030405060708 00000007 0000000000000009
+         0000000c 00000001 000000000000ea60 00000002 0000000000001000 0000000000002000
+         0000000000100000 0000000000000064
+         0000000000100000 00000005 3a32303531000000",
+    );
+    golden(&Ok::<_, Refusal>(FetchDone { unread: None }), "00000000 00000000");
+    golden(
+        &Ok::<_, Refusal>(FetchDone { unread: Some("gone".into()) }),
+        "00000000 00000001 00000004 676f6e65",
+    );
 }
 
 #[test]
@@ -388,6 +443,9 @@ fn heads_have_room() {
     let capability = Capability { extents, ..granted().capability };
     let read = ReadHead { capability: capability.clone(), offset: 0, length: 0 };
     let from = Origin { capability: capability.clone(), offset: 0, proof: [0; 32] };
+    let address = crate::xdr::Opaque::copy_from_slice(&[0; TEXT_BYTES_MAX]);
+    let source = Elsewhere { capability: capability.clone(), offset: 0, address };
+    let fetch = FetchHead { capability: capability.clone(), offset: 0, length: 1, source };
     let write_from = WriteFromHead { capability, offset: 0, stable: true, length: 1, source: from };
     let revoke = RevokeHead {
         group: GroupId(1),
@@ -411,6 +469,7 @@ fn heads_have_room() {
     for length in [
         to_segments(&read).len(),
         to_segments(&write_from).len(),
+        to_segments(&fetch).len(),
         to_segments(&revoke).len(),
         to_segments(&Res::<StatusDone>::Ok(status)).len(),
     ] {

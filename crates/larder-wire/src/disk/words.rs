@@ -2,12 +2,12 @@
 
 use bytes::Bytes;
 
-use super::{DATA_BYTES_MAX, GROUPS_MAX, PROGRAM, REVOKED_MAX, VERSION};
+use super::{DATA_BYTES_MAX, GROUPS_MAX, PROGRAM, REVOKED_MAX, TEXT_BYTES_MAX, VERSION};
 use crate::capability::{
     BootEpoch, Capability, CapabilityId, DiskId, Extent, Extents, GroupId, KeyEpoch, VolumeId,
 };
 use crate::seal::{KEY_BYTES, Setup};
-use crate::xdr::{Array, Decode, Encode, Encoder, XdrError};
+use crate::xdr::{Array, Decode, Encode, Encoder, Opaque, XdrError};
 
 xdr_newtype! {
     /// Number of a session at a disk, in one boot of it.
@@ -167,6 +167,8 @@ pub trait Head: Encode + Decode {
     const NUMBER: u32;
     /// The answer if it was carried out, besides data.
     type Done: Encode + Decode;
+    /// Whether its data is a secret. Then it is encrypted, in every setup.
+    const HAS_SECRET: bool = false;
 }
 
 xdr_struct! {
@@ -255,6 +257,15 @@ xdr_struct! {
     /// Whether they all have been written, durably.
     #[derive(Copy)]
     WrittenDone { is_durable: bool }
+    /// FETCH: `length` bytes of another disk to `offset` of this one, durable before the reply.
+    /// They are written only if the capability to write is good at that moment. The data is the
+    /// secret of the capability to read.
+    FetchHead { capability: Capability, offset: u64, length: u32, source: Elsewhere }
+    /// Where these bytes begin on the other disk, the capability to read them, and the disk's
+    /// address as [`address`](super::address) has it, beside the caller.
+    Elsewhere { capability: Capability, offset: u64, address: Opaque<TEXT_BYTES_MAX> }
+    /// Why the other disk did not give the bytes, in words. Nothing: they are written.
+    FetchDone { unread: Option<Opaque<TEXT_BYTES_MAX>> }
     /// STATUS: what the disk reports of itself.
     #[derive(Copy, Default)]
     StatusHead {}
@@ -307,6 +318,12 @@ heads! {
     6 RevokeHead => Done, 7 GroupReplaceHead => Done, 8 EpochHead => Done, 9 CopyHead => Done,
     10 ClearHead => Done, 11 StatusHead => StatusDone, 12 AwaitWrittenHead => WrittenDone,
     13 WriteFromHead => Done,
+}
+
+impl Head for FetchHead {
+    const NUMBER: u32 = 14;
+    type Done = FetchDone;
+    const HAS_SECRET: bool = true;
 }
 
 impl WriteFromHead {

@@ -128,7 +128,8 @@ pub(crate) struct DiskStatus {
     pub(crate) is_memory: bool,
     /// Whether it was reached at the last attempt. New bytes are written to such disks.
     pub(crate) is_there: bool,
-    /// Why it was not.
+    /// Why it was not; or why it did not copy something from another disk, when that was last
+    /// tried.
     pub(crate) problem: Option<String>,
     /// The part of it that the volume uses.
     pub(crate) size_bytes: u64,
@@ -340,7 +341,8 @@ impl fmt::Display for VolumeStatus {
             let state = match (disk.state, &disk.problem) {
                 (DiskIs::Away, Some(why)) => format!("away: {why}"),
                 (DiskIs::Away, None) => "away".to_owned(),
-                _ => format!("up, {} free", Bytes(disk.free_bytes)),
+                (_, Some(why)) => format!("up, {} free; {why}", Bytes(disk.free_bytes)),
+                (_, None) => format!("up, {} free", Bytes(disk.free_bytes)),
             };
             let memory = if disk.is_memory { "memory, " } else { "" };
             line(&format!("disk {}", disk.disk), &format!("{}: {memory}{state}", disk.address));

@@ -22,7 +22,7 @@ impl ControlledDisks {
         for (disk, keeper, status) in self.ask_all(STATUS_MAX, Order::Status).await {
             let status = status.flatten();
             let (is_there, problem) = match &*keeper.reach.borrow() {
-                Reach::Ready => (true, None),
+                Reach::Ready => (true, keeper.data.problem()),
                 Reach::Unknown => (false, None),
                 Reach::Away(why) => (false, Some(why.clone())),
             };
