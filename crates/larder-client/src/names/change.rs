@@ -46,6 +46,9 @@ impl Core {
         self.refuse_read_only()?;
         let dir = self.node(parent)?;
         self.demand_path(&dir, cred).await?;
+        if what == Removal::File && self.was_lost_before(cred, (&dir, name)).await {
+            return Ok(());
+        }
         let child = self.child_to_go(cred, &dir, name, what == Removal::Directory).await;
         let seen = self.seen_in(&dir, name, child.as_ref());
         let _leaving = child.as_ref().map(NameLeaving::begin);
@@ -85,10 +88,14 @@ impl Core {
         self.demand_path(&from_dir, cred).await?;
         self.demand_path(&to_dir, cred).await?;
         let source = self.child(&from_dir, from.1);
-        let replaced = self
-            .child_to_go(cred, &to_dir, to.1, false)
-            .await
-            .filter(|node| source.as_ref().is_none_or(|source| source.ino != node.ino));
+        let replaced = match self.was_lost_before(cred, (&to_dir, to.1)).await {
+            true => None,
+            false => self.child_to_go(cred, &to_dir, to.1, false).await,
+        };
+        // If the first attempt has renamed it, it is no longer known under its old name.
+        let moved = source.clone().or_else(|| self.doubtful(&from_dir, from.1));
+        let replaced =
+            replaced.filter(|node| moved.as_ref().is_none_or(|moved| moved.ino != node.ino));
         let seen = self.seen_in(&to_dir, to.1, replaced.as_ref());
         let mut goes = false;
         if let Some(source) = &source {

@@ -52,7 +52,7 @@ impl Core {
     }
 
     /// Whether the server does not have a file any more.
-    async fn is_over(self: &Arc<Self>, cred: &Cred, child: &Arc<Node>) -> bool {
+    pub(super) async fn is_over(self: &Arc<Self>, cred: &Cred, child: &Arc<Node>) -> bool {
         match self.revalidate(child, cred).await {
             Ok(()) => child.state().known().attr.nlink == 0,
             Err(error) => error == Error::Stale,

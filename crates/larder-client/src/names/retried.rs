@@ -79,6 +79,44 @@ impl Core {
         attr.uid == cred.uid || (cred.uid == 0 && self.squash.known() != RootSquash::No)
     }
 
+    /// The kernel asks again for a change by which a file is to lose this name: whether the file
+    /// that had it has lost it, by the first attempt, or to another client. What is known of the
+    /// file may count this, or not, so only the server can tell whether it has other names; and
+    /// what has the name now must stay. A file that is hidden has notes of its own.
+    pub(super) async fn was_lost_before(
+        self: &Arc<Self>,
+        cred: &Cred,
+        (dir, name): (&Arc<Node>, &OsStr),
+    ) -> bool {
+        if !cred.retried {
+            return false;
+        }
+        // That the directory was changed since does not matter: it was, by the first attempt.
+        let had = self.child(dir, name).or_else(|| self.doubtful(dir, name));
+        let is_shown_file = |node: &Arc<Node>| {
+            let state = node.state();
+            state.known().attr.kind != Kind::Directory && state.hidden().name().is_none()
+        };
+        let Some(child) = had.filter(is_shown_file) else { return false };
+        let Ok(found) = self.found(cred, dir, name).await else { return false };
+        if found.as_ref().is_some_and(|found| Ok(&found.handle) == child.handle().as_ref()) {
+            return false;
+        }
+        self.begin_change(dir);
+        if found.is_none() {
+            self.put_name(dir, name, None);
+        }
+        self.end_names_change(dir, Some(UNSEEN));
+        match self.is_over(cred, &child).await {
+            true => {
+                self.keep_removal(&child).await;
+                self.gone(&child);
+            }
+            false => self.doubt([Some(child)]),
+        }
+        true
+    }
+
     /// The result of a removal.
     pub(crate) fn resolve_remove(cred: &Cred, answer: Result<Change>) -> Result<Change> {
         match answer {

@@ -218,6 +218,82 @@ async fn hiding_an_open_file_goes_on_where_it_ended() {
     }
 }
 
+/// A file has two names, and loses one by a request that had no answer when the process died. Its
+/// attributes were asked for again since: the name that is left is not taken for the lost one. The
+/// file stays, with bytes that were not sent, and what has the lost name now stays, too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_that_has_lost_a_name_before_keeps_the_other_one() {
+    for (replaces, is_open, is_made_again) in [
+        (false, false, false),
+        (false, true, false),
+        (false, false, true),
+        (false, true, true),
+        (true, false, false),
+        (true, true, false),
+    ] {
+        let what = format!("{replaces} {is_open} {is_made_again}");
+        let rig = rig().await;
+        Request::Link("file", "link").make(&rig, &root()).await.unwrap();
+        let names = match is_open {
+            true => {
+                let open = rig.open(&root(), "file", WRITE).await.unwrap();
+                open.write(0, b"CONTENT").await.unwrap();
+                Some(open.names())
+            }
+            false => None,
+        };
+        rig.names().await;
+        let image = rig.image();
+        let request = match replaces {
+            false => Request::Remove("file", Removal::File),
+            true => Request::Rename("other", "file"),
+        };
+        request.make(&rig, &root()).await.unwrap();
+        if is_made_again {
+            rig.foreigner().await.put("file", b"of others").await;
+        }
+        let next = resumed(&rig, &image).await;
+        assert_eq!(next.stat("link").await.attr.nlink, 1, "{what}");
+        assert_eq!(request.make(&next, &again()).await, Ok(()), "{what}");
+        if let Some(names) = names {
+            next.again(names).close().await.unwrap();
+        }
+        let content: &[u8] = if is_open { b"CONTENT" } else { b"content" };
+        let mut left = vec![("link", content)];
+        left.extend(replaces.then_some(("file", &b"another"[..])));
+        left.extend(is_made_again.then_some(("file", &b"of others"[..])));
+        left.extend((!replaces).then_some(("other", &b"another"[..])));
+        for rig in [&next, &next.foreigner().await] {
+            for (name, content) in &left {
+                assert_eq!(rig.cat(name).await, *content, "{name} {what}");
+            }
+            let mut expected: Vec<_> = left.iter().map(|(name, _)| *name).collect();
+            expected.push("dir");
+            expected.sort_unstable();
+            assert_eq!(rig.names().await, expected, "{what}");
+        }
+    }
+}
+
+/// An open file was renamed by a request that had no answer when the process died, and was looked up
+/// under its new name since: it is not hidden as if it were what the rename replaces.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rename_that_was_made_before_hides_nothing() {
+    let rig = rig().await;
+    let open = rig.open(&root(), "file", WRITE).await.unwrap();
+    let names = open.names();
+    rig.names().await;
+    let image = rig.image();
+    let request = Request::Rename("file", "new");
+    request.make(&rig, &root()).await.unwrap();
+    let next = resumed(&rig, &image).await;
+    assert_eq!(next.stat("new").await.attr.nlink, 1);
+    assert_eq!(request.make(&next, &again()).await, Ok(()));
+    next.again(names).close().await.unwrap();
+    assert_eq!(next.cat("new").await, b"content");
+    assert_eq!(next.names().await, ["dir", "new", "other"]);
+}
+
 /// A file was made, or emptied, and opened by a request that had no answer when the process died.
 /// What others have written to it since is not emptied by the second try, which gets the same open.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
