@@ -72,6 +72,20 @@ impl Core {
         Ok(())
     }
 
+    /// What a rename of `moved` to this name replaces, as far as it is known.
+    async fn child_to_replace(
+        self: &Arc<Self>,
+        cred: &Cred,
+        (dir, name): (&Arc<Node>, &OsStr),
+        moved: Option<&Arc<Node>>,
+    ) -> Option<Arc<Node>> {
+        if self.was_lost_before(cred, (dir, name)).await {
+            return None;
+        }
+        let found = self.child_to_go(cred, dir, name, false).await;
+        found.filter(|node| moved.is_none_or(|moved| moved.ino != node.ino))
+    }
+
     /// Renames.
     pub(crate) async fn rename(
         self: &Arc<Self>,
@@ -88,14 +102,9 @@ impl Core {
         self.demand_path(&from_dir, cred).await?;
         self.demand_path(&to_dir, cred).await?;
         let source = self.child(&from_dir, from.1);
-        let replaced = match self.was_lost_before(cred, (&to_dir, to.1)).await {
-            true => None,
-            false => self.child_to_go(cred, &to_dir, to.1, false).await,
-        };
-        // If the first attempt has renamed it, it is no longer known under its old name.
+        // If an earlier attempt has renamed it, it is no longer known under its old name.
         let moved = source.clone().or_else(|| self.doubtful(&from_dir, from.1));
-        let replaced =
-            replaced.filter(|node| moved.as_ref().is_none_or(|moved| moved.ino != node.ino));
+        let replaced = self.child_to_replace(cred, (&to_dir, to.1), moved.as_ref()).await;
         let seen = self.seen_in(&to_dir, to.1, replaced.as_ref());
         let mut goes = false;
         if let Some(source) = &source {

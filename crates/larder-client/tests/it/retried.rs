@@ -275,8 +275,8 @@ async fn a_file_that_has_lost_a_name_before_keeps_the_other_one() {
     }
 }
 
-/// An open file was renamed by a request that had no answer when the process died, and was looked up
-/// under its new name since: it is not hidden as if it were what the rename replaces.
+/// An open file was renamed by a request that had no answer when the process died, and was looked
+/// up under its new name since: it is not hidden as if it were what the rename replaces.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_rename_that_was_made_before_hides_nothing() {
     let rig = rig().await;
