@@ -3,14 +3,16 @@
 //! Facts about the kernel (measured on 6.18): a passthrough open beside a page-cached open of the
 //! same inode fails with EIO, beside a direct one it works, and one inode takes one local file at a
 //! time. A mode cannot be changed while the file is open. A direct open cannot be mapped shared
-//! beside a passthrough one.
+//! beside a passthrough one. A mapping of a passthrough file holds the local file alone: the kernel
+//! releases the open file at the last close(2), and tells nobody of what is stored after that.
 //!
 //! Facts about larder: what the kernel wrote itself is found only by comparing the whole local
 //! file, at each close and fsync. A write that passes through the daemon is known exactly, and
-//! costs a request. So the kernel itself writes files that are short, or written from their first
-//! byte; not files that are changed in place, as databases do. If locks are passed to the server,
-//! the kernel writes no file itself unless it has to: a process that locks a file must see what
-//! others wrote under their locks.
+//! costs a request. So the kernel itself writes files that are short when they are opened; not
+//! large files that are changed in place, nor files that the process can map to write them, which
+//! it opens for reading, too: what it stored after its close would be lost. If locks are passed to
+//! the server, the kernel writes no file itself unless it has to: a process that locks a file must
+//! see what others wrote under their locks.
 
 use larder_vfs::OpenFlags;
 
@@ -98,10 +100,9 @@ pub(crate) fn mode(case: &Case) -> Mode {
 /// Whether the kernel should write the local file itself, if it can.
 fn may_be_bypassed(case: &Case) -> bool {
     let flags = &case.flags;
-    // Written from its first byte, or only appended to while it is short.
-    let anew = flags.truncate || flags.exclusive || !flags.read;
+    let is_mappable = flags.read;
     let is_short = case.size <= BYPASSED_BYTES_MAX;
-    let suits = anew && is_short && !case.synced_here && !case.locks_passed;
+    let suits = !is_mappable && is_short && !case.synced_here && !case.locks_passed;
     // Beside a passthrough open the choice is page-cached or direct; a process that may map the
     // file needs page-cached.
     suits || case.bypass || (case.passthrough && flags.read)
@@ -150,8 +151,8 @@ mod tests {
             (APPEND, SHORT + 1, [Direct, Direct, Bypass, Direct]),
             (UPDATE, 0, [Cached, Bypass, Bypass, Cached]),
             (UPDATE, SHORT + 1, [Cached, Bypass, Bypass, Cached]),
-            (ANEW, 0, [Bypass, Bypass, Bypass, Cached]),
-            (NEW, 0, [Bypass, Bypass, Bypass, Cached]),
+            (ANEW, 0, [Cached, Bypass, Bypass, Cached]),
+            (NEW, 0, [Cached, Bypass, Bypass, Cached]),
         ] {
             let alone = case(flags, size);
             let beside = [
@@ -185,12 +186,12 @@ mod tests {
 
     #[test]
     fn what_must_be_at_the_server_at_once_or_is_synced_again_and_again_is_not_bypassed() {
-        let synchronous = Case { synchronous: true, ..case(ANEW, 0) };
+        let synchronous = Case { synchronous: true, ..case(WRITE, 0) };
         assert_eq!(mode(&synchronous), Cached);
         assert_eq!(mode(&Case { passthrough: true, bypass: true, ..synchronous }), Direct);
-        assert_eq!(mode(&Case { synced_here: true, ..case(ANEW, 0) }), Cached);
+        assert_eq!(mode(&Case { synced_here: true, ..case(WRITE, 0) }), Cached);
         assert_eq!(mode(&Case { synced_here: true, ..case(READ, SHORT) }), Passthrough);
-        assert_eq!(mode(&case(OpenFlags { direct: true, ..ANEW }, 0)), Direct);
+        assert_eq!(mode(&case(OpenFlags { direct: true, ..WRITE }, 0)), Direct);
         assert_eq!(mode(&case(OpenFlags { direct: true, ..READ }, 0)), Direct);
     }
 

@@ -407,7 +407,7 @@ async fn write(client: &Client, (ino, id): (Ino, OpenId), bytes: &[u8]) {
 /// later end, whoever made the file as long as it is.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_link_by_another_client_fails_no_read_up_to_the_end() {
-    const ANEW: OpenFlags = OpenFlags { truncate: true, ..WRITE };
+    const ANEW: OpenFlags = OpenFlags { truncate: true, ..OpenFlags::WRITE };
     for done in [Done::WroteItself, Done::Wrote, Done::Cut, Done::Emptied] {
         let (server, dir) = (Arc::new(MemRemote::new()), tempfile::tempdir().unwrap());
         let passthrough = done == Done::WroteItself;

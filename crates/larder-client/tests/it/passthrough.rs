@@ -83,7 +83,7 @@ pub(crate) async fn with_kernel(
 
 /// A new file in the root directory, whose local file the kernel writes.
 async fn create(client: &Client, name: &str) -> (Ino, OpenId, LocalFile) {
-    let flags = OpenFlags { truncate: true, ..WRITE };
+    let flags = OpenFlags { truncate: true, ..OpenFlags::WRITE };
     let set = SetAttr { mode: Some(0o644), ..SetAttr::default() };
     let created = client.create(&root(), Ino::ROOT, OsStr::new(name), set, flags);
     let (entry, opened) = created.wait().await.unwrap();
@@ -374,7 +374,7 @@ async fn files_beside_one_that_is_always_synced_are_not_given_to_the_kernel_to_w
         }
     }
     close(&client, ino, open).await;
-    let flags = OpenFlags { truncate: true, ..WRITE };
+    let flags = OpenFlags { truncate: true, ..OpenFlags::WRITE };
     assert!(!is_passed(&client, ino, flags).await);
     let set = SetAttr { mode: Some(0o644), ..SetAttr::default() };
     let created = client.create(&root(), Ino::ROOT, OsStr::new("next"), set, flags);

@@ -48,7 +48,7 @@ impl Written {
         client.release(ino, opened.id).wait().await.unwrap();
         let owner = SetAttr { uid: Some(1000), gid: Some(1000), ..SetAttr::default() };
         client.setattr(&root(), ino, None, owner).wait().await.unwrap();
-        let flags = OpenFlags { truncate: true, ..WRITE };
+        let flags = OpenFlags { truncate: true, ..OpenFlags::WRITE };
         let opened = client.open(&ann(), ino, flags).wait().await.unwrap();
         let DataPath::Passthrough(local) = opened.path else { panic!("not by the kernel") };
         Written { server, client, cache, connection, ino, open: opened.id, local }

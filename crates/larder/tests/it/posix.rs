@@ -166,6 +166,41 @@ with open(sys.argv[1], 'r+b') as f:
     });
 }
 
+/// A process closes the file that it has mapped, and stores to a page then that it had stored to
+/// before: the page is not on the disk yet, so no time of a local file changes.
+#[test]
+fn what_is_stored_to_mapped_memory_after_the_close_arrives() {
+    let script = r"
+import ctypes, mmap, os, sys
+libc = ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_void_p
+size = ctypes.c_size_t(int(sys.argv[2]))
+file = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+os.truncate(file, size.value)
+both = mmap.PROT_READ | mmap.PROT_WRITE
+at = libc.mmap(None, size, both, mmap.MAP_SHARED, file, ctypes.c_long(0))
+ctypes.memmove(at, b'first', 5)
+os.close(file)
+# As long as these take, whoever heard of the close has looked at the file.
+for i in range(50): os.path.exists(f'{sys.argv[1]}-{i}')
+ctypes.memmove(at, b'later', 5)
+libc.munmap(ctypes.c_void_p(at), size)
+";
+    on_every_mount(|mount, server, who| {
+        for size in [8192, 3 << 20] {
+            let (name, text) = (format!("mapped-{size}"), size.to_string());
+            run("python3", &["-c", script, mount.path(&name).to_str().unwrap(), &text]);
+            let mut expected = vec![0; size];
+            expected[..5].copy_from_slice(b"later");
+            crate::harness::eventually("the mapping is written back", || {
+                let done = mount.larder().arg("sync").arg(mount.path("")).output().unwrap();
+                done.status.success() && fs::read(server.path(&name)).unwrap() == expected
+            });
+            assert!(fs::read(mount.path(&name)).unwrap() == expected, "{who}");
+        }
+    });
+}
+
 #[test]
 fn open_file_outlives_its_name() {
     on_every_mount(|mount, server, who| {
