@@ -4,7 +4,7 @@
 //! another test, or to a client as the local end of a connection. So these ports are below those
 //! that the kernel chooses from (`net.ipv4.ip_local_port_range`), and each is used once.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
 use std::ops::Range;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddress, UnixListener};
@@ -58,8 +58,10 @@ impl Claimed {
     }
 }
 
-/// Whether no program that is not a test has it.
+/// Whether no program that is not a test has it. This does not listen there to find out: a process
+/// that another test starts at that moment has a copy of the socket until it runs its program, and
+/// would be taken for a server that does not listen yet.
 fn is_free(port: u16) -> bool {
-    let address = (Ipv4Addr::UNSPECIFIED, port);
-    TcpListener::bind(address).is_ok() && UdpSocket::bind(address).is_ok()
+    TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err()
+        && UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port)).is_ok()
 }
