@@ -1,7 +1,7 @@
 //! Waits within a call's deadline: for a file's turn, and for room among the requests in flight.
 //!
 //! A slow link is not a silent server: a call that waits for others that move data waits for as
-//! long as they do, and its limit starts again when data last moved ([`Progress`]). Ending a wait
+//! long as they do, and its limit starts again when data last moved ([`Movement`]). Ending a wait
 //! leaves nothing behind: the work that it waited for belongs to others, which continue. Requests
 //! are not cut off here; each ends by the deadline that it carries.
 //!
@@ -10,34 +10,26 @@
 //! hold for that file: a caller waits for the server, and never for the limit.
 
 use std::future::Future;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
 
 use larder_io::{Clock, Rate};
-use larder_vfs::{Cred, Deadline, Error, Result};
+use larder_vfs::{Cred, Deadline, Error, Progress, Result};
 use tokio::sync::{MutexGuard, Notify, Semaphore, SemaphorePermit};
 
 /// When data last moved.
-struct Progress {
+struct Movement {
     clock: Arc<dyn Clock>,
-    moved: Mutex<Option<Instant>>,
+    progress: Progress,
 }
 
-impl Progress {
-    fn new(clock: Arc<dyn Clock>) -> Progress {
-        Progress { clock, moved: Mutex::new(None) }
+impl Movement {
+    fn new(clock: Arc<dyn Clock>) -> Movement {
+        Movement { clock, progress: Progress::default() }
     }
 
     fn note(&self) {
-        let now = self.clock.instant();
-        *self.moved.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
-    }
-
-    /// `deadline`, counted again from when data last moved.
-    fn extend(&self, deadline: Deadline) -> Deadline {
-        let moved = *self.moved.lock().unwrap_or_else(PoisonError::into_inner);
-        moved.map_or(deadline, |when| deadline.moved(when))
+        self.progress.note(self.clock.instant());
     }
 
     /// Waits for others, until `deadline`, or for as long as they move data.
@@ -52,7 +44,7 @@ impl Progress {
             if let Ok(done) = self.clock.timeout_at(until.at(), &mut others).await {
                 return Ok(done);
             }
-            let extended = self.extend(until);
+            let extended = self.progress.extend(until);
             if extended == until {
                 return Err(Error::TimedOut);
             }
@@ -64,7 +56,7 @@ impl Progress {
 /// The turn to move data or size of one file between cache and server: one operation at a time.
 pub(crate) struct Transfer {
     turn: tokio::sync::Mutex<()>,
-    progress: Progress,
+    movement: Movement,
     /// How many callers wait for the turn.
     callers: AtomicU32,
     /// One of them has come.
@@ -91,8 +83,8 @@ impl Drop for Waiting<'_> {
 impl Transfer {
     /// No data moves yet.
     pub(crate) fn new(clock: Arc<dyn Clock>) -> Transfer {
-        let (turn, progress) = (tokio::sync::Mutex::default(), Progress::new(clock));
-        Transfer { turn, progress, callers: AtomicU32::new(0), came: Notify::new() }
+        let (turn, movement) = (tokio::sync::Mutex::default(), Movement::new(clock));
+        Transfer { turn, movement, callers: AtomicU32::new(0), came: Notify::new() }
     }
 
     /// Waits for the turn on behalf of a caller, until `deadline`, or for as long as the operation
@@ -107,7 +99,7 @@ impl Transfer {
         self.callers.fetch_add(1, Ordering::Relaxed);
         let _waiting = Waiting(&self.callers);
         self.came.notify_waiters();
-        let turn = self.progress.wait(deadline, self.turn.lock()).await?;
+        let turn = self.movement.wait(deadline, self.turn.lock()).await?;
         Ok(Transferring { transfer: self, is_limited: false, _turn: turn })
     }
 
@@ -120,7 +112,7 @@ impl Transfer {
         &self,
         deadline: Option<Deadline>,
     ) -> Result<Transferring<'_>> {
-        let turn = self.progress.wait(deadline, self.turn.lock()).await?;
+        let turn = self.movement.wait(deadline, self.turn.lock()).await?;
         Ok(Transferring { transfer: self, is_limited: true, _turn: turn })
     }
 
@@ -169,38 +161,38 @@ impl Transferring<'_> {
             // What goes for a caller does not count.
             biased;
             () = self.transfer.wanted() => {}
-            () = rate.pass(&*self.transfer.progress.clock, bytes) => {}
+            () = rate.pass(&*self.transfer.movement.clock, bytes) => {}
         }
         self.progress();
     }
 
     /// The server has taken some of the data just now.
     pub(crate) fn progress(&self) {
-        self.transfer.progress.note();
+        self.transfer.movement.note();
     }
 
     /// `deadline`, counted again from when data last moved.
     pub(crate) fn extend(&self, deadline: Option<Deadline>) -> Option<Deadline> {
-        deadline.map(|deadline| self.transfer.progress.extend(deadline))
+        deadline.map(|deadline| self.transfer.movement.progress.extend(deadline))
     }
 }
 
 /// Limits how many KiB of all files are in flight between server and cache.
 pub(crate) struct Budget {
     room: Semaphore,
-    progress: Progress,
+    movement: Movement,
 }
 
 /// Room for some bytes in flight. Free again when dropped.
 pub(crate) struct Room<'a> {
-    progress: &'a Progress,
+    movement: &'a Movement,
     _permit: SemaphorePermit<'a>,
 }
 
 impl Budget {
     /// Room for so many KiB.
     pub(crate) fn new(kib: usize, clock: Arc<dyn Clock>) -> Budget {
-        Budget { room: Semaphore::new(kib), progress: Progress::new(clock) }
+        Budget { room: Semaphore::new(kib), movement: Movement::new(clock) }
     }
 
     /// Waits for room for `kib`, until the caller's deadline, or for as long as other operations
@@ -210,17 +202,17 @@ impl Budget {
     /// [`Error::TimedOut`]
     pub(crate) async fn take(&self, kib: u32, caller: &Cred) -> Result<(Room<'_>, Cred)> {
         debug_assert!(kib > 0, "what moves takes room");
-        let permit = self.progress.wait(caller.deadline, self.room.acquire_many(kib)).await?;
+        let permit = self.movement.wait(caller.deadline, self.room.acquire_many(kib)).await?;
         let permit = permit.map_err(|_| Error::Shutdown)?;
-        let deadline = caller.deadline.map(|deadline| self.progress.extend(deadline));
-        Ok((Room { progress: &self.progress, _permit: permit }, caller.until(deadline)))
+        let deadline = caller.deadline.map(|deadline| self.movement.progress.extend(deadline));
+        Ok((Room { movement: &self.movement, _permit: permit }, caller.until(deadline)))
     }
 }
 
 impl Room<'_> {
     /// The bytes have arrived.
     pub(crate) fn progress(&self) {
-        self.progress.note();
+        self.movement.note();
     }
 }
 

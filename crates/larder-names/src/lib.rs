@@ -82,7 +82,6 @@ mod names;
 mod object;
 mod overlay;
 mod passed;
-mod progress;
 mod record;
 mod recording;
 mod replay;

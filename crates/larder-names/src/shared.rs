@@ -9,14 +9,14 @@ use std::time::Duration;
 use larder_cache::Cache;
 use larder_io::{Alarm, Clock, Rate, secret};
 use larder_vfs::{
-    Attr, Change, Cred, Deadline, Error, Found, Handle, Held, Kind, Remote, Result, Token, Watcher,
+    Attr, Change, Cred, Deadline, Error, Found, Handle, Held, Kind, Progress, Remote, Result,
+    Token, Watcher,
 };
 use tokio::sync::Notify;
 
 use crate::journal::Journal;
 use crate::licence::Licence;
 use crate::object::{AS_MADE, Altered, Dir, ObjectNo, Taken};
-use crate::progress::Progress;
 use crate::state::State;
 
 /// The state that all parts of this crate share.
@@ -33,7 +33,10 @@ pub(crate) struct Shared {
     pub(crate) alarm: Arc<Alarm>,
     /// The server has something that it lacked.
     pub(crate) replayed: Notify,
-    pub(crate) progress: Progress,
+    /// When it last got something. One task at a time makes changes there, and may have thousands
+    /// to make: a caller that waits for its turn, or for names that are due before its own, does
+    /// not wait for a silent server.
+    progress: Progress,
     pub(crate) watcher: OnceLock<Weak<dyn Watcher>>,
     pub(crate) licence: Licence,
     /// Set once, if at all: the limit of what nobody waits for.

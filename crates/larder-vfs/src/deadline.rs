@@ -1,5 +1,6 @@
 //! [`Deadline`]: until when a caller waits for its server.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The latest time at which a call ends, whatever it still needs: every request, retry and lock
@@ -35,6 +36,24 @@ impl Deadline {
     #[must_use]
     pub fn moved(self, when: Instant) -> Deadline {
         Deadline { at: self.at.max(when + self.limit), ..self }
+    }
+}
+
+/// When something that callers wait for last made progress: their limits count again from then, so
+/// that a call ends in vain only if for as long as its limit there was none.
+#[derive(Debug, Default)]
+pub struct Progress(Mutex<Option<Instant>>);
+
+impl Progress {
+    /// It has made progress now.
+    pub fn note(&self, now: Instant) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
+    }
+
+    /// `deadline`, counted again from then.
+    pub fn extend(&self, deadline: Deadline) -> Deadline {
+        let last = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        last.map_or(deadline, |when| deadline.moved(when))
     }
 }
 

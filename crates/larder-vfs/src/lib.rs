@@ -46,7 +46,7 @@ pub use attr::{Access, Attr, Device, Kind, SetAttr, SetTime, StatFs, Time, Valid
 pub use change::{Before, Change};
 pub use copy::{CopyEnd, RemoteCopied};
 pub use cred::Cred;
-pub use deadline::Deadline;
+pub use deadline::{Deadline, Progress};
 pub use deferring::{Deferred, Deferring, Held};
 pub use direct::Direct;
 pub use error::{Error, Result};
