@@ -22,7 +22,6 @@ use larder_wire::xdr::Array;
 
 use fetch::Sources;
 pub(crate) use requests::ClientHead;
-use requests::range;
 use tokio::sync::Notify;
 
 use crate::control::{ControlHead, With};

@@ -17,12 +17,13 @@ use larder_rpc::{CallOptions, Config, ConnectError, RpcClient, Transport};
 use larder_wire::capability::{Capability, Extent};
 use larder_wire::disk::session::Granted;
 use larder_wire::disk::words::{Elsewhere, FetchDone, FetchHead, Refusal, Res};
-use larder_wire::disk::{DATA_BYTES_MAX, TEXT_BYTES_MAX, address};
+use larder_wire::disk::{TEXT_BYTES_MAX, address};
 use larder_wire::seal::Secret;
 use larder_wire::xdr::Opaque;
 use tokio::sync::OnceCell;
 
-use super::{Deed, Device, range};
+use super::requests::piece;
+use super::{Deed, Device};
 use crate::control::{ControlHead, With};
 
 /// How long another disk may take to be reached and to give the bytes of one order.
@@ -97,10 +98,7 @@ impl Device {
         let secret = with.data.as_ref().try_into().map_err(|_| Refusal::Malformed)?;
         let granted = Granted { capability: shown, secret: Secret::new(secret) };
         let at = address(&text, with.beside).ok_or(Refusal::Malformed)?;
-        if length as usize > DATA_BYTES_MAX {
-            return Err(Refusal::Malformed);
-        }
-        let range = range(offset, length.into())?;
+        let range = piece(offset, length)?;
         // What cannot be written is not read.
         self.standing().check(&capability, Deed::Write(range), self.now_ms())?;
         let clock = &self.config.clock;

@@ -36,10 +36,8 @@ impl ClientHead for ReadHead {
     }
 
     fn deed(&self, data: &Bytes) -> Result<Deed, Refusal> {
-        if !data.is_empty() || self.length as usize > DATA_BYTES_MAX {
-            return Err(Refusal::Malformed);
-        }
-        Ok(Deed::Read(range(self.offset, u64::from(self.length))?))
+        brings_nothing(data)?;
+        Ok(Deed::Read(piece(self.offset, self.length)?))
     }
 }
 
@@ -63,10 +61,8 @@ impl ClientHead for WriteFromHead {
     }
 
     fn deed(&self, data: &Bytes) -> Result<Deed, Refusal> {
-        if !data.is_empty() || self.length as usize > DATA_BYTES_MAX {
-            return Err(Refusal::Malformed);
-        }
-        Ok(Deed::Write(range(self.offset, u64::from(self.length))?))
+        brings_nothing(data)?;
+        Ok(Deed::Write(piece(self.offset, self.length)?))
     }
 
     fn is_stable(&self) -> bool {
@@ -84,10 +80,23 @@ impl ClientHead for FlushHead {
     }
 
     fn deed(&self, data: &Bytes) -> Result<Deed, Refusal> {
-        if data.is_empty() { Ok(Deed::Flush) } else { Err(Refusal::Malformed) }
+        brings_nothing(data)?;
+        Ok(Deed::Flush)
     }
 }
 
-pub(super) fn range(offset: u64, length: u64) -> Result<Extent, Refusal> {
+fn brings_nothing(data: &Bytes) -> Result<(), Refusal> {
+    if data.is_empty() { Ok(()) } else { Err(Refusal::Malformed) }
+}
+
+/// What a request names that does not bring the bytes: no more than one could bring.
+pub(super) fn piece(offset: u64, length: u32) -> Result<Extent, Refusal> {
+    if length as usize > DATA_BYTES_MAX {
+        return Err(Refusal::Malformed);
+    }
+    range(offset, length.into())
+}
+
+fn range(offset: u64, length: u64) -> Result<Extent, Refusal> {
     Extent::new(offset, length).map_err(|_| Refusal::Malformed)
 }
