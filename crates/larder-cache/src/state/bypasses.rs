@@ -119,9 +119,18 @@ mod tests {
         Stamp { ino: number, size: 0, mtime_ns: 0, ctime_ns: 0 }
     }
 
-    /// The last stamp of a kind of event since the bypass began.
-    fn last(history: &[Event], pick: impl Fn(&Event) -> Option<Stamp>) -> Option<Stamp> {
-        history.iter().rev().find_map(pick)
+    /// The stamps with which the local file was last compared, and last brought to the disk.
+    fn last_looks(history: &[Event]) -> (Option<Stamp>, Option<Stamp>) {
+        let last = |pick: fn(&Event) -> Option<Stamp>| history.iter().rev().find_map(pick);
+        let collected = last(|event| match event {
+            Event::Collected(stamp) => Some(*stamp),
+            _ => None,
+        });
+        let flushed = last(|event| match event {
+            Event::Flushed(stamp) => Some(*stamp),
+            _ => None,
+        });
+        (collected, flushed)
     }
 
     /// What must be true after a history, computed from all of it.
@@ -140,14 +149,7 @@ mod tests {
         let Some(begin) = begin else { return };
         let Event::Begun(begun) = history[begin] else { return };
         let since = &history[begin..];
-        let collected = last(since, |event| match event {
-            Event::Collected(stamp) => Some(*stamp),
-            _ => None,
-        });
-        let flushed = last(since, |event| match event {
-            Event::Flushed(stamp) => Some(*stamp),
-            _ => None,
-        });
+        let (collected, flushed) = last_looks(since);
         for now in [stamp(0), stamp(1)] {
             let is_compared = collected == Some(now);
             assert_eq!(found.is_collected(now), is_compared, "{history:?}");
@@ -213,14 +215,7 @@ mod tests {
                     found_at.into_iter().for_each(|at| found.apply(Event::Found(at)));
                     found.apply(Event::GoesOn);
                     history.iter().for_each(|event| found.apply(*event));
-                    let collected = last(history, |event| match event {
-                        Event::Collected(stamp) => Some(*stamp),
-                        _ => None,
-                    });
-                    let flushed = last(history, |event| match event {
-                        Event::Flushed(stamp) => Some(*stamp),
-                        _ => None,
-                    });
+                    let (collected, flushed) = last_looks(history);
                     assert!(found.go_on() && found.may_go_on());
                     for now in looks {
                         let what = format!("{found_at:?} {history:?}");

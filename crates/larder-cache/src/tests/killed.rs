@@ -434,20 +434,26 @@ fn a_random_write_is_noted_by_one_record() {
     assert_eq!(after.size(), 100_000);
 }
 
+/// A file of this size, as the next run finds it after one that died while the kernel was writing
+/// it, and had changed its third chunk; and the number of its local file in that run.
+fn died_in_a_bypass(size: u64) -> (Cache, Arc<CachedFile>, u64) {
+    let disk = SimDisk::new();
+    let cache = open_in(&disk, 1);
+    let file = filled(&cache, b"v1", 1, size);
+    cache.checkpoint().unwrap();
+    let serial = file.local_number();
+    let kernel = begin_bypass(&file).unwrap();
+    kernel.write_at(b"before", 2 * CHUNK).unwrap();
+    let cache = open_in(&disk.crash(Image::Written), 1);
+    let after = cache.file(file.number());
+    (cache, after, serial)
+}
+
 /// The kernel continues with the same file that it had, and chunks that it did not change stay
 /// clean.
 #[test]
 fn a_bypass_goes_on_with_the_same_local_file() {
-    let disk = SimDisk::new();
-    let cache = open_in(&disk, 1);
-    let file = filled(&cache, b"v1", 1, 4 * CHUNK);
-    cache.checkpoint().unwrap();
-    let serial = file.local_number();
-    let kernel = begin_bypass(&file).unwrap();
-    kernel.write_at(b"kernel", 2 * CHUNK).unwrap();
-    let image = disk.crash(Image::Written);
-    let cache = open_in(&image, 1);
-    let after = cache.file(file.number());
+    let (_cache, after, serial) = died_in_a_bypass(4 * CHUNK);
     assert_eq!(after.local_number(), serial);
     assert_eq!(after.dirty(), [2 * CHUNK..3 * CHUNK], "the rest is what was saved");
     let kernel = begin_bypass(&after).unwrap();
@@ -463,15 +469,7 @@ fn a_bypass_goes_on_with_the_same_local_file() {
 fn what_the_kernel_writes_while_a_bypass_is_taken_up_stays() {
     for size in [4 * CHUNK, 4 * CHUNK - 100] {
         for at in [size, size + CHUNK, 2 * CHUNK + 7, 10] {
-            let disk = SimDisk::new();
-            let cache = open_in(&disk, 1);
-            let file = filled(&cache, b"v1", 1, size);
-            cache.checkpoint().unwrap();
-            let kernel = begin_bypass(&file).unwrap();
-            kernel.write_at(b"before", 2 * CHUNK).unwrap();
-            let image = disk.crash(Image::Written);
-            let cache = open_in(&image, 1);
-            let after = cache.file(file.number());
+            let (_cache, after, _) = died_in_a_bypass(size);
             assert_eq!(after.dirty(), [2 * CHUNK..3 * CHUNK]);
             let kernel = after.local(&after.state()).unwrap();
             kernel.write_at(b"amidst", at).unwrap();
@@ -498,15 +496,7 @@ fn what_the_kernel_writes_while_a_bypass_is_taken_up_stays() {
 /// time: the file is compared once when it is looked after, and not again.
 #[test]
 fn a_bypass_that_is_taken_up_is_compared_once() {
-    let disk = SimDisk::new();
-    let cache = open_in(&disk, 1);
-    let file = filled(&cache, b"v1", 1, 4 * CHUNK);
-    cache.checkpoint().unwrap();
-    let kernel = begin_bypass(&file).unwrap();
-    kernel.write_at(b"before", 2 * CHUNK).unwrap();
-    let image = disk.crash(Image::Written);
-    let cache = open_in(&image, 1);
-    let after = cache.file(file.number());
+    let (_cache, after, _) = died_in_a_bypass(4 * CHUNK);
     go_on_bypassing(&after).unwrap();
     let found = crate::Unsent { bytes: CHUNK, is_bound: false };
     assert_eq!(after.unsent(), found);
