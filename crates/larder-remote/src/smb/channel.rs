@@ -9,11 +9,12 @@
 use super::link::{Accounts, Link};
 use super::mount::MountOptions;
 use super::status::{self, Failure};
-use larder_io::Clock;
+use larder_io::{Backoff, Clock};
 use larder_rpc::patience::{gives_up, is_in_vain};
 use larder_rpc::{ConnectionSnapshot, Recovery};
 use larder_vfs::{Deadline, Error, Result};
 use smb2::types::SessionId;
+use smb2::types::status::NtStatus;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -22,6 +23,11 @@ use tokio::sync::watch;
 /// How many connections one call may lose: after more of them, the call itself is assumed to be the
 /// cause.
 const LOST_MAX: u32 = 6;
+
+/// How often a call waits for what another client, or the server process that serves it, has begun
+/// and ends within moments; first and longest pause: half a second in all.
+const WAITS_MAX: u32 = 9;
+const PAUSES: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(100));
 
 /// Whether there is a connection.
 #[derive(Clone)]
@@ -175,12 +181,36 @@ impl Channel {
             }
             Recovery::Hard => None,
         };
-        Attempt { channel: self, state, begun, deadline, tried: None, lost: 0, answered: false }
+        let moments = Moments::new(&self.clock);
+        let (tried, lost, answered) = (None, 0, false);
+        Attempt { channel: self, state, begun, deadline, tried, lost, moments, answered }
     }
 
     /// How long a call waits; `None`: for ever.
     pub(super) fn call_limit(&self) -> Option<Duration> {
         (self.recovery == Recovery::Soft).then_some(self.limit)
+    }
+}
+
+/// Waits for what ends within moments if it ends at all.
+pub(super) struct Moments {
+    clock: Arc<dyn Clock>,
+    pauses: Backoff,
+    left: u32,
+}
+
+impl Moments {
+    pub(super) fn new(clock: &Arc<dyn Clock>) -> Moments {
+        let (clock, pauses) = (Arc::clone(clock), Backoff::new(PAUSES.0, PAUSES.1));
+        Moments { clock, pauses, left: WAITS_MAX }
+    }
+
+    /// Waits until the next try. `false`, at once: there have been enough.
+    pub(super) async fn wait(&mut self) -> bool {
+        let Some(left) = self.left.checked_sub(1) else { return false };
+        self.left = left;
+        self.clock.sleep(self.pauses.pause()).await;
+        true
     }
 }
 
@@ -193,6 +223,8 @@ pub(super) struct Attempt<'a> {
     /// The connection of the last try.
     tried: Option<Arc<Link>>,
     lost: u32,
+    /// Waits for other clients' opens.
+    moments: Moments,
     answered: bool,
 }
 
@@ -276,17 +308,21 @@ impl Attempt<'_> {
         }
     }
 
-    /// What follows from a failed attempt: `Ok` to try again.
+    /// What follows from a failed attempt: `Ok` to try again, after a pause if the server refused
+    /// it because of another client's open that may be over soon.
     ///
     /// # Errors
     /// The error for the caller.
-    pub(super) fn failed(&mut self, failure: Failure) -> Result<()> {
+    pub(super) async fn failed(&mut self, failure: Failure) -> Result<()> {
         match failure {
             Failure::Lost if self.lost < LOST_MAX => {
                 self.lost += 1;
                 Ok(())
             }
             Failure::Lost => Err(Error::Io),
+            // Clients open a file alone to remove a name of it ([`super::hidden`]). Programs may do
+            // so for long.
+            Failure::Status(NtStatus::SHARING_VIOLATION) if self.moments.wait().await => Ok(()),
             Failure::Status(code) => Err(status::error(code)),
             Failure::Is(error) => Err(error),
         }
@@ -309,7 +345,7 @@ macro_rules! attempt {
             match attempt.run($try).await {
                 Ok(answer) => break Ok(answer),
                 Err(failure) => {
-                    if let Err(error) = attempt.failed(failure) {
+                    if let Err(error) = attempt.failed(failure).await {
                         break Err(error);
                     }
                 }

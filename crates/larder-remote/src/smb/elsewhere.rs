@@ -1,6 +1,7 @@
 //! Calls upon a file by its path, where it may not be any more.
 
-use super::channel::{attempt, call};
+use super::channel::{Moments, attempt, call};
+use super::keeping::Whereabouts;
 use super::share::Share;
 use larder_vfs::{Cred, Handle, Result};
 
@@ -34,11 +35,17 @@ impl Share {
         if self.path(file).is_ok() {
             return true;
         }
-        let found: Result<bool> = async {
-            call!(cred.deadline, self, [file], self.channel(file), |link, _again| self
-                .find_standing(&link, file))
+        let mut moments = Moments::new(&self.options.clock);
+        loop {
+            let found: Result<Whereabouts> = async {
+                call!(cred.deadline, self, [file], self.channel(file), |link, _again| self
+                    .find_standing(&link, file))
+            }
+            .await;
+            match found {
+                Ok(Whereabouts::Elsewhere) if moments.wait().await => (),
+                found => return found == Ok(Whereabouts::Recorded),
+            }
         }
-        .await;
-        found.unwrap_or(false)
     }
 }

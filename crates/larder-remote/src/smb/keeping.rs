@@ -39,6 +39,18 @@ impl Open {
     }
 }
 
+/// What is known of the place of a file that is kept open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Whereabouts {
+    /// It was found, and its path is recorded.
+    Recorded,
+    /// It is not at the path that the server reports: a Samba process learns of a new name by a
+    /// message from another one, a moment after it was given.
+    Elsewhere,
+    /// It is not open, has no name any more, or has one outside the mount.
+    Unknown,
+}
+
 /// Closes what a token stands for; see [`larder_vfs::Remote::close`]. No caller waits for the
 /// server.
 pub(super) fn close(token: &Token) {
@@ -205,21 +217,31 @@ impl Share {
     }
 
     /// Finds a file that is kept open, by the name that the server reports for it, and records
-    /// that. Returns whether it did.
+    /// that.
     pub(super) async fn find_standing(
         &self,
         link: &Arc<Link>,
         file: &Handle,
-    ) -> Result<bool, Failure> {
-        let Some(standing) = self.standing.get(file) else { return Ok(false) };
-        let Some(open) = standing.on(link).await else { return Ok(false) };
+    ) -> Result<Whereabouts, Failure> {
+        let Some(standing) = self.standing.get(file) else { return Ok(Whereabouts::Unknown) };
+        let Some(open) = standing.on(link).await else { return Ok(Whereabouts::Unknown) };
         let seen = link.ask(wire::query(open.id)).await?.read::<QueryInfoResponse>()?;
         let named = Named::parse(&seen.output_buffer).map_err(garbled)?;
-        if named.is_going {
-            return Ok(false);
+        let below = self.below_root(&named.path).filter(|_| !named.is_going);
+        let Some(below) = below else { return Ok(Whereabouts::Unknown) };
+        match self.is_at(link, &below, file).await {
+            Ok(true) => Ok(Whereabouts::Recorded),
+            Ok(false) => Ok(Whereabouts::Elsewhere),
+            Err(failure) if failure.is_absence() || failure.is_pathless() => {
+                Ok(Whereabouts::Elsewhere)
+            }
+            Err(failure) => Err(failure),
         }
-        let Some(below) = self.below_root(&named.path) else { return Ok(false) };
-        let (dirs, component) = below.rsplit_once('\\').unwrap_or(("", &below));
+    }
+
+    /// Whether a path below the root is one of this file. If so, that is recorded.
+    async fn is_at(&self, link: &Arc<Link>, below: &str, file: &Handle) -> Result<bool, Failure> {
+        let (dirs, component) = below.rsplit_once('\\').unwrap_or(("", below));
         let mut dir = self.root().clone();
         for component in dirs.split('\\').filter(|component| !component.is_empty()) {
             let path = names::join(&self.path(&dir)?, component);

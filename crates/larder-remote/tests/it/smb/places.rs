@@ -1,7 +1,7 @@
 //! Handles and where they are: identity, staleness, recovery.
 
 use super::setup::{Setup, mount, options};
-use larder_vfs::{Error, New, Remote, Stability};
+use larder_vfs::{Error, New, Remote, Removal, Stability};
 
 #[tokio::test]
 async fn a_handle_has_no_place_until_its_name_is_looked_up() {
@@ -120,4 +120,34 @@ async fn a_subfolder_is_mounted_as_the_root() {
     assert_eq!(smb.read(&setup.cred, &found.handle, None, 0, 9).await.unwrap().data, "x");
     let up = smb.lookup(&setup.cred, &root, "..".as_ref()).await.unwrap().found.unwrap();
     assert_eq!(up.handle, root);
+}
+
+/// A client that removes a name opens the file so that nobody else may. To the other client that is
+/// no error, but a moment.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn removals_by_one_client_hinder_no_rename_by_another() {
+    const ROUNDS: u32 = 300;
+    let setup = Setup::new(|_| (), |options| options.leases = false).await;
+    let (file, root, cred) = (setup.file("file", b"x").await, &setup.root, &setup.cred);
+    setup.smb.link(cred, &file, root, "another".as_ref()).await.unwrap();
+    let other = mount(&options(&setup.server)).await;
+    let removing = {
+        let (smb, root, cred) = (setup.smb.clone(), root.clone(), cred.clone());
+        tokio::spawn(async move {
+            for _ in 0..ROUNDS {
+                smb.link(&cred, &file, &root, "further".as_ref()).await.unwrap();
+                smb.remove(&cred, &root, "further".as_ref(), Removal::File).await.unwrap();
+            }
+        })
+    };
+    let (mut names, mut renames) = (["another", "moved"], 0);
+    while !removing.is_finished() {
+        let [from, to] = names.map(AsRef::as_ref);
+        let renamed = other.rename(cred, (root, from), (root, to)).await;
+        assert_eq!(renamed.err(), None, "after {renames} renames");
+        names.reverse();
+        renames += 1;
+    }
+    removing.await.unwrap();
+    assert!(renames > ROUNDS / 4, "only {renames} renames beside {ROUNDS} removals");
 }
