@@ -17,7 +17,7 @@ use super::hidden::Hiding;
 use super::hiding::Ending;
 use super::recover::on_handle;
 use crate::core::Core;
-use crate::node::Node;
+use crate::node::{Node, Seen};
 use crate::open::NameLeaving;
 
 impl Core {
@@ -215,9 +215,12 @@ impl Core {
         match attr {
             Some(attr) => {
                 node.state().linked();
-                self.observe(node, attr, asked);
-                // Meanwhile somebody may have asked later, and been told before.
-                node.state().has_links(attr.nlink);
+                if self.observe(node, attr, asked) == Seen::Older {
+                    // Meanwhile somebody has asked later, and been told before.
+                    let mut state = node.state();
+                    state.has_links(attr.nlink);
+                    state.move_ctime(self.now());
+                }
             }
             // Nothing at the server has changed so far.
             None if is_here => {

@@ -52,6 +52,12 @@ impl Core {
         Ok(Arriving(Arc::clone(node)))
     }
 
+    /// Waits until no name of the file is about to go. Not to be called by what a removal or a
+    /// rename may wait for: a release, or the file's turn to be sent.
+    pub(crate) async fn await_leaving(&self, node: &Node) {
+        node.until(|state| !state.opens().is_leaving()).await;
+    }
+
     /// An open has failed. If the file was hidden for it alone, its hidden name goes.
     pub(super) async fn after_failed_open(&self, node: &Arc<Node>, cred: &Cred) {
         let is_left = {

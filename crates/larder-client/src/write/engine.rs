@@ -63,6 +63,7 @@ impl Core {
             let permit = core.engine.permit(core.file(&node).unsent().bytes).await;
             let sent = core.upload_later(&node).await;
             drop(permit);
+            let sent = core.after_upload(&node, sent).await;
             core.sent_later(&node, sent).await;
         });
     }

@@ -125,6 +125,7 @@ impl Client {
                     true => core.upload_limited(&node).await,
                     false => core.upload(&node, core.deadline()).await,
                 };
+                let sent = core.after_upload(&node, sent).await;
                 // It is gone at the server, and nobody who wrote it is left to be told.
                 if sent == Err(Error::Stale) && !core.is_written(&node) {
                     core.set_aside(&node, Error::Stale).await;

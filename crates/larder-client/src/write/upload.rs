@@ -111,6 +111,22 @@ impl Core {
         }
     }
 
+    /// The end of an upload that nobody waits for who removes names. The server may have removed
+    /// the file for a program on this machine whose call has not ended: nothing of it is sent then,
+    /// and that is no failure.
+    pub(crate) async fn after_upload(&self, node: &Node, sent: Result<()>) -> Result<()> {
+        if sent != Err(Error::Stale) {
+            return sent;
+        }
+        self.await_leaving(node).await;
+        if !self.is_lost(node) && !self.was_to_go(node) {
+            return sent;
+        }
+        self.keep_removal(node).await;
+        self.end_removed(node);
+        Ok(())
+    }
+
     /// Whether the file was removed by a program on this machine.
     fn is_lost(&self, node: &Node) -> bool {
         node.state().is_gone() || self.is_removed_here(node)

@@ -353,14 +353,22 @@ impl Rig {
     }
 
     pub(crate) async fn find(&self, path: &str) -> Option<Ino> {
+        match self.try_find(path).await {
+            Ok(ino) => Some(ino),
+            Err(Error::NotFound) => None,
+            Err(error) => panic!("{path}: {error}"),
+        }
+    }
+
+    pub(crate) async fn try_find(&self, path: &str) -> Result<Ino> {
         let mut ino = Ino::ROOT;
         for name in path.split('/') {
-            match self.client.lookup(&root(), ino, OsStr::new(name)).wait().await.unwrap() {
+            match self.client.lookup(&root(), ino, OsStr::new(name)).wait().await? {
                 Lookup::Found(entry) => ino = entry.ino,
-                Lookup::Absent { .. } => return None,
+                Lookup::Absent { .. } => return Err(Error::NotFound),
             }
         }
-        Some(ino)
+        Ok(ino)
     }
 
     pub(crate) async fn stat(&self, path: &str) -> Fresh {
@@ -369,7 +377,7 @@ impl Rig {
     }
 
     pub(crate) async fn open(&self, cred: &Cred, path: &str, flags: OpenFlags) -> Result<Open<'_>> {
-        let ino = self.find(path).await.unwrap();
+        let ino = self.try_find(path).await?;
         let id = self.client.open(cred, ino, flags).wait().await?.id;
         Ok(Open { rig: self, ino, id })
     }

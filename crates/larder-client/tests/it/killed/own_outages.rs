@@ -118,8 +118,9 @@ impl Run {
             }
             (5, Some(_)) if !self.died => {
                 let mode = SetAttr { mode: Some(0o600), ..SetAttr::default() };
-                let ino = self.rig.find(name).await.unwrap();
-                done(self.rig.client.setattr(&root(), ino, None, mode).wait().await);
+                if let Some(ino) = done(self.rig.try_find(name).await) {
+                    done(self.rig.client.setattr(&root(), ino, None, mode).wait().await);
+                }
             }
             (6, Some(_)) if done(self.rig.remove(name).await).is_some() => {
                 self.files.remove(name);
@@ -142,7 +143,7 @@ impl Run {
     }
 
     async fn link(&self, name: &str, to: &str) -> Result<()> {
-        let ino = self.rig.find(name).await.unwrap();
+        let ino = self.rig.try_find(name).await?;
         let linked = self.rig.client.link(&root(), ino, Ino::ROOT, to.as_ref()).wait().await;
         linked.map(drop)
     }

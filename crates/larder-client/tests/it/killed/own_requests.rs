@@ -2,7 +2,7 @@
 //! not taken for another client's change.
 
 use larder_client::Start;
-use larder_vfs::{Error, FileSystem, Ino, Removal, SetAttr, SetTime, Time, Trouble};
+use larder_vfs::{Error, FileSystem, Ino, OpenFlags, Removal, SetAttr, SetTime, Time, Trouble};
 
 use crate::kept::{at_server, generated};
 use crate::rig::{Rig, WRITE, pattern, root};
@@ -219,4 +219,54 @@ async fn unsent_bytes_of_a_file_that_keeps_a_name_are_sent_whatever_is_told_firs
     removing.await.unwrap().unwrap();
     rig.client.sync(&|_| true).await.unwrap();
     assert!(at_server(&rig, "file").await == [first, second].concat());
+}
+
+/// A file is removed while its bytes are sent: that the server does not have it any more is our own
+/// doing, also before the removal has returned.
+#[tokio::test]
+async fn what_is_removed_while_it_is_sent_is_nobody_elses_doing() {
+    for round in 0..50 {
+        let rig = match round % 2 {
+            0 => Rig::exclusive(generated()).await,
+            _ => Rig::offline(generated()).await,
+        };
+        rig.put("file", &pattern(round, 30)).await;
+        let client = rig.client.clone();
+        let removing = tokio::spawn(async move {
+            client.remove(&root(), Ino::ROOT, "file".as_ref(), Removal::File).wait().await
+        });
+        for _ in 0..round % 7 {
+            tokio::task::yield_now().await;
+        }
+        rig.client.sync(&|_| true).await.unwrap();
+        removing.await.unwrap().unwrap();
+        rig.client.sync(&|_| true).await.unwrap();
+        assert_eq!(rig.cache().conflicts(0, usize::MAX), [], "round {round}");
+        assert_eq!(rig.set_aside(), [], "round {round}");
+        assert!(rig.foreigner().await.names().await.is_empty(), "round {round}");
+    }
+}
+
+/// A file with unsent bytes gets another name: they go first, and what the server says of the file
+/// then is asked for after the link was. Attributes that are set while the server is away are over
+/// the version that the link has left.
+#[tokio::test]
+async fn attributes_are_set_over_the_version_that_a_link_has_left() {
+    let rig = Rig::offline_ticking(generated()).await;
+    rig.server.tell_times();
+    rig.server.hide_before();
+    rig.names().await;
+    rig.put("file", &pattern(1, 30)).await;
+    let open = rig.open(&root(), "file", OpenFlags { truncate: true, ..WRITE }).await.unwrap();
+    open.write(0, b"1").await.unwrap();
+    open.close().await.unwrap();
+    let ino = rig.find("file").await.unwrap();
+    rig.client.link(&root(), ino, Ino::ROOT, "link".as_ref()).wait().await.unwrap();
+    rig.server.time_out();
+    let mode = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+    rig.client.setattr(&root(), ino, None, mode).wait().await.unwrap();
+    rig.server.reconnect();
+    rig.client.sync(&|_| true).await.unwrap();
+    assert_eq!(rig.cache().conflicts(0, usize::MAX), []);
+    assert_eq!(rig.foreigner().await.stat("link").await.attr.mode & 0o777, 0o600);
 }
