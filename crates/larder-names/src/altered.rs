@@ -13,7 +13,7 @@ use larder_vfs::{
 
 use crate::met::Met;
 use crate::object::{
-    Altered, Maker, ObjectNo, after, as_before, has_all, has_rights, is_unanswered,
+    Altered, Maker, ObjectNo, after, as_before, as_unanswered, has_all, has_rights, is_unanswered,
 };
 use crate::setting::{Answer, Next, Setting, There};
 use crate::shared::Shared;
@@ -297,12 +297,6 @@ impl Shared {
         self.record(&mut state);
         Error::TimedOut
     }
-}
-
-/// The error of a call after which it is not known what was set: the server did not answer, or
-/// says nothing of that.
-fn as_unanswered(error: Error) -> Error {
-    if is_unanswered(error) { error } else { Error::Io }
 }
 
 /// What is to be set at the server once more was `set` here.

@@ -222,6 +222,7 @@ impl Shared {
             state.follow_altered(&server, below);
             self.record(&mut state);
         }
+        self.ctime_moves(&server);
         if is_conflict {
             self.distrust(&linked.dentry.dir).await;
         }

@@ -473,3 +473,9 @@ pub(crate) fn as_before(attr: &Attr) -> Before {
 pub(crate) fn is_unanswered(error: Error) -> bool {
     matches!(error, Error::TimedOut | Error::Shutdown | Error::Io)
 }
+
+/// The error of a call that tells nothing of what the server has done before: it did not answer, or
+/// refused another question.
+pub(crate) fn as_unanswered(error: Error) -> Error {
+    if is_unanswered(error) { error } else { Error::Io }
+}

@@ -363,7 +363,8 @@ impl Shared {
         change
     }
 
-    /// The server has given an object another name, or taken one from it, and did not describe it.
+    /// The server has given an object another name, or taken one from it, and the client was not
+    /// told what it is like since.
     pub(crate) fn ctime_moves(&self, server: &Handle) {
         if let Some(held) = self.holder() {
             held.ctime_moves(&self.known_as(server));

@@ -3,7 +3,7 @@
 
 use larder_vfs::{Change, Cred, Deadline, Error, Found, Handle, Kind, Result};
 
-use crate::object::{Dentry, ObjectNo, Taken, is_unanswered};
+use crate::object::{Dentry, ObjectNo, Taken, as_unanswered, is_unanswered};
 use crate::shared::Shared;
 
 impl Shared {
@@ -81,6 +81,6 @@ impl Shared {
     ) -> Result<Option<Found>> {
         let found = self.at_dentry(cred, at).await;
         let is_open = |error| taken.is_attempted && error != Error::Stale;
-        found.map_err(|error| if is_open(error) { Error::Io } else { error })
+        found.map_err(|error| if is_open(error) { as_unanswered(error) } else { error })
     }
 }

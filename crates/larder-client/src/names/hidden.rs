@@ -36,9 +36,10 @@ pub(crate) enum Hiding {
 impl Core {
     /// The same as [`Core::child`] for a name that is about to be removed or replaced. A change of
     /// the directory by other clients makes its names unknown. Then the server is asked if a file
-    /// that is open here was last seen under this name, since such a file must be hidden, even if
-    /// this was one of its names only before that change. It is also asked for a directory, in
-    /// which hidden names may be about to be removed.
+    /// that is open here, or has bytes that the server lacks, was last seen under this name, even
+    /// if this was one of its names only before that change: such a file must be hidden, and its
+    /// bytes end with its last name. It is also asked for a directory, in which hidden names may be
+    /// about to be removed.
     pub(crate) async fn child_to_go(
         self: &Arc<Self>,
         cred: &Cred,
@@ -47,9 +48,12 @@ impl Core {
         directory: bool,
     ) -> Option<Arc<Node>> {
         let known = self.child(dir, name);
-        let was_open =
-            |was: Option<Arc<Node>>| was.is_some_and(|node| !node.state().opens().is_empty());
-        let asks = || directory || self.is_open_at(dir, name) || was_open(self.doubtful(dir, name));
+        let matters = |was: Arc<Node>| {
+            let state = was.state();
+            !state.opens().is_empty() || state.may_have_unsent()
+        };
+        let did_matter = || self.doubtful(dir, name).is_some_and(matters);
+        let asks = || directory || self.is_open_at(dir, name) || did_matter();
         if known.is_some() || !asks() {
             return known;
         }

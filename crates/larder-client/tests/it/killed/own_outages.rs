@@ -314,7 +314,7 @@ impl Run {
 #[tokio::test]
 async fn no_outage_makes_a_conflict_that_no_other_client_caused() {
     let seed = std::env::var("LARDER_SEED").ok().map(|seed| seed.parse().unwrap());
-    let rounds = std::env::var("LARDER_ROUNDS").ok().map_or(40, |rounds| rounds.parse().unwrap());
+    let rounds = std::env::var("LARDER_ROUNDS").ok().map_or(100, |rounds| rounds.parse().unwrap());
     for seed in seed.map_or(1..rounds, |seed: u64| seed..seed + 1) {
         let mut run = Run::new(seed).await;
         for _ in 0..1 + seed % 4 {

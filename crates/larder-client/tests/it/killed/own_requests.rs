@@ -247,26 +247,52 @@ async fn what_is_removed_while_it_is_sent_is_nobody_elses_doing() {
     }
 }
 
-/// A file with unsent bytes gets another name: they go first, and what the server says of the file
-/// then is asked for after the link was. Attributes that are set while the server is away are over
-/// the version that the link has left.
+/// Another client has changed the directory, so that it is not known any more what a name in it
+/// stands for, and the file that had it has unsent bytes.
 #[tokio::test]
-async fn attributes_are_set_over_the_version_that_a_link_has_left() {
-    let rig = Rig::offline_ticking(generated()).await;
-    rig.server.tell_times();
-    rig.server.hide_before();
+async fn what_is_removed_by_a_name_in_doubt_is_nobody_elses_doing() {
+    let rig = Rig::offline(generated()).await;
     rig.names().await;
     rig.put("file", &pattern(1, 30)).await;
-    let open = rig.open(&root(), "file", OpenFlags { truncate: true, ..WRITE }).await.unwrap();
-    open.write(0, b"1").await.unwrap();
-    open.close().await.unwrap();
-    let ino = rig.find("file").await.unwrap();
-    rig.client.link(&root(), ino, Ino::ROOT, "link".as_ref()).wait().await.unwrap();
-    rig.server.time_out();
-    let mode = SetAttr { mode: Some(0o600), ..SetAttr::default() };
-    rig.client.setattr(&root(), ino, None, mode).wait().await.unwrap();
-    rig.server.reconnect();
+    rig.foreigner().await.put("other", b"").await;
+    rig.advance(60);
+    rig.client.getattr(&root(), Ino::ROOT).wait().await.unwrap();
+    rig.remove("file").await.unwrap();
     rig.client.sync(&|_| true).await.unwrap();
     assert_eq!(rig.cache().conflicts(0, usize::MAX), []);
-    assert_eq!(rig.foreigner().await.stat("link").await.attr.mode & 0o777, 0o600);
+    assert_eq!(rig.set_aside(), []);
+    assert_eq!(rig.foreigner().await.names().await, ["other"]);
+}
+
+/// A file gets another name: at once, after its unsent bytes, so that what the server says of the
+/// file was asked for after the link was; or later. Attributes that are set then while the server
+/// is away are over the version that the link has left.
+#[tokio::test]
+async fn attributes_are_set_over_the_version_that_a_link_has_left() {
+    for bytes in [&b"1"[..], b""] {
+        let rig = match bytes {
+            b"" => Rig::exclusive_ticking(generated()).await,
+            _ => Rig::offline_ticking(generated()).await,
+        };
+        rig.server.tell_times();
+        rig.server.hide_before();
+        rig.names().await;
+        rig.put("file", bytes).await;
+        if !bytes.is_empty() {
+            let flags = OpenFlags { truncate: true, ..WRITE };
+            let open = rig.open(&root(), "file", flags).await.unwrap();
+            open.write(0, bytes).await.unwrap();
+            open.close().await.unwrap();
+        }
+        let ino = rig.find("file").await.unwrap();
+        rig.client.link(&root(), ino, Ino::ROOT, "link".as_ref()).wait().await.unwrap();
+        rig.client.sync(&|_| true).await.unwrap();
+        rig.server.time_out();
+        let mode = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+        rig.client.setattr(&root(), ino, None, mode).wait().await.unwrap();
+        rig.server.reconnect();
+        rig.client.sync(&|_| true).await.unwrap();
+        assert_eq!(rig.cache().conflicts(0, usize::MAX), [], "{bytes:?}");
+        assert_eq!(rig.foreigner().await.stat("link").await.attr.mode & 0o777, 0o600);
+    }
 }
