@@ -70,6 +70,12 @@ impl Node {
         }
     }
 
+    /// Waits until no name of the file is about to go. Not for what a removal or a rename may wait
+    /// for: a release, or the file's turn to be sent.
+    pub(crate) async fn names_have_left(&self) {
+        self.until(|state| !state.opens().is_leaving()).await;
+    }
+
     /// A hidden name in this directory was removed, or was not made.
     pub(crate) fn hidden_name_is_gone(&self, name: &OsStr) {
         self.state().hidden_mut().drop_inside(name);

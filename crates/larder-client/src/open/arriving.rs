@@ -47,15 +47,9 @@ impl Core {
     /// [`larder_vfs::Error::TimedOut`] at the caller's deadline.
     pub(super) async fn arrive(&self, node: &Arc<Node>, cred: &Cred) -> Result<Arriving> {
         while !node.state().opens_mut().try_arrive() {
-            self.before_deadline(cred, node.until(|state| !state.opens().is_leaving())).await?;
+            self.before_deadline(cred, node.names_have_left()).await?;
         }
         Ok(Arriving(Arc::clone(node)))
-    }
-
-    /// Waits until no name of the file is about to go. Not to be called by what a removal or a
-    /// rename may wait for: a release, or the file's turn to be sent.
-    pub(crate) async fn await_leaving(&self, node: &Node) {
-        node.until(|state| !state.opens().is_leaving()).await;
     }
 
     /// An open has failed. If the file was hidden for it alone, its hidden name goes.

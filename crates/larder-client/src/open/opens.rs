@@ -80,7 +80,7 @@ impl Opens {
     }
 
     /// Whether a name of the file is about to go.
-    pub(super) fn is_leaving(&self) -> bool {
+    pub(crate) fn is_leaving(&self) -> bool {
         self.leaving > 0
     }
 

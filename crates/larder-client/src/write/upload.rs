@@ -118,7 +118,7 @@ impl Core {
         if sent != Err(Error::Stale) {
             return sent;
         }
-        self.await_leaving(node).await;
+        node.names_have_left().await;
         if !self.is_lost(node) && !self.was_to_go(node) {
             return sent;
         }
