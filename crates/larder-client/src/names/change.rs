@@ -204,7 +204,14 @@ impl Core {
         }
         let answer = self.resolve_link(cred, node, (dir, name), answer).await;
         changing.answered(&answer);
-        if answer.is_ok() {
+        if let Ok((attr, _)) = &answer {
+            if let Some(attr) = attr {
+                // First: a process that knows the name, and only one link, would drop the bytes of
+                // the file with its other name.
+                let mut state = node.state();
+                state.has_links(attr.nlink);
+                self.table.persist(node.ino, &mut state);
+            }
             self.put_name(dir, name, Some(node.ino));
         }
         self.end_names_change(dir, answer.as_ref().ok().map(|(_, change)| *change));
@@ -217,9 +224,7 @@ impl Core {
                 node.state().linked();
                 if self.observe(node, attr, asked) == Seen::Older {
                     // Meanwhile somebody has asked later, and been told before.
-                    let mut state = node.state();
-                    state.has_links(attr.nlink);
-                    state.move_ctime(self.now());
+                    node.state().move_ctime(self.now());
                 }
             }
             // Nothing at the server has changed so far.

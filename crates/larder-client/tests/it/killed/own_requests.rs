@@ -296,3 +296,28 @@ async fn attributes_are_set_over_the_version_that_a_link_has_left() {
         assert_eq!(rig.foreigner().await.stat("link").await.attr.mode & 0o777, 0o600);
     }
 }
+
+/// A file with unsent bytes gets another name, and the process dies. The next one knows that the
+/// first name is not the last one: what it writes stays when that is removed.
+#[tokio::test]
+async fn a_dead_processs_link_keeps_the_bytes_of_the_next_one() {
+    for start in [Start::Resume, Start::NewMount] {
+        let rig = Rig::offline_ticking(generated()).await;
+        rig.server.tell_times();
+        rig.server.hide_before();
+        rig.names().await;
+        rig.put("file", &pattern(1, 30)).await;
+        rig.put("file", &pattern(2, 30)).await;
+        let ino = rig.find("file").await.unwrap();
+        rig.client.link(&root(), ino, Ino::ROOT, "link".as_ref()).wait().await.unwrap();
+        rig.server.time_out();
+        let rig = rig.kill(start).await;
+        rig.server.time_out();
+        rig.put("link", &pattern(3, 40)).await;
+        rig.remove("file").await.unwrap();
+        rig.server.reconnect();
+        rig.sent().await;
+        assert!(at_server(&rig, "link").await == pattern(3, 40), "{start:?}");
+        assert_eq!(rig.foreigner().await.names().await, ["link"], "{start:?}");
+    }
+}
