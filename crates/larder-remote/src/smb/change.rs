@@ -13,6 +13,7 @@
 //!   used as locks. The client claims nothing: the caller gets [`Error::Io`].
 
 use super::attr::Info;
+use super::channel::Moments;
 use super::expected::Event;
 use super::files::ServerOpen;
 use super::hidden;
@@ -304,8 +305,18 @@ impl Share {
         };
         let options = wire::OPEN_REPARSE_POINT;
         let opening = Opening { options, ..Opening::existing(from.path.clone(), wire::DELETE) };
-        let rename = wire::set(PREVIOUS, wire::RENAME_INFORMATION, wire::target(&to.path, true));
-        let renamed = share::act(link, &opening, vec![rename]).await;
+        let target = wire::target(&to.path, true);
+        let rename = || wire::set(PREVIOUS, wire::RENAME_INFORMATION, target.clone());
+        let mut moments = Moments::new(&self.options.clock);
+        let renamed = loop {
+            let renamed = share::act(link, &opening, vec![rename()]).await;
+            // Another client may be about to close the last file below a directory: a kernel waits
+            // for no release.
+            let is_denied = renamed == Err(Failure::Status(NtStatus::ACCESS_DENIED));
+            if !is_denied || !source.is_directory() || !moments.wait().await {
+                break renamed;
+            }
+        };
         if renamed.is_ok() {
             let mut paths = self.paths();
             paths.removed(from.dir, &from.component);

@@ -24,12 +24,13 @@ fn conflicts(mount: &Mount) -> Vec<(String, String)> {
     all.map(|one| (text(&one, "what"), text(&one, "wanted"))).collect()
 }
 
-/// A server may go on for a moment with a directory that was removed on its machine.
+/// Syncs until all is at the server: that may go on for a moment with a directory that was removed
+/// on its machine. Returns what was told on the way.
 fn sync_in_the_end(mount: &Mount) -> String {
     let mut told = String::new();
     eventually("all is at the server", || {
         let (code, text) = said(mount, &["sync", mount.path("").to_str().unwrap()]);
-        told = text;
+        told.push_str(&text);
         code == Some(0)
     });
     told
