@@ -135,8 +135,11 @@ async fn removals_by_one_client_hinder_no_rename_by_another() {
         let (smb, root, cred) = (setup.smb.clone(), root.clone(), cred.clone());
         tokio::spawn(async move {
             for _ in 0..ROUNDS {
-                smb.link(&cred, &file, &root, "further".as_ref()).await.unwrap();
-                smb.remove(&cred, &root, "further".as_ref(), Removal::File).await.unwrap();
+                // On a busy machine these may find a name gone that another is renamed beside.
+                let linked = smb.link(&cred, &file, &root, "further".as_ref()).await;
+                let removed = smb.remove(&cred, &root, "further".as_ref(), Removal::File).await;
+                let fits = |error| matches!(error, Error::NotFound | Error::Exists);
+                assert!(linked.err().is_none_or(fits) && removed.err().is_none_or(fits));
             }
         })
     };
