@@ -33,6 +33,6 @@ mod written;
 pub use choose::{Choice, Class, Classes, Subject, Why};
 pub use lifetime::{LIFETIME_MAX, Lifetime, Lifetimes, first_loss};
 pub use load::{LoadError, RuleFile, Sources, load};
-pub use offer::{Offer, Refused};
+pub use offer::{Offer, OwnDisk, Refused};
 pub use rule::Rule;
 pub use specification::{Deadline, Level, OnError, Specification, Step};

@@ -157,6 +157,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::offer::OwnDisk;
     use crate::offer::tests::plain;
     use crate::{Deadline, Level, Step, Subject, Why};
 
@@ -189,8 +190,7 @@ mod tests {
             whose: "a dream".into(),
             copies,
             waits_for: None,
-            local_if_asked: false,
-            local_within: None,
+            local: OwnDisk::AsAsked,
             sent_within: None,
             is_retaining: false,
         }

@@ -14,17 +14,25 @@ pub struct Offer {
     pub copies: BTreeMap<Level, u8>,
     /// close and fsync wait for this level at least, whatever the class asks for.
     pub waits_for: Option<Level>,
-    /// Where a class asks for this machine's disk, though, close and fsync wait for that at least.
-    pub local_if_asked: bool,
-    /// Bytes of a class whose close does not wait for this machine's disk are there within this
-    /// time all the same; `None`: if the class asks for it.
-    pub local_within: Option<Duration>,
+    /// What is kept on this machine's disk beyond what the class asks for.
+    pub local: OwnDisk,
     /// Bytes of a class that promises less than this level reach it within this time all the same;
     /// `None`: never.
     pub sent_within: Option<(Level, Duration)>,
     /// Other machines get what is in this machine's memory when they ask for it. So no call waits
     /// for a class that promises no more than that.
     pub is_retaining: bool,
+}
+
+/// What a mount that has a disk of this machine makes of that level.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OwnDisk {
+    /// What the class asks for.
+    AsAsked,
+    /// Where a class asks for it at all, close and fsync wait for that at least.
+    AwaitedIfAsked,
+    /// Bytes of a class whose close does not wait for it are there within this time all the same.
+    Within(Duration),
 }
 
 /// Levels that the mount cannot provide.
@@ -68,6 +76,7 @@ impl Offer {
     /// without that level has nowhere to keep them.
     pub(crate) fn retains(&self, promised: &Specification) -> bool {
         self.is_retaining
+            && !matches!(self.local, OwnDisk::Within(_))
             && self.sent_within.is_none()
             && self.copies.contains_key(&Level::Memory)
             && promised.promised() <= Some(Level::Memory)
@@ -97,7 +106,7 @@ impl Offer {
         }
         let is_retained = self.retains(&fitted);
         // A time that it gives this machine's disk says that this is enough for both calls.
-        let asks_for_local = self.local_if_asked
+        let asks_for_local = self.local == OwnDisk::AwaitedIfAsked
             && ([fitted.close, fitted.fsync].contains(&Some(Level::Local))
                 || fitted.steps.contains_key(&Level::Local));
         for (call, waits) in [("close", &mut fitted.close), ("fsync", &mut fitted.fsync)] {
@@ -114,7 +123,9 @@ impl Offer {
         }
         let is_here =
             fitted.close >= Some(Level::Local) || fitted.steps.contains_key(&Level::Local);
-        if let Some(within) = self.local_within.filter(|_| !is_here) {
+        if let OwnDisk::Within(within) = self.local
+            && !is_here
+        {
             let step = Step { within: Deadline::Within(within), copies: 1 };
             raised.push(format!("bytes are local {}", step.within));
             fitted.steps.insert(Level::Local, step);
@@ -154,8 +165,7 @@ pub(crate) mod tests {
             whose: "an NFS mount".into(),
             copies,
             waits_for,
-            local_if_asked: false,
-            local_within: None,
+            local: OwnDisk::AsAsked,
             sent_within: None,
             is_retaining: false,
         }
@@ -167,25 +177,19 @@ pub(crate) mod tests {
         let within = || (1_u64..4).prop_map(Duration::from_secs);
         let sent_to = proptest::sample::select(vec![Level::Shared, Level::Durable]);
         let sent_within = proptest::option::of((sent_to, within()));
-        let times = (proptest::option::of(within()), sent_within);
-        let flags = (proptest::bool::ANY, proptest::bool::ANY);
-        let parts = (copies, proptest::option::of(level()), flags, times);
-        parts.prop_map(|(copies, waits_for, (is_local, is_retaining), (local, sent_within))| {
+        let local = prop_oneof![
+            Just(OwnDisk::AsAsked),
+            Just(OwnDisk::AwaitedIfAsked),
+            within().prop_map(OwnDisk::Within),
+        ];
+        let waits_for = proptest::option::of(level());
+        let parts = (copies, waits_for, local, sent_within, proptest::bool::ANY);
+        parts.prop_map(|(copies, waits_for, local, sent_within, is_retaining)| {
             let may_wait = |level: &Level| copies.contains_key(level) && *level < Level::Archive;
             let waits_for = waits_for.filter(may_wait);
-            let has_local = copies.contains_key(&Level::Local);
-            let (local_if_asked, local_within) =
-                (is_local && has_local, local.filter(|_| has_local));
+            let local = if copies.contains_key(&Level::Local) { local } else { OwnDisk::AsAsked };
             let whose = "a mount".into();
-            Offer {
-                whose,
-                copies,
-                waits_for,
-                local_if_asked,
-                local_within,
-                sent_within,
-                is_retaining,
-            }
+            Offer { whose, copies, waits_for, local, sent_within, is_retaining }
         })
     }
 

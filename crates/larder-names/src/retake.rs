@@ -402,6 +402,10 @@ impl Shared {
         let (at, gone) = ((&taken.origin, taken), (no, taken.clone()));
         let (change, is_removed) = match self.look_at_taken(&cred, at, &gone, deadline).await? {
             (None, _) => gone_before,
+            // A rename of ours, whose answer has not come, has replaced it.
+            (Some(found), false) if self.may_be_renamed_to(&found.handle, &taken.origin) => {
+                gone_before
+            }
             (Some(_), true) => {
                 let dir = self.server_dir(&taken.origin.dir)?;
                 let what = match taken.kind {
@@ -439,6 +443,14 @@ impl Shared {
         state.waits_no_more(no);
         self.record(&mut state);
         Ok(())
+    }
+
+    /// Whether the server was asked to give the object with this handle this name, and may have
+    /// done so.
+    fn may_be_renamed_to(&self, file: &Handle, to: &Dentry) -> bool {
+        let state = self.state();
+        let mut all = state.journal().taken().of(file).map(|(_, taken)| taken);
+        all.any(|taken| taken.is_attempted && taken.dentry.as_ref() == Some(to))
     }
 
     /// Another client has changed an object that was to be removed. What nobody here has seen was

@@ -22,7 +22,7 @@ mod wanted;
 
 use std::time::Duration;
 
-use larder_class::{Class, Level, Offer};
+use larder_class::{Class, Level, Offer, OwnDisk};
 use larder_vfs::Volatile;
 
 pub use choose::Durability;
@@ -69,8 +69,7 @@ pub fn offer(whose: &str, here: Here, unsent_age_max: Duration) -> Offer {
         whose: whose.to_owned(),
         copies,
         waits_for,
-        local_if_asked: false,
-        local_within: None,
+        local: OwnDisk::AsAsked,
         sent_within,
         is_retaining: false,
     }
@@ -98,12 +97,16 @@ pub fn shared_offer(whose: &str, here: Here, unsent_age_max: Duration) -> Offer 
     let levels = levels.into_iter().chain([(Level::Shared, u8::MAX)]);
     let copies = levels.chain(here.disk.then_some((Level::Local, 1))).collect();
     let is_hidden = here.names && here.disk;
+    let local = match here {
+        Here { disk: true, names: true, .. } => OwnDisk::Within(LOCAL_WITHIN),
+        Here { disk: true, .. } => OwnDisk::AwaitedIfAsked,
+        _ => OwnDisk::AsAsked,
+    };
     Offer {
         whose: whose.to_owned(),
         copies,
         waits_for: (!is_hidden).then_some(Level::Shared),
-        local_if_asked: here.disk && !is_hidden,
-        local_within: is_hidden.then_some(LOCAL_WITHIN),
+        local,
         sent_within: is_hidden.then_some((Level::Shared, unsent_age_max)),
         is_retaining: here.memory,
     }

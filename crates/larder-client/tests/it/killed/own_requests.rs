@@ -316,7 +316,7 @@ async fn a_dead_processs_link_keeps_the_bytes_of_the_next_one() {
         rig.put("link", &pattern(3, 40)).await;
         rig.remove("file").await.unwrap();
         rig.server.reconnect();
-        rig.sent().await;
+        rig.client.sync(&|_| true).await.unwrap();
         assert!(at_server(&rig, "link").await == pattern(3, 40), "{start:?}");
         assert_eq!(rig.foreigner().await.names().await, ["link"], "{start:?}");
     }
