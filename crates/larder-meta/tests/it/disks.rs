@@ -77,17 +77,21 @@ async fn capabilities_of_several_groups_are_revoked_in_one_round_trip() {
     let mint =
         || disks.mint(DISK, Mode::Read, std::slice::from_ref(&(0..4096))).map(|minted| minted.name);
     let first = mint().unwrap();
+    while mint().is_some_and(|name| name.group == first.group) {}
+    // The group is full. The disk learns of another one when it is refreshed, which is due once
+    // by then.
+    sim.advance(disks.trust().time() / 3);
+    let until = Instant::now() + Duration::from_secs(20);
     let second = loop {
         match mint() {
-            Some(name) if name.group != first.group => break name,
-            Some(_) => {}
-            None => {
-                // The disk learns of another group as time passes.
-                sim.advance(Duration::from_millis(100));
-                tokio::task::yield_now().await;
-            }
+            Some(name) => break name,
+            None => tokio::task::yield_now().await,
         }
+        assert!(Instant::now() < until, "no other group begins");
     };
+    assert_ne!(second.group, first.group);
+    // Orders to a disk wait for each other: with this one, the refresh is over.
+    disks.revoke(vec![(DISK, mint().unwrap())]).await;
     let revoke = async |names: Vec<CapabilityName>, bytes: usize| {
         relay.hold();
         let names = names.into_iter().map(|name| (DISK, name)).collect();
